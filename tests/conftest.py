@@ -264,7 +264,7 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.core import arrow
     from raypipe.core.config import Conf
     from raypipe.core.plain import json_lines
-    from raypipe.evaluation.report.progress import Progress
+    from raypipe.core.progress import Progress
     from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
     from raypipe.runs.pipeline.ingest import ingest
     from raypipe.runs.pipeline.tasks import WorkerConfig, inline

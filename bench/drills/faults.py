@@ -40,8 +40,9 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kills import environment, note
+from kills import note
 from life import MEMO, contents
+from own_ray import environment
 
 ROOT = Path(__file__).parents[2]
 RECIPE, MODELS = ROOT / "tests" / "support" / "fakes.yaml", ROOT / "conf" / "models.yaml"
@@ -225,9 +226,9 @@ def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, p
     """One eval over the store in a folder, on Ray; "" or how it ended. `chance` that a call fails."""
     from raypipe.api.session import load_recipe
     from raypipe.core.config import Conf
+    from raypipe.core.progress import Progress
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.evaluation.options import EvalOptions
-    from raypipe.evaluation.report.progress import Progress
     from raypipe.runs.cluster import pools
     from raypipe.runs.cluster.file import Pool
     from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

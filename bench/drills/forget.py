@@ -41,10 +41,10 @@ from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.llm import Message
 from raypipe.core.plain import json_lines
+from raypipe.core.progress import Progress
 from raypipe.core.records import digest
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

@@ -25,8 +25,6 @@ import os
 import random
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -37,20 +35,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
-
 sys.path.insert(0, str(Path(__file__).parent))
 from life import COMMANDS, Life, contents, differences, write_world
+from own_ray import PATIENCE_S, Head, environment, raylet, workers
 from write_events import watched
 
-import raypipe
 from raypipe.core.plain import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
-OURS = str(Path(raypipe.__file__).parent)
 ACTORS = 2
-PATIENCE_S = 600.0  # for a life, or what is left of one
 NOT_JOINED = 75  # exit code of a driver that could not join its Ray: nothing was run and nothing is shown
 JOINS = 3  # Rays that are tried for a run before the drill gives up
 LAST_S = 15.0  # for a driver whose raylet is gone, which may never end: then it dies, too
@@ -177,87 +171,6 @@ def end(who: str, session: int, diary: Path, where: str) -> None:
     random.choice(some).kill()
 
 
-def raylet(session: int) -> psutil.Process:
-    """The raylet of the head that this drill started: the only one in the session of its parent."""
-    (found,) = (p for p in psutil.process_iter() if _in(p, session) and p.name() == "raylet")
-    return found
-
-
-def workers(session: int) -> list[psutil.Process]:
-    return [p for p in raylet(session).children() if "MapBatches" in " ".join(p.cmdline())]
-
-
-def _in(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session
-    except (ProcessLookupError, PermissionError):
-        return False
-
-
-class Head:
-    """A Ray of the drill's own, in a session of its own, so that it can be ended without ending others."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.address = ""
-
-    @property
-    def session(self) -> int:
-        """The session of all its processes."""
-        assert self._process is not None
-        return self._process.pid
-
-    def up(self) -> None:
-        """Starts it, or restarts it where its raylet is gone."""
-        if self._process is not None and self.lives():
-            return
-        self.down()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.address = f"127.0.0.1:{port}"
-        self._process = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}",
-                "--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false",
-                "--object-store-memory=200000000",
-            ],
-            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.lives():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise SystemExit(f"no Ray came up at {self.address}")
-            time.sleep(0.2)
-
-    def lives(self) -> bool:
-        assert self._process is not None
-        named = {p.name() for p in psutil.process_iter() if _in(p, self._process.pid)}
-        return {"raylet", "gcs_server"} <= named
-
-    def down(self) -> None:
-        """Ends every process of its session."""
-        if self._process is None:
-            return
-        for p in psutil.process_iter():
-            if _in(p, self._process.pid) and p.pid != self._process.pid:
-                p.kill()
-        self._process.kill()
-        self._process.wait()
-        self._process = None
-
-
-def environment() -> dict[str, str]:
-    """What the processes of a drill find: this checkout's raypipe, and a Ray that needs no token."""
-    # 15 s, after which a raylet gives up its agents and ends, are short on a crowded machine.
-    paths = os.pathsep.join([str(Path(OURS).parent), str(Path(__file__).parent)])
-    patient = {"RAY_agent_register_timeout_ms": "120000", "PYTHONPATH": paths}
-    # At Ray's own niceness of 15 a worker gets a thirtieth of a core where other processes compute.
-    fixed = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    return {**os.environ, **fixed, **patient}
-
-
 def prepare() -> Any:
     """Where drivers come from: a process that has imported what each of them needs, and forks."""
     os.environ |= environment()
@@ -352,7 +265,7 @@ def main() -> int:
     done = json_lines(given.out.read_text()) if given.out.exists() else []
     done = [d for d in done if d["seed"] == given.seed]
     with tempfile.TemporaryDirectory(prefix="raypipe-kills-") as temporary:
-        head = Head(Path(temporary))
+        head = Head()
         try:
             drill(head, Path(temporary), given, done)
         finally:

@@ -23,9 +23,9 @@ from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

@@ -25,9 +25,9 @@ from typing import Any
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.core.records import Question, Source, source_id
 from raypipe.evaluation.fault_budget import row_faults
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store, put

@@ -29,8 +29,9 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kills import environment, note
+from kills import note
 from life import ROOT, contents
+from own_ray import environment
 
 from raypipe.core.plain import json_lines
 from raypipe.store import Store

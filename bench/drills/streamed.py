@@ -39,8 +39,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.plain import json_lines
+from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.cluster.file import LIMITS, Pool
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.recipe_tables import whole_corpus

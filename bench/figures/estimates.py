@@ -25,9 +25,9 @@ from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.prices import Prices
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.evaluation.report.wording import hours, ranged, seconds
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

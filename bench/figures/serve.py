@@ -43,8 +43,8 @@ from raypipe.api.session import load_recipe
 from raypipe.contrib.world import write as synth
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.core.records import Question
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe

@@ -1,13 +1,13 @@
-"""How large the page of a run of CRAG's size is, and how fast a browser shows, filters and sorts it.
+"""How large the pages of a run of CRAG's size are, and how fast a browser shows, filters and sorts it.
 
     python bench/figures/view.py --run DIR                    DIR: the folder of any finished eval
     python bench/figures/view.py --run DIR --questions 2706   as many rows as CRAG's first task
 
 The rows of the run are repeated with invented texts: 50 passages a question of some 650 characters, ten of
-them ranked, each by four rankers, a prompt that holds these ten, a reply and two quotes. Then the report is
-written as `raypipe view --out` writes it, opened in Chromium from disk, and timed: first contentful paint of
-the browser's own clock; a filter and a sort from the change of the menu until the page is laid out. Median
-of five.
+them ranked, each by four rankers, a prompt that holds these ten, a reply and two quotes. Then the run is
+served as `raypipe view` serves it, opened in Chromium, and timed: first contentful paint of the browser's own
+clock; a filter and a sort from the change of the menu until the page is laid out; a question from the click
+until its passages stand there. Median of five.
 
 Prints one JSON object. Needs playwright and chromium, as the tests do.
 """
@@ -21,6 +21,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,12 @@ import pyarrow.parquet as pq
 
 from raypipe.contrib.world.styles import Prose
 from raypipe.core.records import chunk_id, source_id
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import SCHEMA, each
-from raypipe.evaluation.view.pages import IN_ONE_FILE, run_page
+from raypipe.evaluation.view.pages import report_page
+from raypipe.evaluation.view.run_list import RunList
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.manifest import read
+from raypipe.runs.report import RunFolder
 
 HITS, RANKED, CHARS = 50, 10, 650  # passages of a question; of these in the ranking; characters of one
 RANKERS = ("dense", "bm25", "fuse", "rerank")
@@ -104,16 +107,24 @@ PAINTED = """() => new Promise(done => {
 })"""
 
 
-def timed(file: Path) -> dict[str, Any]:
+OPENED = """async () => {
+  const start = performance.now();
+  document.querySelector(".row a.q").click();
+  while (!document.querySelector(".detail .passage")) await new Promise(requestAnimationFrame);
+  return performance.now() - start;
+}"""
+
+
+def timed(url: str) -> dict[str, Any]:
     """Milliseconds in a browser."""
     from playwright.sync_api import sync_playwright
 
-    paints, filters, sorts = [], [], []
+    paints, filters, sorts, opens = [], [], [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for _ in range(TIMES):
             page = browser.new_page(viewport={"width": 1100, "height": 820})
-            page.goto(file.as_uri(), wait_until="commit")
+            page.goto(url, wait_until="commit")
             paints.append(page.evaluate(PAINTED))
             page.wait_for_load_state("load")
             facet = page.evaluate("facts.facets.find(f => f.values.length > 1)")
@@ -122,27 +133,33 @@ def timed(file: Path) -> dict[str, Any]:
             filters.append(page.evaluate(TIMED, [menu, ""]))
             name = page.evaluate("facts.numbers[0].name")
             sorts.append(page.evaluate(TIMED, ["#sort", f"-{name}"]))
+            opens.append(page.evaluate(OPENED))
             page.close()
         browser.close()
-    found = {"first_paint_ms": paints, "filter_ms": filters, "sort_ms": sorts}
-    return {name: round(statistics.median(times), 1) for name, times in found.items()}
+    measured = {"first_paint_ms": paints, "filter_ms": filters, "sort_ms": sorts, "open_ms": opens}
+    return {name: round(statistics.median(times), 1) for name, times in measured.items()}
 
 
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--run", metavar="DIR", type=Path, required=True)
     args.add_argument("--questions", type=int, default=2706, metavar="N")
-    args.add_argument("--out", metavar="FILE", type=Path, help="keep the page there")
     given = args.parse_args()
     with tempfile.TemporaryDirectory(prefix="raypipe-view-") as home:
         folder = invented(given.run, Path(home) / "run", given.questions)
-        page, _ = run_page(folder, read(folder.path), None, IN_ONE_FILE)
-        file = given.out or Path(home) / "page.html"
-        file.write_text(page, encoding="utf-8")
-        start = page.index("This page holds")
-        said = page[start : page.index("<", start)]
-        print(json.dumps({"questions": given.questions, "megabytes": round(len(page.encode()) / 1e6, 2),
-                          "says": said, **timed(file)}, indent=1))  # fmt: skip
+        manifest = read(folder.path)
+        sizes = {
+            "report_html_mb": len(report_page(folder, manifest, None).encode()) / 1e6,
+            "results_parquet_mb": folder.results.stat().st_size / 1e6,
+        }
+        with ViewServer(Viewer(RunList([folder.path], None), None), 0) as server:
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            times = timed(f"{server.address}/run/{manifest.run}/")
+            server.shutdown()
+            thread.join()
+    rounded = {name: round(size, 2) for name, size in sizes.items()}
+    print(json.dumps({"questions": given.questions, **rounded, **times}, indent=1))
     return 0
 
 

@@ -15,7 +15,7 @@ from bench_data import questions_file
 from bench_rows import BenchRow, Contest
 from machine import Machine
 
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.store import Store
 

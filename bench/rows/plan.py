@@ -21,9 +21,9 @@ from machine import Machine
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.golds import questions_of
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.table_tasks import answers_table
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

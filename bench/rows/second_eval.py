@@ -17,9 +17,9 @@ from machine import Machine
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store

@@ -64,7 +64,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.validate import check_step as check_step
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
-    from raypipe.api.view import write_view as write_view
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store
 

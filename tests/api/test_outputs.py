@@ -12,7 +12,7 @@ from raypipe.api.cli.main import main, parser
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.world.api import StandinsResult
 from raypipe.contrib.world.standins import Standins
-from raypipe.evaluation.report.report import JSON_FORMAT
+from raypipe.runs.report import JSON_FORMAT
 
 FAKES = str(SUPPORT / "fakes.yaml")
 SCHEMAS = dict(schemas())

@@ -13,6 +13,7 @@ from raypipe.api.session import from_environment, load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.load import EndpointAddress
+from raypipe.runs.stage_records import models_of
 
 CONF = Conf((ROOT / "conf",))
 URL = "http://127.0.0.1:9/v1"
@@ -96,16 +97,23 @@ def models(*names):
     return json.dumps({"object": "list", "data": [{"id": n} for n in names]})
 
 
-def required(server, model="m", key=""):
+def required(server, model="m", key="", home="/nonexistent"):
     made = of("vanilla", f"{server.url}#{model}")
-    require_answering(made.models(), {"llm": EndpointAddress(server.url, key)})
+    settings = from_environment({"RAYPIPE_HOME": str(home)}, ROOT)
+    require_answering(made.chats(), {"llm": EndpointAddress(server.url, key)}, settings)
 
 
-def test_a_model_that_the_server_lists_is_served_and_no_chat_is_sent():
-    with serving(None) as server:
-        server.lists = models("other", "m")
+def test_one_chat_with_the_body_of_the_step_is_sent_before_work_to_a_server_whose_key_may_not_list():
+    bodies = []
+
+    def asked(request, body):
+        bodies.append(body)
+        request.reply("ready")
+
+    with serving(asked) as server:
         required(server)
-        assert server.paths == ["/v1/models"]
+        assert server.paths == ["/v1/chat/completions"]
+    assert bodies[0]["max_tokens"] == 50 and bodies[0]["temperature"] == 0.1
 
 
 def test_a_model_that_is_listed_under_another_name_is_tried_and_refused_with_the_names_there_are():
@@ -129,6 +137,25 @@ def test_a_server_that_is_down_or_wants_a_key_is_said_before_work():
         required(server)
     with pytest.raises(Unavailable, match="nothing answers there"):
         required(server)
+
+
+def test_a_page_in_the_place_of_a_reply_and_a_spent_account_are_said_before_work():
+    page = serving(
+        lambda request, body: request.send("<html>Sign in</html>", 200, {"Content-Type": "text/html"})
+    )
+    with page as server, pytest.raises(ConfError, match=r"expected a reply of the protocol, found text/html"):
+        required(server)
+    spent = json.dumps({"error": {"code": "insufficient_quota", "message": "nothing left"}})
+    account = serving(lambda request, body: request.send(spent, 429))
+    with account as server, pytest.raises(Unavailable, match="plan and billing"):
+        required(server)
+
+
+def test_a_server_that_lists_the_model_and_refuses_its_chats_or_is_busy_is_left_to_the_rows():
+    for status, said in ((400, "no"), (503, "starting"), (429, "slow down"), (400, "at most 9 max_tokens")):
+        with serving(lambda request, body, of=(said, status): request.send(*of)) as server:
+            server.lists = models("m")
+            required(server)
 
 
 @pytest.fixture
@@ -166,6 +193,54 @@ def test_ask_sends_the_chat_to_the_address_with_the_key_of_the_environment(home,
     said = json.loads(out)
     assert said["answer"] == "Anna Lindqvist, says tiny" and set(keys) == {"Bearer k3y"}
     assert "k3y" not in out and server.url not in out
+
+
+class Picky:
+    """A server that refuses fields of a chat, one after the other."""
+
+    def __init__(self, *refuses):
+        self.refuses, self.bodies = refuses, []
+
+    def __call__(self, request, body):
+        for name in self.refuses:
+            if name in body:
+                error = {"message": f"Unsupported parameter: '{name}'.", "param": name}
+                return request.send(json.dumps({"error": error}), 400)
+        self.bodies.append(body)
+        request.reply("Anna Lindqvist")
+
+
+def test_fields_that_a_server_refuses_are_left_out_and_noted_and_make_another_model(home, capsys):
+    """The name of max_tokens is no identity; what is not sent is, and is known without the server later."""
+    picky = Picky("max_tokens", "temperature", "presence_penalty")
+    with serving(picky) as server:
+        told = ["--llm", f"{server.url}#tiny"]
+        args = ["ask", "vanilla", "who directed velora?", "--pages", page(home), "--json", *told]
+        before = raypipe.Session(llm=told[1]).recipe("vanilla").digest()
+        assert main(args) == 0
+        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert said["answer"] == "Anna Lindqvist"
+        assert len(picky.bodies) == 3, (
+            "a chat that shows what is refused, one of the recipe as it is then, a row"
+        )
+        for body in picky.bodies:
+            assert body["max_completion_tokens"] == 50 and not body.keys() & {*picky.refuses}
+        session = raypipe.Session(llm=told[1])
+        made = session.recipe("vanilla")
+        [model] = {m for m in made.models() if m.kind == "generator"}
+        assert "+without:presence_penalty,temperature+" in f"{model.weights}+"
+        assert made.digest() != before
+    [noted] = [m.unsent for m in models_of(made) if m.kind == "generator"]
+    assert set(noted) == {*picky.refuses}, "a manifest says so"
+
+
+def test_another_name_of_the_bound_alone_is_no_other_model(home):
+    with serving(Picky("max_tokens")) as server:
+        session = raypipe.Session(llm=f"{server.url}#tiny")
+        before = session.recipe("vanilla").digest()
+        assert raypipe.ask("vanilla", "who directed velora?", page(home), session=session).answer
+        [model] = {m for m in session.recipe("vanilla").models() if m.kind == "generator"}
+        assert model.unsent == ("max_tokens",) and session.recipe("vanilla").digest() == before
 
 
 def test_plan_needs_no_server(home, capsys):

@@ -9,8 +9,7 @@ import pytest
 from checkout import BENCH
 
 sys.path.insert(0, str(BENCH / "drills"))
-from defects import ROOT, edited
-from known_defects import DEFECTS
+from defects import DEFECTS, ROOT, edited
 
 
 def test_the_list_is_as_long_as_it_was_and_names_each_defect_once():

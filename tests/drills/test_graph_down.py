@@ -15,10 +15,10 @@ from raypipe.contrib.crag.references import GraphRef
 from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

@@ -15,9 +15,9 @@ from reruns import CONF, FAKES, Bench, WorkerKit
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, FaultBudgetExceeded, Unavailable
+from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, retry, row_faults
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.cluster.file import Budget
 from raypipe.runs.pipeline.dead_letters import Suspects
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

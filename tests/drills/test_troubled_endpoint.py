@@ -13,9 +13,9 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.load import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

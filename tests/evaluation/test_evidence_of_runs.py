@@ -17,7 +17,6 @@ from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import repeats
@@ -25,6 +24,7 @@ from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.read_recipe import swapped
 from raypipe.runs.release import live
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

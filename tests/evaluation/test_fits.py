@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import jsonschema
 import pytest
 from outputs import schemas
 from reruns import FAKES, Bench
+from rich.console import Console
 
 from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
@@ -23,6 +26,7 @@ from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.fits import question_of
 from raypipe.evaluation.judge import OwnJudge
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.experiments import print_fit
 from raypipe.evaluation.result_table import each
 from raypipe.steps.answer_probability import features_of
 from raypipe.text.fitted_on import half_of
@@ -90,8 +94,10 @@ def test_a_fit_of_decide_says_what_it_is_worth_on_the_other_half(made: FittedRun
     assert always["score"] == pytest.approx(sum(values) / len(values))
     assert {p["policy"].partition(",")[0] for p in found["unseen"]} >= {"fitted", "stated confidence"}
     assert 0 <= found["calibration"]["ece"] <= 1 and found["stated"]["n"] == found["unseen_answers"]
-    page = made.fit.file.with_suffix(".html").read_text()
-    assert "Reliability diagram" in page and "<script" not in page and "polyline" in page
+    shown = io.StringIO()
+    print_fit(Console(file=shown, width=200), found)
+    for b in found["calibration"]["bins"]:
+        assert re.search(rf"{b['mean']:.2f} +{b['n']} +{b['right']:.2f} ", shown.getvalue())
     assert made.fit.table().num_rows == len(found["unseen"])
 
 
@@ -246,7 +252,7 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
     assert main(["fit", "fuse", str(done.folder.path), "--scores", "bm25,dense", "--measure", "map"]) == 0
     said = capsys.readouterr().out
     assert "that the fit has not seen" in said and "--set fuse.fitted=" in said
-    assert (done.folder.path / "fit-fuse.html").exists()
+    assert (done.folder.path / "fit-fuse.json").exists()
 
 
 def test_weights_that_cannot_be_fitted_are_refused(ranked: tuple[Bench, Evaluation]) -> None:

@@ -21,13 +21,12 @@ from raypipe.core.errors import CapReached, DataError
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP
 from raypipe.core.prices import JUDGE, Prices, TokenPrice
+from raypipe.core.progress import Progress
 from raypipe.core.records import Fault, Gold
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
 from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.metrics.crag import CragScore, Prediction, mark
@@ -41,6 +40,7 @@ from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.plan.money import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.store.memo.memo import replies_of

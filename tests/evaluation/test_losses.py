@@ -22,7 +22,6 @@ from raypipe.evaluation.eval_report import verdicts
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import JudgeLine, RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import Measure, score
@@ -30,6 +29,7 @@ from raypipe.metrics.losses import GoldText, Loss, LostAt, losses, place, places
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.runs.report import JudgeLine, RunFolder
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.store import Store

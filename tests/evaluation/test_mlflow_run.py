@@ -12,7 +12,7 @@ from chat_server import ChatServer
 from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.export import RUN_TAG, log_run
-from raypipe.evaluation.report.report import RunFolder
+from raypipe.runs.report import RunFolder
 
 NAME = re.compile(r"[/\w. -]{1,250}", re.ASCII)  # of a param or metric, as MLflow takes it on every system
 

@@ -19,11 +19,11 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.losses import RoutingCheck
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import OracleAnswer
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.runs import release
 from raypipe.runs.manifest import read
+from raypipe.runs.report import RunFolder
 from raypipe.steps.decide import Decide
 from raypipe.store import Store
 

@@ -16,7 +16,6 @@ from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.report.report import EvalReport, RunFolder
 from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,
@@ -27,6 +26,7 @@ from raypipe.evaluation.result_table import (
     row,
 )
 from raypipe.metrics.crag import mark, pair
+from raypipe.runs.report import EvalReport, RunFolder
 
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
 FIRST, SECOND = (Hit(chunk_id(s, (3, 9)), s, (3, 9), {"bm25": 1.5}) for s in (OTHER, PAGE))

@@ -7,10 +7,13 @@ import pytest
 from reruns import FAKES
 
 from raypipe.api.cli.main import main
-from raypipe.evaluation.report.report import RunFolder
+from raypipe.core.errors import DataError
 from raypipe.evaluation.result_table import metadata
+from raypipe.evaluation.view.run_list import RunList
+from raypipe.evaluation.view.viewer import Viewer
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -21,7 +24,6 @@ OF_THE_TABLE = (
     "promote {run} --gate not-worse:1",
     "compare {run} {live}",
     "losses {run}",
-    "view {run} --out {here}/page.html",
     "score crag {run}",
     "export {run} --as predictions --out {here}/out.jsonl",
     "export {run} --as crag --out {here}/out.jsonl",
@@ -74,7 +76,7 @@ def test_every_command_refuses_it_and_the_same_eval_makes_it_whole(torn, capsys)
         code, err = said_by(command, bench, run, capsys)
         assert code == 3 and "found no manifest.json, which is written last. The same" in err, (command, err)
     bench.run(SURE, out="tuned")
-    for command in OF_THE_TABLE[2:8]:
+    for command in OF_THE_TABLE[2:7]:
         assert main(shlex.split(command.format(run=run.path, here=bench.folder / "here"))) == 0, command
 
 
@@ -85,3 +87,5 @@ def test_the_manifest_of_another_run_makes_it_none_of_that_run(torn, capsys):
     for command in OF_THE_TABLE:
         code, err = said_by(command, bench, run, capsys)
         assert code == 3 and both in err, (command, err)
+    with pytest.raises(DataError, match=both):
+        Viewer(RunList([run.path], None), None).get(f"/run/{json.loads(before)['run']}/")

@@ -1,4 +1,4 @@
-"""What `raypipe view` answers, without a socket: list, pages, blocks, marks, and refusals."""
+"""What `raypipe view` answers, without a socket: list, pages, rows, marks, and refusals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from reruns import rename_run
 
-from raypipe.api.cli.main import main
-from raypipe.api.view import list_runs, write_view
+from raypipe.api.view import list_runs
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
@@ -70,14 +69,14 @@ def test_runs_are_compared_in_the_order_of_their_folders_which_may_be_above_them
     assert RunList([folders / "deep", folders / "one"], None).given() == [two, one]
 
 
-def test_the_list_leads_to_each_run_and_its_blocks(viewer: Viewer, run: str, folders: Path) -> None:
+def test_the_list_leads_to_each_run_and_its_questions(viewer: Viewer, run: str, folders: Path) -> None:
     page = viewer.get("/").body.decode()
     assert f'href="/run/{run}/"' in page and "Compare A with B" in page
     served = viewer.get(f"/run/{run}/")
-    assert b'id="b0"' not in served.body and "connect-src 'self'" in served.headers["content-security-policy"]
-    block = body(viewer.get(f"/run/{run}/block/0"))
-    assert [q["id"] for [q] in block["rows"]] == [r["id"] for r in each(folders / "one/results.parquet")]
-    for wrong in ("/run/none/", f"/run/{run}/block/9", f"/run/{run}/block/x", "/etc/passwd"):
+    assert "connect-src 'self'" in served.headers["content-security-policy"]
+    rows = list(each(folders / "one/results.parquet"))
+    assert [body(viewer.get(f"/run/{run}/question/{n}")) for n in range(len(rows))] == [[r] for r in rows]
+    for wrong in ("/run/none/", f"/run/{run}/question/9", f"/run/{run}/question/x", "/etc/passwd"):
         with pytest.raises(DataError):
             viewer.get(wrong)
 
@@ -88,8 +87,8 @@ def test_two_runs_are_joined_and_the_filtered_difference_is_that_of_compare(view
     assert "The recipes are equal" in page and "What became of each question" in page
     found = body(viewer.post(there + "paired", {"rows": [0, 1, 2]}))
     assert (found["n"], found["difference"], found["p"]) == (3, 0, 1)
-    block = body(viewer.get(there + "block/0"))
-    assert all(a["id"] == b["id"] for a, b in block["rows"])
+    a, b = body(viewer.get(there + "question/0"))
+    assert a["id"] == b["id"] and a["hits"] == b["hits"] != []
     with pytest.raises(DataError, match="expected rows"):
         viewer.post(there + "paired", {"rows": ["a"]})
     with pytest.raises(DataError, match="no folder here has it"):
@@ -125,16 +124,16 @@ def test_another_eval_into_the_same_folder_shows_and_marks_its_own_answers(
     out = Path(shutil.copytree(folders / "one", tmp_path / "out"))
     viewer, run, table = Viewer(RunList([out], None), None), read(out).run, out / "results.parquet"
     id = next(r["id"] for r in each(table) if r["answer"] is not None)
-    viewer.get(f"/run/{run}/block/0")
-    viewer.get(f"/pair/{run}/{run}/block/0")
+    viewer.get(f"/run/{run}/question/0")
+    viewer.get(f"/pair/{run}/{run}/question/0")
     known = pq.read_table(table)
     answers = pa.array([f"other {i}" for i in range(known.num_rows)], known.schema.field("answer").type)
     place = known.schema.get_field_index("answer")
     other = tmp_path / "other.parquet"
     pq.write_table(known.set_column(place, known.schema.field("answer"), answers), other)
     other.replace(table)
-    for path in (f"/run/{run}/block/0", f"/pair/{run}/{run}/block/0"):
-        assert all(q["answer"].startswith("other") for row in body(viewer.get(path))["rows"] for q in row)
+    for path in (f"/run/{run}/question/0", f"/pair/{run}/{run}/question/0"):
+        assert all(q["answer"].startswith("other") for q in body(viewer.get(path)))
     viewer.post(f"/run/{run}/label", {"id": id, "label": "right"})
     assert all(answer.startswith("other") for _, answer in read_labels(out / "labels.jsonl").by_answer)
 
@@ -153,29 +152,6 @@ def test_a_manifest_of_another_format_is_counted_and_hides_no_run(
     headers, unread = runs.listed()
     assert [h.folder for h in headers] == [str(deep)] and unread == 2
     assert b"2 manifests of other formats are left out" in Viewer(runs, None).get("/").body
-
-
-def test_options_that_do_not_go_together_are_refused(
-    folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words, said in (
-        (["--without", "pages"], "--out FILE"),
-        (["--out", "x", "--labels", "y"], "no marks"),
-    ):
-        assert main(["view", str(folders / "one"), *words]) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_a_file_to_share_says_what_it_holds_and_what_it_leaves_out(
-    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["view", str(folders / "one"), "--out", str(tmp_path / "share.html")]
-    assert main([*words, "--without", "pages,prompts"]) == 0
-    assert f"{tmp_path / 'share.html'}: 0." in capsys.readouterr().out
-    text = (tmp_path / "share.html").read_text()
-    held = "questions, answers, what was expected, replies of models, and addresses of pages"
-    assert f"This page holds {held}. Replies and answers may quote pages." in text
-    assert "Left out on purpose: prompts, pages." in text
 
 
 def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
@@ -198,21 +174,10 @@ def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
     assert lost is not None and sum(n for _, cells in lost.lines for n, _ in cells) == 3
     cells = {(a, b): cell for a, row in lost.lines for b, cell in zip(lost.columns, row, strict=True)}
     assert cells["right", "rerank"] == (1, "f=lost+in+A%3Aright&f=lost+in+B%3Arerank")
-    alone = {f["name"]: f["values"] for f in facts(lines[:1])["facets"]}
+    alone = {f["name"]: f["values"] for f in facts(lines[:1], ["x", "y"], "score")["facets"]}
     assert alone["A"] == ["right"] and alone["lost in B"] == ["rerank"]  # their cells lead somewhere
-    known = facts(lines)
+    known = facts(lines, ["x", "y"], "score")
     assert known["ids"] == ["a", "b", "c"] and {f["name"] for f in known["facets"]} >= {"A", "B", "change"}
-
-
-def test_a_file_of_two_runs_names_no_folder(folders: Path, tmp_path: Path) -> None:
-    made = write_view([folders / "one", folders / "deep/two"], tmp_path / "both.html", ["pages"])
-    text = (tmp_path / "both.html").read_text()
-    assert made.bytes == (tmp_path / "both.html").stat().st_size and str(folders) not in text
-    assert "Left out on purpose: pages, and with pages the prompts" in text
-    with pytest.raises(ConfError, match="has no such part"):
-        write_view([folders / "one"], tmp_path / "x.html", ["answers"])
-    with pytest.raises(ConfError, match="one run or two"):
-        write_view([], tmp_path / "x.html")
 
 
 def test_another_name_and_another_page_are_refused_and_a_fault_is_said(
@@ -236,7 +201,7 @@ def test_another_name_and_another_page_are_refused_and_a_fault_is_said(
         mark, labels = json.dumps({"id": id, "label": "right"}), folders / "one/labels.jsonl"
         taken = {**own, "content-type": "application/json"}
         assert status("POST", f"/run/{run}/label", {**own, "content-type": "text/plain"}, mark) == 404
-        odd = ("//[", f"/run/{run}/block/{'9' * 5000}", f"/run/{run}/block/%00", "/pair?a=%ff&b=")
+        odd = ("//[", f"/run/{run}/question/{'9' * 5000}", f"/run/{run}/question/%00", "/pair?a=%ff&b=")
         assert [status("GET", path, own) for path in odd] == [404] * len(odd)
         assert status("POST", f"/run/{run}/label", taken, "[" * 50_000) == 404
         foreign = {**taken, "origin": "https://evil.example"}

@@ -11,7 +11,7 @@ import pytest
 
 # From the bottom up. A module imports its own package and packages of lower layers, nothing else of raypipe.
 LAYERS: tuple[dict[str, str], ...] = (
-    {"core": "records, errors, configuration values, protocols, digests, single flight, plugin tables"},
+    {"core": "records, errors, configuration values, protocols, digests, progress, plugin tables"},
     {"text": "pure functions on text"},
     {
         "store": "tables, exactly-once commits, leases, the index; the memo: values cached by key",
@@ -23,9 +23,9 @@ LAYERS: tuple[dict[str, str], ...] = (
         "metrics": "predictions and truths to numbers",
     },
     {"recipes": "reading, resolving and executing a recipe in one process, deadlines"},
-    {"runs": "what tables lack, cut into tasks, committed once; plan, manifest, release, prune; cluster"},
+    {"runs": "what tables lack, cut into tasks, committed once; plan, report, release, prune; cluster"},
     {
-        "evaluation": "dataset to scored report; files, one HTML page, console tables, progress",
+        "evaluation": "dataset to scored report; files, one HTML page, console tables, the viewer",
         "serving": "answering one question: HTTP, Ray Serve",
     },
     {"api": "the session, and what `import raypipe` gives; the command line"},
@@ -33,20 +33,9 @@ LAYERS: tuple[dict[str, str], ...] = (
 )  # fmt: skip
 SRC = Path(__file__).parents[2] / "src" / "raypipe"  # also where this file is run as a script
 LEVEL = {package: n for n, layer in enumerate(LAYERS, 1) for package in layer}
-UP = {
-    "runs": {
-        "explain": "report.report", "manifest": "report.report", "plan.assumed": "report.report",
-        "plan.context": "report.report", "plan.money": "report.report", "plan.records": "report.report",
-        "pipeline.driver": "report.progress", "pipeline.ingest": "report.progress report.report",
-        "pipeline.ingest_folder": "report.progress", "pipeline.ingest_log": "report.report",
-        "pipeline.ingest_tasks": "report.progress", "pipeline.table_build": "report.progress",
-    },
-    "serving": {
-        "answerer": "report.report", "http.app": "report.web_page", "http.stream": "report.report",
-    },
-}  # fmt: skip
-"""Package -> its modules that import what lies higher, in evaluation. Each arrow is to end: progress and the
-names of a report belong below, to the records of a run."""
+UP = {"serving": {"http.app": "report.web_page"}}
+"""Package -> its modules that import what lies higher, in evaluation. The arrow is to end: the page of the
+endpoint is made as those of runs are."""
 
 # Which packages may import a heavy library. `store` is the only one that knows LanceDB.
 HEAVY = {

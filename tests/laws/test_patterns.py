@@ -7,9 +7,11 @@ import ast
 import importlib
 import re
 from pathlib import Path
+from re import _constants as sre
+from re import _parser  # the standard library has no public tree of a pattern
 
 import pytest
-from pattern_growth import growth
+from pattern_growth import SINGLE, growth
 
 import raypipe
 
@@ -90,6 +92,41 @@ def test_no_pattern_of_the_package_takes_more_than_linear_time(patterns):
         "store/lease.py",  # the name of a file, escaped
         "text/spans.py",  # those of a table of the module
     }
+
+
+def subpatterns(value):
+    """The parsed patterns in a part of one, and itself."""
+    if isinstance(value, _parser.SubPattern):
+        yield value
+    if isinstance(value, _parser.SubPattern | tuple | list):
+        for inner in value:
+            yield from subpatterns(inner)
+
+
+def groups_repeated_possessively(pattern):
+    tree = _parser.parse(pattern.pattern, pattern.flags)
+    parts = [part for some in subpatterns(tree) for part in some if part[0] is sre.POSSESSIVE_REPEAT]
+    return [part for part in parts if len(part[1][2]) != 1 or part[1][2][0][0] not in SINGLE]
+
+
+@pytest.mark.slow
+def test_a_possessive_repeat_is_of_one_character_since_python_before_3_11_5_loses_matches_of_others(patterns):
+    found, _ = patterns
+    assert [where for where, p in found if groups_repeated_possessively(p)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        (r"(?:a|b(?!c))*+", 1),
+        (r"x(?:y|(z+)++)", 1),
+        (r"(?=(?:ab)?+)", 1),
+        (r"[^*]*+\w++.?+", 0),
+        (r"(?>(?:a|b)*)", 0),
+    ],
+)
+def test_a_group_that_repeats_possessively_is_found(pattern, count):
+    assert len(groups_repeated_possessively(re.compile(pattern))) == count
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

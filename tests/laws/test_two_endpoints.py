@@ -14,9 +14,9 @@ from checkout import ROOT
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

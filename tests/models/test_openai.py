@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from time import time
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, Request, completion
 
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
@@ -43,6 +43,13 @@ class Answer:
 
 def reply(text: Any, finish: str = "stop", **more: Any) -> Answer:
     return Answer(completion(text, finish, **more))
+
+
+def message(content: Any, finish: str | None = "stop", **fields: Any) -> Answer:
+    """A reply whose message has these fields."""
+    tree = json.loads(completion(content, finish))
+    tree["choices"][0]["message"] |= fields
+    return Answer(json.dumps(tree))
 
 
 HTML = Answer("<html><title>Sign in</title></html>", headers={"Content-Type": "text/html"})
@@ -148,6 +155,69 @@ def test_a_reply_has_its_text_its_end_and_its_tokens():
     assert body["temperature"] == 0 and body["max_tokens"] == 20 and "seed" not in body
 
 
+@pytest.mark.parametrize("finish", [None, "", "stop", "eos", "eos_token", "STOP", "end_turn", "else"])
+def test_a_whole_text_counts_however_its_server_names_the_end(finish):
+    result, server, _ = one(lambda body, n: message("By the sea.", finish))
+    assert isinstance(result, Generated) and (result.text, result.finish) == ("By the sea.", "stop")
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("finish", ["length", "MAX_TOKENS", "model_length"])
+def test_a_text_that_was_cut_says_so_however_its_server_names_that(finish):
+    result, _, _ = one(lambda body, n: message("By the", finish))
+    assert isinstance(result, Generated) and result.finish == "length"
+    nameless, _, _ = one(lambda body, n: message("By the", None), Sampling(max_tokens=3))
+    assert isinstance(nameless, Generated) and nameless.finish == "length", "of 3 tokens it wrote 3"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "sea?"}]},
+            {"type": "text", "text": "Sea."},
+        ],
+        [{"type": "reasoning", "text": "sea?"}, {"type": "output_text", "text": "Se"}, "a."],
+        [{"type": "thinking", "thinking": "sea?", "signature": "x"}, {"type": "image"}, {"text": "Sea."}],
+    ],
+)
+def test_content_in_parts_is_their_text_behind_their_thoughts(parts):
+    result, _, _ = one(lambda body, n: reply(parts))
+    assert isinstance(result, Generated) and result.text == "<think>sea?</think>Sea."
+
+
+def test_the_words_of_a_refusal_or_a_tool_call_are_in_its_fault():
+    refused, _, _ = one(lambda body, n: message(None, refusal="I cannot help with that."))
+    assert isinstance(refused, Fault) and "I cannot help with that." in refused.detail
+    called, _, _ = one(lambda body, n: message(None, tool_calls=[{"function": {"name": "search"}}]))
+    assert isinstance(called, Fault) and "search" in called.detail
+
+
+SPENT = {"message": "You exceeded your current quota, please check your plan", "code": "insufficient_quota"}
+
+
+def test_an_account_with_nothing_left_is_no_rows_fault_and_a_limit_is_another_thing():
+    with pytest.raises(Unavailable, match=r"insufficient_quota.*plan and billing"):
+        one(lambda body, n: Answer(json.dumps({"error": SPENT}), 429))
+    with pytest.raises(Unavailable, match="402"):
+        one(lambda body, n: Answer(json.dumps({"error": {"message": "Insufficient Balance"}}), 402))
+    later = {"Retry-After": "1"}
+    limited, _, slept = one(
+        lambda body, n: Answer(json.dumps({"error": SPENT}), 429, later) if n == 0 else reply("x")
+    )
+    assert isinstance(limited, Generated) and slept.now >= 1
+
+
+def test_fields_that_the_server_refuses_are_not_sent_and_the_reply_keeps_its_bound_and_stops():
+    entry, _ = served("http://x/v1", model="m")
+    unsent = replace(entry, unsent=("max_tokens", "temperature", "stop"))
+    with serving(lambda body, n: reply("By the sea.\nAnd more")) as server:
+        (result,), _ = ask((unsent, EndpointAddress(server.url)), [chat("x")], Sampling(9, stop=("\n",)))
+    assert isinstance(result, Generated) and result.text == "By the sea."
+    [body] = server.bodies
+    assert body["max_completion_tokens"] == 9 and not {"max_tokens", "temperature", "stop"} & body.keys()
+
+
 @pytest.mark.slow
 def test_replies_come_in_the_order_of_the_chats_however_long_each_takes():
     def script(body: dict[str, Any], n: int) -> Answer:
@@ -191,8 +261,10 @@ def test_requests_leave_no_faster_than_the_rate_limit():
         (Answer('{"choices": []}'), "not_the_protocol"),
         (Answer("[1, 2]"), "not_the_protocol"),
         (Answer(b"\xff\xfe\x00"), "not_the_protocol"),
-        (reply(["parts"]), "not_the_protocol"),
-        (reply("x", finish="tool_calls"), "not_the_protocol"),
+        (reply(5), "not_the_protocol"),
+        (reply("The warr", finish="error"), "not_the_protocol"),
+        (Answer('{"error": {"message": "too many", "code": 429}, "choices": null}'), "overloaded"),
+        (Answer('{"error": {"message": "upstream", "code": "502"}}'), "unavailable"),
     ],
     ids=str,
 )
@@ -223,6 +295,13 @@ def test_trouble_that_passes_leaves_no_trace(answer):
         (reply(""), "empty_reply", False),
         (reply(None), "empty_reply", False),
         (reply(None, finish="content_filter"), "filtered", False),
+        (reply("x", finish="SAFETY"), "filtered", False),
+        (
+            message(None, "tool_calls", tool_calls=[{"id": "c1", "function": {"name": "search"}}]),
+            "tool_call",
+            False,
+        ),
+        (message(None, "stop", refusal="I cannot help with that."), "declined", False),
     ],
     ids=str,
 )
@@ -266,6 +345,75 @@ def test_retry_after_is_kept_by_every_row_not_by_the_one_that_heard_it(header):
         results, slept = ask(served(server.url, model="m", concurrency=1), [chat("a"), chat("b")])
     assert all(isinstance(r, Generated) for r in results)
     assert 5 <= slept.now <= 10
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6.5s"},
+        {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "0m6s"},
+        {"retry-after-ms": "6200"},
+    ],
+    ids=str,
+)
+def test_a_limit_that_a_reply_announces_is_kept_before_it_is_met(headers):
+    with serving(lambda body, n: Answer(completion("x"), 200, {**headers, "Content-Type": "json"})) as server:
+        results, slept = ask(served(server.url, model="m", concurrency=1), [chat("a"), chat("b")])
+    assert all(isinstance(r, Generated) for r in results)
+    assert 6 <= slept.now <= 7 and len(server.bodies) == 2
+
+
+def test_rows_that_a_limit_holds_back_wait_for_their_turn_while_others_get_through():
+    with serving(lambda body, n: Answer("slow", 429) if n % 4 else reply("x")) as server:
+        results, _ = ask(
+            served(server.url, model="m", concurrency=8, tries=3), [chat(f"q{i}") for i in range(60)]
+        )
+    assert sum(isinstance(r, Generated) for r in results) > 50, "by tries alone two in three would be lost"
+
+
+def test_tokens_a_minute_hold_requests_apart_by_their_prompts_and_longest_replies():
+    chats = [chat("x" * 62) for _ in range(4)]  # with the system's 9 letters 18 tokens, and 20 of the reply
+    with serving(lambda body, n: reply("x")) as server:
+        _, slept = ask(served(server.url, model="m", tokens_per_minute=380), chats)
+    assert slept.now == pytest.approx(3 * 60 * 38 / 380, rel=0.02)
+
+
+def test_servers_of_one_model_share_the_chats_and_do_those_of_one_that_dies():
+    def dying(body: dict[str, Any], n: int) -> Answer:
+        return reply("x") if n < 20 else Answer("", 503)
+
+    def limited(body: dict[str, Any], n: int) -> Answer:
+        return Answer("", 429, {"Retry-After": "1"}) if n % 5 == 4 else reply("x")
+
+    with serving(lambda body, n: reply("x")) as good, serving(dying) as dead, serving(limited) as slow:
+        urls = ",".join(s.url for s in (good, dead, slow))
+        results, _ = ask(served(urls, model="m", concurrency=4), [chat(f"q{i}") for i in range(300)])
+    assert all(isinstance(r, Generated) for r in results)
+    answered = len(good.bodies) + min(len(dead.bodies), 20) + sum(n % 5 != 4 for n in range(len(slow.bodies)))
+    assert answered == 300, "none twice"
+    assert len(dead.bodies) < 40 and len(slow.bodies) > 5
+
+
+def test_a_server_that_comes_back_is_asked_again():
+    with (
+        serving(lambda body, n: Answer("", 503) if n == 0 else reply("x")) as back,
+        serving(lambda body, n: reply("x")) as good,
+    ):
+        results, slept = ask(served(f"{back.url},{good.url}", model="m", concurrency=1), [chat("a")] * 9)
+        assert all(isinstance(r, Generated) for r in results) and not slept.slept
+        assert len(good.bodies) == 9 and len(back.bodies) == 1
+
+        async def later() -> None:
+            time_ = Time()
+            client = OpenAIClient(*served(f"{back.url},{good.url}", model="m"), time_.sleep, time_.clock)
+            back.bodies.clear()
+            await client.generate([chat("a")], SAMPLING)
+            time_.now += 60
+            await client.generate([chat("b")] * 4, SAMPLING)
+            await client.close()
+
+        asyncio.run(later())
+    assert len(back.bodies) >= 2
 
 
 def test_a_long_outage_costs_each_further_row_one_try():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,10 @@ class Backend:
 
 
 def opened(model: Any, url: str, **more: Any) -> Any:
-    return RemoteModel(model, EndpointAddress(url, **more), sleep=lambda s: None)
+    async def sleep(seconds: float) -> None:
+        pass
+
+    return RemoteModel(model, EndpointAddress(url, **more), sleep)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +153,70 @@ def test_whose_trouble_a_status_is(entries, status, error, message, requests):
     with serving(answer) as server, pytest.raises(error, match=message) as e:
         opened(model, server.url, key="s3cret", tries=3).embed(["x"], "query")
     assert len(asked) == requests and "s3cret" not in str(e.value)
+
+
+@pytest.mark.parametrize("change", ["no index", "no first index", "bytes"])
+def test_vectors_count_by_their_index_or_their_place_and_may_be_bytes(entries, change):
+    def changed(tree: Any) -> Any:
+        rows = tree["data"][::-1]
+        for row in rows:
+            if change == "no index" or (change == "no first index" and row["index"] == 0):
+                del row["index"]
+            if change == "bytes":
+                row["embedding"] = base64.b64encode(np.array(row["embedding"], "<f4").tobytes()).decode()
+        return {"data": rows}
+
+    with serving(Backend(changed)) as server:
+        found = opened(entries(m=EMBEDDER).model("m"), server.url).embed(TEXTS[:5], "passage")
+    assert np.allclose(found, HashEmbedder(16).embed(TEXTS[:5], "passage"), atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [1, 10, 32])
+def test_a_server_that_takes_fewer_inputs_gets_each_once_and_is_known_after_the_first_round(entries, most):
+    backend, sizes = Backend(), []
+
+    def limited(request: Any, body: dict[str, Any]) -> None:
+        n = len(body.get("input", body.get("documents", ())))
+        sizes.append(n)
+        if n > most:
+            return request.send(f"batch size {n} > maximum allowed batch size {most}", 422)
+        backend(request, body)
+
+    with serving(limited) as server:
+        embedder = opened(entries(m=EMBEDDER).model("m"), server.url)
+        found = embedder.embed(TEXTS, "passage")
+        refused = sum(n > most for n in sizes)
+        assert sum(n for n in sizes if n <= most) == len(TEXTS)
+        assert np.allclose(embedder.embed(TEXTS, "passage"), found)
+        assert sum(n > most for n in sizes) == refused
+        ranker = opened(entries(m=RERANKER).model("m"), server.url)
+        pairs = [("text 3", p) for p in TEXTS]
+        assert np.allclose(ranker.score(pairs), OverlapReranker().score(pairs))
+
+
+def test_a_text_that_is_refused_alone_is_a_value_error_after_few_requests(entries):
+    asked = []
+
+    def refuses(request: Any, body: dict[str, Any]) -> None:
+        asked.append(len(body["input"]))
+        request.send("no", 400)
+
+    with serving(refuses) as server, pytest.raises(ValueError, match="refuses an input"):
+        opened(entries(m=EMBEDDER).model("m"), server.url).embed(TEXTS[:64], "passage")
+    assert asked == [64, 32, 16, 8, 4, 2, 1]
+
+
+def test_a_server_that_does_not_know_the_form_of_numbers_is_not_told_it(entries):
+    backend = Backend()
+
+    def strict(request: Any, body: dict[str, Any]) -> None:
+        if "encoding_format" in body:
+            return request.send('{"error": {"message": "Unsupported: encoding_format"}}', 400)
+        backend(request, body)
+
+    with serving(strict) as server:
+        found = opened(entries(m=EMBEDDER).model("m"), server.url).embed(TEXTS[:3], "query")
+    assert found.shape == (3, 16)
 
 
 def test_a_server_that_is_down_is_unavailable(entries):

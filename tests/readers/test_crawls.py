@@ -12,7 +12,7 @@ from warcio.warcwriter import WARCWriter
 
 from raypipe import readers
 from raypipe.core.errors import DataError
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.readers import ReadCounts
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.store import Store

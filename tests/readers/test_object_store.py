@@ -13,9 +13,9 @@ from reruns import SIZES, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer

@@ -11,8 +11,8 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest

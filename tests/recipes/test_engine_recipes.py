@@ -30,9 +30,9 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
@@ -379,7 +379,7 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
         for hit in reply["hits"]:
             assert hit["scores"] == pytest.approx(scores[hit["chunk"]], abs=1e-5)
         chats = [tuple(Message(**m) for m in chat) for chat in reply["prompts"]]
-        assert len(asyncio.run(known(chats, step._sampling()))) == 1
+        assert len(asyncio.run(known(chats, step.sampling()))) == 1
         assert reply["usage"]["chats"] == 1, "the endpoint remembers nothing"
         flips += (reply["answer"], reply["outcome"]) != (answered.answer, answered.outcome)
         assert reply["citations"]

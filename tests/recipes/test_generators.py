@@ -16,9 +16,9 @@ from raypipe.core.config import Conf, Where
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError, ModelMissing
 from raypipe.core.llm import Message, Sampling
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress

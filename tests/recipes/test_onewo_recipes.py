@@ -20,9 +20,9 @@ from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import ranking
 from raypipe.models.fake import Scripted

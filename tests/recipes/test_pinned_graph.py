@@ -11,10 +11,10 @@ from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
+from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

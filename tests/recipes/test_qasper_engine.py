@@ -13,10 +13,10 @@ from test_qasper_recipes import MARKED, RECIPES
 from raypipe.api.made_data import build_examples
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

@@ -16,10 +16,10 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.metrics.qasper import answer_f1
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit

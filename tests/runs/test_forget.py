@@ -17,13 +17,13 @@ from raypipe.api.cli.main import main
 from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.report.progress import Progress
-from raypipe.evaluation.report.report import RunFolder
+from raypipe.core.progress import Progress
 from raypipe.evaluation.result_table import read_table
 from raypipe.runs.manifest import read, withdraw
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_folder import ingest_folder
 from raypipe.runs.release import history, live, promote
+from raypipe.runs.report import RunFolder
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.files import Files
 from raypipe.store.keep import keep_only, rewrite_deleted

@@ -13,9 +13,9 @@ from raypipe.api.starting_points import DEMO
 from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.evaluation.golds import questions_of
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.planner import plan
+from raypipe.runs.report import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import SCHEMA, each
 from raypipe.runs.manifest import read
+from raypipe.runs.report import RunFolder
 
 MARKUP = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1"><b>"\'\u2028\ud800'
 KEPT = {

@@ -19,7 +19,6 @@ from raypipe.contrib.finetune.loop import LookPoint, StepPoint
 from raypipe.contrib.finetune.model import Device, FourBit
 from raypipe.contrib.finetune.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.core.index import AnnRecall
-from raypipe.evaluation.report.report import Estimate, EvalReport, FaultCount
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
@@ -28,6 +27,7 @@ from raypipe.metrics.losses import PromptInjection, places
 from raypipe.runs.cluster.placement import Placement
 from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.records import JudgePlan
+from raypipe.runs.report import Estimate, EvalReport, FaultCount
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
 

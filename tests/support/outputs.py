@@ -30,7 +30,7 @@ from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
-from raypipe.api.view import RunsResult, ViewFile
+from raypipe.api.view import RunsResult
 from raypipe.contrib.crag.api.graphs import FactsResult
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.crag.api.kg_score import CallRate
@@ -40,7 +40,6 @@ from raypipe.evaluation.fault_budget import RowCounts, RowFault
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.report.report import JudgeLine, ReplacedRows
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
@@ -50,6 +49,7 @@ from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
 from raypipe.runs.plan.assumed import AssumedPlan
 from raypipe.runs.prune import Removal
+from raypipe.runs.report import JudgeLine, ReplacedRows
 
 OUTPUTS: Mapping[str, Any] = {
     "synth": printed("Synth", "`synth --json`.", SynthSummary)
@@ -116,8 +116,7 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
-    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult)
-    | printed("WrittenView", "`view --out FILE --json`.", ViewFile),
+    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult),
     "judge check": printed("JudgeCheckOutput", "", JudgeCheck),
     "judge pick": printed(
         "ToLabel",

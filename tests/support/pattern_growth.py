@@ -12,16 +12,18 @@ find more than there is. Repeats up to a bound are no loops.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from itertools import product
 from re import _compiler, _parser  # the standard library has no public tree of a pattern
 from re import _constants as sre
 
+import numpy as np
+from pattern_tree import REPEATS, SINGLE, branches, is_word, leaves, place, single
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 COPIES = 3  # of what may come up to so many times or more
 SAMPLE = "aZ09_ \n\t\0-."  # characters that patterns tell apart by classes
-SINGLE = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
-REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
 
 
 def growth(pattern):
@@ -58,7 +60,7 @@ class Automaton:
     def alphabet(self):
         """One character of each kind that the sets of the pattern tell apart."""
         singles = list(leaves(self.tree, self.flags))
-        codes = {ord(c) for c in SAMPLE if not self.bytes} | {ord(c) for c in SAMPLE}
+        codes = {ord(c) for c in SAMPLE}
         for (op, value), _ in singles:
             for what, of in value if op is sre.IN else [(op, value)]:
                 if what in (sre.LITERAL, sre.NOT_LITERAL):
@@ -305,88 +307,15 @@ def in_turn(p, first, q, then, states):
 
 
 def components(graph):
-    """The sets of states that are reached from each other (Tarjan's algorithm, without recursion)."""
-    index, low, stack, parts = {}, {}, [], []
-    for root in graph:
-        work = [] if root in index else [(root, iter(graph[root]))]
-        while work:
-            state, following = work[-1]
-            if state not in index:
-                index[state] = low[state] = len(index)
-                stack.append(state)
-            for t in following:
-                if t not in index:
-                    work.append((t, iter(graph[t])))
-                    break
-                if t in low:
-                    low[state] = min(low[state], low[t])
-            else:
-                work.pop()
-                if work:
-                    above = work[-1][0]
-                    low[above] = min(low[above], low[state])
-                if low[state] == index[state]:
-                    at = stack.index(state)
-                    parts.append(set(stack[at:]))
-                    for t in stack[at:]:
-                        del low[t]
-                    del stack[at:]
+    """The sets of states that are reached from each other."""
+    states = list(graph)
+    number = {state: n for n, state in enumerate(states)}
+    edges = [(number[s], number[t]) for s in states for t in graph[s]]
+    rows, columns = zip(*edges, strict=True) if edges else ((), ())
+    shape = len(states), len(states)
+    matrix = coo_array((np.ones(len(edges)), (rows, columns)), shape)
+    count, labels = connected_components(matrix, connection="strong")
+    parts = [set() for _ in range(count)]
+    for state, label in zip(states, labels, strict=True):
+        parts[label].add(state)
     return parts
-
-
-# ---------------------------------------------------------------- the tree of a pattern
-
-
-def inside(item, flags):
-    op, value = item
-    if op is sre.BRANCH:
-        return [(branch, flags) for branch in value[1]]
-    if op is sre.SUBPATTERN:
-        return [(value[3], (flags | value[1]) & ~value[2])]
-    if op in REPEATS:
-        return [(value[2], flags)]
-    if op in (sre.ASSERT, sre.ASSERT_NOT):
-        return [(value[1], flags)]
-    return [(value, flags)] if op is sre.ATOMIC_GROUP else []
-
-
-def leaves(items, flags):
-    """The sets and single characters of a pattern, with the flags that hold there."""
-    for item in items:
-        if item[0] in SINGLE:
-            yield item, flags
-        for inner, of in inside(item, flags):
-            yield from leaves(inner, of)
-
-
-def single(items):
-    """The set that a sequence is, in groups or not; None where it is more."""
-    while len(items) == 1 and items[0][0] is sre.SUBPATTERN:
-        items = list(items[0][1][3])
-    return items[0] if len(items) == 1 and items[0][0] in SINGLE else None
-
-
-def branches(items):
-    """The alternatives that a sequence is."""
-    if len(items) == 1 and items[0][0] is sre.SUBPATTERN:
-        return branches(list(items[0][1][3]))
-    if len(items) == 1 and items[0][0] is sre.BRANCH:
-        return [b for branch in items[0][1][1] for b in branches(list(branch))]
-    return [items]
-
-
-def is_word(char):
-    return char is not None and re.match(r"\w", char) is not None
-
-
-def place(at, flags):
-    """The condition of `^`, `\\b` and the like on the characters around; None: the text's begin or end."""
-    lines = (None, "\n") if flags & re.MULTILINE else (None,)
-    return {
-        sre.AT_BEGINNING: lambda before, next: before in lines,
-        sre.AT_BEGINNING_STRING: lambda before, next: before is None,
-        sre.AT_END: lambda before, next: next in (None, "\n"),
-        sre.AT_END_STRING: lambda before, next: next is None,
-        sre.AT_BOUNDARY: lambda before, next: is_word(before) != is_word(next),
-        sre.AT_NON_BOUNDARY: lambda before, next: is_word(before) == is_word(next),
-    }[at]

@@ -14,12 +14,12 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.plain import json_lines
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from raypipe.api.results import outside_loop
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core import config
 from raypipe.core.errors import ConfError, Unavailable
-from raypipe.evaluation.report.progress import heartbeat
+from raypipe.core.progress import heartbeat
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.recipes.recipe import Recipe
@@ -123,7 +124,7 @@ class ServeArgs:
             load.present(model)
         cluster = self.cluster_file(settings)
         startable(cluster, models)
-        require_answering(models, endpoint_addresses(cluster, models, settings.keys))
+        require_answering(recipe.chats(), endpoint_addresses(cluster, models, settings.keys), settings)
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
@@ -207,6 +208,7 @@ def check_port(host: str, port: int) -> None:
         raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
+@outside_loop
 def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings) -> None:
     """Serves an endpoint on this machine until the process is interrupted. `say` gets lines for people: where
     requests are logged, what is starting every 5 s, and the address once it answers.

@@ -30,11 +30,10 @@ from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.experiments import fit_page
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
-from raypipe.metrics.textfile import replaced, require_file, require_writable, write_json, write_text
+from raypipe.metrics.textfile import replaced, require_file, require_writable, write_json
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
@@ -131,15 +130,13 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
 def _written(found: F, what: str) -> F:
     """The same fit, once its file and next to it what it is worth are written."""
     file, report = found.file, found.to_json()
-    table, page = (file.with_suffix(ending) for ending in (".json", ".html"))
-    for earlier in (table, page):
-        earlier.unlink(missing_ok=True)  # of another fit
+    table = file.with_suffix(".json")
+    table.unlink(missing_ok=True)  # of another fit
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
-        out.write(f"# {what}. Made by `raypipe fit {verb}`; {file.stem}.html says what it is worth.\n")
+        out.write(f"# {what}. Made by `raypipe fit {verb}`; {table.name} says what it is worth.\n")
         out.write(yaml.safe_dump(to_json(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
     write_json(table, report)
-    write_text(page, fit_page(report))
     return found
 
 

@@ -16,9 +16,9 @@ from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
+from raypipe.runs.report import RunFolder
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
 

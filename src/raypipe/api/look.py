@@ -14,12 +14,11 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.plain import to_json
+from raypipe.core.progress import Progress
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
-from raypipe.evaluation.report.progress import Progress
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import read_table
 from raypipe.metrics.losses import Losses, of_report
 from raypipe.metrics.textfile import require_file
@@ -28,6 +27,7 @@ from raypipe.runs import explain
 from raypipe.runs.manifest import answer_keys, read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 
@@ -194,10 +194,13 @@ def _require_server(address: str) -> None:
     minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
     import httpx
 
+    from raypipe.core.connections import open_client
+
     if not address.startswith(("http://", "https://")):
         return
     try:
-        httpx.get(f"{address.rstrip('/')}/health", timeout=ANSWERS_S)
+        with open_client(httpx.Client, timeout=ANSWERS_S) as client:
+            client.get(f"{address.rstrip('/')}/health")
     except (httpx.HTTPError, httpx.InvalidURL) as e:
         raise Unavailable(
             f"--out {address}: expected an MLflow server, found none that answers ({e}). Nothing was sent, "

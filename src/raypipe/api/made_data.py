@@ -120,7 +120,9 @@ def make_questions(
         merge_memo(filled)  # what a run that was killed had asked
         plan, drawn, planned = _plan(filled, *of)
         on_plan(plan)
-        require_answering([model], endpoints)
+        require_answering(
+            [(model, s, None) for s in (making.WRITE, making.CHECK)], endpoints, session.settings
+        )
         tally = CallCounts()
         with session.shown() as progress:
             task = progress.task("made", "questions", number)

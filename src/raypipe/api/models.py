@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.metrics.textfile import write_text
-from raypipe.models import folder, load, remote
+from raypipe.models import folder, load, server_check
 from raypipe.models.catalog import Catalog, pin_command
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
 from raypipe.models.load import EndpointAddress
@@ -188,7 +188,7 @@ def _served(
     host = given.url.partition("://")[2].partition("/")[0]
     endpoint = endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
     at = EndpointAddress(given.url, environ[key_env] if key_env else "")
-    found = remote.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
+    found = server_check.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
     loader = {"kind": kind, "loader": found.pop("loader")}
     entry = {**loader, "endpoint": endpoint, "model": given.model, **found}
     line = {"url": given.url} | ({"key_env": key_env} if key_env else {})

@@ -12,12 +12,12 @@ from typing import TypeAlias
 from raypipe.api.session import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.readers import row_files
 from raypipe.readers.field_map import Fields, checked, parse
 from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.readers.row_format import RowFormat
+from raypipe.runs.report import RunFolder
 
 Data: TypeAlias = str | Path | Sequence[str | Path]
 """One file, folder or URI, or several."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
-from raypipe.api.session import Session, endpoint_addresses, require_graphs
+from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core.prices import JUDGE, Prices
+from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
 from raypipe.recipes.recipe import Recipe
@@ -32,6 +32,7 @@ from raypipe.runs.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.store import Store
 
 if TYPE_CHECKING:
+    from raypipe.models.load import EndpointAddress
     from raypipe.runs.cluster.pools import EngineGroup
     from raypipe.runs.cluster.streamed_pool import StreamedPools
     from raypipe.runs.cluster.warm_pool import WarmPool
@@ -54,7 +55,7 @@ class RayRun:
     needs none. Where the judge is one of the models, its engine is the recipe's, and stays up.
     """
 
-    ray: str  # the address, or "local" for a Ray of this run
+    settings: Settings
     worker: WorkerConfig  # what workers are told
     recipe: Recipe | None  # None: only files are read
     written: Cluster  # the cluster file
@@ -69,7 +70,7 @@ class RayRun:
             self.judge.before_start(self.close)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self.connect()
-        elif self.ray == "local":  # the most that a Ray started here can have
+        elif self.settings.ray == "local":  # the most that a Ray started here can have
             here = capacity.reachable(self.written, [capacity.this_machine()])
             capacity.fitting(self.written, self._wanted, here)
 
@@ -77,13 +78,14 @@ class RayRun:
     def _sized(self) -> Sized:
         for model in self.used:
             load.present(model)
-        require_answering(self.engines, self.worker.endpoints)
+        if self.engines and self.recipe is not None:
+            require_answering(self.recipe.chats(), self.worker.endpoints, self.settings)
         require_unchanged(Store.open(self.worker.store), self.used, self.worker.endpoints)
         if self.judge is not None:
-            self.judge.require_answering()
+            self.judge.require_answering(self.settings)
         from raypipe.runs.cluster import connection  # Ray takes a second to import
 
-        connection.connect(self.ray)
+        connection.connect(self.settings.ray)
         if self.recipe is not None:
             connection.carry(self.recipe)
         nodes = capacity.reachable(self.written, connection.nodes())
@@ -175,7 +177,8 @@ def open_pipeline(
     if answers:
         require_graphs(recipe)
     place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
-    with session.shown() as progress, closing(run):
+    batched = [at for at in place.endpoints.values() if at.batch]
+    with session.shown() as progress, closing(run), _watched(batched, progress.say):
         made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
         yield replace(made, streams=run.streams, ahead=run.ahead)
 
@@ -189,7 +192,7 @@ def open_reading(session: Session, store: Store) -> Iterator[TaskReading]:
 
         @cache
         def run() -> RayRun:
-            made = RayRun(session.settings.ray, worker, None, file, (), (), None)
+            made = RayRun(session.settings, worker, None, file, (), (), None)
             stack.callback(made.close)
             return made
 
@@ -240,9 +243,37 @@ def _on_cluster(
     declared = as_declared(written, capacity.startable(written, models))
     refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
+    written = _with_batches(written, used)
     place, sizes = worker_and_sizes(session, written, uri, used)
-    run = RayRun(session.settings.ray, place, recipe, written, models, used, judge)
+    run = RayRun(session.settings, place, recipe, written, models, used, judge)
     return place, sizes, run
+
+
+BATCH_QUESTIONS = 5_000
+"""Of a task whose chats go to a batch API, at least: a file of them is what a cap stops at."""
+
+
+def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
+    """A cluster file whose tasks have as many questions, and as long, as batches of chats take."""
+    endpoints = [file.endpoints.get(m.path) for m in models if m.loader in REMOTE]
+    if not any(at is not None and at.batch for at in endpoints):
+        return file
+    from raypipe.models.batches import WINDOW_S
+
+    limits = replace(file.limits, open_timeout_s=file.limits.open_timeout_s + 2 * WINDOW_S)
+    pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # which makes the largest files
+    questions = max(file.questions_per_task, BATCH_QUESTIONS)
+    return replace(file, limits=limits, questions_per_task=questions, pools=pools)
+
+
+def _watched(
+    endpoints: Sequence[EndpointAddress], say: Callable[[str], None]
+) -> AbstractContextManager[None]:
+    if not endpoints:
+        return nullcontext()
+    from raypipe.models.batches import watched
+
+    return watched(endpoints, say)
 
 
 def worker_and_sizes(
@@ -250,7 +281,7 @@ def worker_and_sizes(
 ) -> tuple[WorkerConfig, TaskSizes]:
     """Settings of a worker and sizes of tasks, as a cluster file says them."""
     threads = max(1, int(file.pools["embed"].cpus))
-    addresses = endpoint_addresses(file, models, session.settings.keys)
+    addresses = endpoint_addresses(file, models, session.settings.keys, batch=True)
     timeout_s = file.limits.question_timeout_s
     place = WorkerConfig(uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s)
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
@@ -265,7 +296,8 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
         for model in models:
             price = entries[model.name].usd_per_mtok if model.name in entries else None
             if price is not None:
-                tokens[name] = price
+                at = written.endpoints.get(model.path) if model.loader in REMOTE else None
+                tokens[name] = price.in_batches() if at is not None and at.batch else price
             elif model.loader in REMOTE:  # what runs here is paid with its machine
                 unpriced.append(model.name)
     machines = written.usd_per_hour

@@ -21,9 +21,9 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.plain import to_json
+from raypipe.core.progress import heartbeat
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
-from raypipe.evaluation.report.progress import heartbeat
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
@@ -192,7 +192,7 @@ def local_kit(
         return LocalKit(index, "transformers")
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
-    require_answering(recipe.models(), endpoints)
+    require_answering(recipe.chats(), endpoints, session.settings)
     limits = file.engines.limits(file.device) if file.engines else None
     return LocalKit(index, file.backend, file.device, endpoints=endpoints, engine_limits=limits, sink=on_text)
 

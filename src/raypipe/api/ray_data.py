@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.api.pipelines import offline_pipeline, worker_and_sizes
-from raypipe.api.session import Named, Place, Session
+from raypipe.api.session import Named, Place, Session, endpoint_addresses
 from raypipe.core import arrow
 from raypipe.core.arrow import QUESTIONS, SPANS
 from raypipe.core.config import Where, did_you_mean
@@ -212,8 +212,10 @@ def step(
             raise ConfError(f"step {verb}: it searches; expected recipe and store, which say where")
         index = searched(session.store(store), found)
     uri = index.store if index else ""
-    worker, _ = worker_and_sizes(session, session.cluster_file(), uri, models_of(stage.step))
-    spec = StepSpec(stage, half, replace(worker, engines=None), index)
+    file, models = session.cluster_file(), models_of(stage.step)
+    worker, _ = worker_and_sizes(session, file, uri, models)
+    endpoints = endpoint_addresses(file, models, session.settings.keys)  # asked chat by chat, not in batches
+    spec = StepSpec(stage, half, replace(worker, engines=None, endpoints=endpoints), index)
     from raypipe.runs.cluster.connection import carry
 
     carry(Recipe(verb, "", (), (stage,)))

@@ -11,12 +11,13 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, FieldsRefused
 from raypipe.core.plain import to_json
-from raypipe.evaluation.report.report import JSON_FORMAT
+from raypipe.runs.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,15 +98,22 @@ def as_json(**values: Any) -> dict[str, Any]:
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:
-    """Calls it in a thread of its own where an event loop runs, as in a notebook: it starts its own loop."""
+    """Calls it in a thread of its own where an event loop runs, as in a notebook: it starts its own loop.
+    Calls it again, so that recipes are read again, where a server refuses fields of its chats."""
+
+    def adapted(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in ("the recipe's server", "the judge's"):
+            with suppress(FieldsRefused):
+                return function(*args, **kwargs)
+        return function(*args, **kwargs)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return function(*args, **kwargs)
+            return adapted(*args, **kwargs)
         with ThreadPoolExecutor(1) as one:
-            return one.submit(function, *args, **kwargs).result()
+            return one.submit(adapted, *args, **kwargs).result()
 
     return call

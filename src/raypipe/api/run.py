@@ -30,7 +30,6 @@ from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import RunFolder, to_json
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
@@ -44,6 +43,7 @@ from raypipe.runs.manifest import Manifest, Origin, read
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import nothing_to_search, require_passages
+from raypipe.runs.report import RunFolder, to_json
 from raypipe.store import Store
 from raypipe.store.memo.mend import mend_memo
 
@@ -191,10 +191,18 @@ def evaluate(
         open_judge(session, how.judge, rule) as (judge, kit),
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
+        if caps.calls is not None:  # a file of chats to a batch API is a task's
+            most = min(pipeline.sizes.questions, caps.calls)
+            pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
         done = evaluating.evaluate(
             replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
             origin(session.settings), measured(session.settings, session.cluster_file()),
         )  # fmt: skip
+    for model in done.manifest.models:
+        if model.unsent:
+            instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
+            refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
+            session.shown().say(f"{model.name}: {refused}")
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)

@@ -9,12 +9,12 @@ from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.metrics.textfile import require_file, write_json_lines
+from raypipe.runs.report import RunFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raypipe.api.session import Session, endpoint_addresses
+from raypipe.api.session import Session, Settings, endpoint_addresses
 from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.errors import ConfError, FieldsRefused, ModelMissing
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge
+from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling
 from raypipe.metrics.crag import Rule
 from raypipe.models import load
+from raypipe.models.catalog import served_name
 from raypipe.models.entry import LLM, REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.resolve import prompt_file
+from raypipe.recipes.step_contract import ChatKind
 from raypipe.runs.cluster.capacity import reachable, sized, startable
 from raypipe.runs.cluster.file import Cluster, EndpointEntry
 from raypipe.store import Store
@@ -98,13 +100,31 @@ def require_same(models: Sequence[Model], llm: str | None) -> None:
             )
 
 
-def require_answering(models: Iterable[Model], endpoints: Mapping[str, EndpointAddress]) -> None:
-    """Raises Unavailable or ConfError unless each model that was named by its address is served there."""
-    for model in models:
-        if model.path in KEYS and model.path in endpoints:
-            from raypipe.models.remote import require_served
+def require_answering(
+    chats: Iterable[ChatKind], endpoints: Mapping[str, EndpointAddress], settings: Settings
+) -> None:
+    """Sends one chat of each kind to the models behind an address.
 
-            require_served(model.repo, endpoints[model.path], KEYS[model.path])
+    Raises Unavailable or ConfError where no chat can be answered, and FieldsRefused where a server refuses
+    fields that chats can do without: these are noted, and who reads the recipe again gets a model without
+    them."""
+    kinds: dict[Model, list[tuple[Sampling, str | None]]] = {}
+    for model, sampling, adapter in chats:
+        if model.loader == "openai":
+            kinds.setdefault(model, []).append((sampling, adapter))
+    for model, of in kinds.items():
+        from raypipe.models.server_check import fields_refused
+
+        at = load.address_of(model, endpoints)
+        if refused := fields_refused(
+            model, at, list(dict.fromkeys(of)), KEYS.get(model.path, "of its endpoint")
+        ):
+            name = served_name(model.loader, model.dialect, model.path, model.repo, model.revision)
+            settings.keep_unsent(name, (*model.unsent, *refused))
+            raise FieldsRefused(
+                f"{at.url}: {model.repo} refuses {', '.join(refused)}, which the recipe's chats have. Run it "
+                f"again: from now on they are sent without; of a release, eval and promote again"
+            )
 
 
 def generator_of(session: Session, option: str, name: str, others: str) -> Model:
@@ -212,9 +232,9 @@ class JudgeKit(LocalKit):
         self._group = lambda: group
         return True
 
-    def require_answering(self) -> None:
-        """Raises Unavailable or ConfError unless a judge that was named by its address is served there."""
-        require_answering([self._model], self.endpoints)
+    def require_answering(self, settings: Settings) -> None:
+        """Raises as `require_answering` unless a judge behind an address answers."""
+        require_answering([(self._model, judge_sampling(self._model), None)], self.endpoints, settings)
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
@@ -289,5 +309,5 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit
         group.preflight(nodes)
         return group
 
-    endpoints = endpoint_addresses(written, [model], session.settings.keys)
+    endpoints = endpoint_addresses(written, [model], session.settings.keys, batch=True)
     return JudgeKit(model, own, endpoints, ends)

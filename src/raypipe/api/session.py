@@ -21,8 +21,8 @@ from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
+    from raypipe.core.progress import Progress
     from raypipe.core.protocols import Model
-    from raypipe.evaluation.report.progress import Progress
     from raypipe.models.catalog import Catalog
     from raypipe.models.load import EndpointAddress
     from raypipe.recipes.recipe import Recipe
@@ -57,6 +57,29 @@ class Settings:
         demo = self.stores / "demo"
         only_demo = not (self.stores / "default").exists() and demo.exists()
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
+
+    def unsent(self) -> dict[str, list[str]]:
+        """The fields of chats that servers refuse, as runs under this home learned them: name of the served
+        model -> fields."""
+        try:
+            return dict(json.loads(self._unsent.read_text()))
+        except FileNotFoundError:
+            return {}
+        except ValueError as e:
+            raise ConfError(
+                f"{self._unsent}: expected JSON, found {e}. Delete the file: it is learned again"
+            ) from e
+
+    def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
+        """Notes that a served model's chats are sent without these fields."""
+        from raypipe.metrics.textfile import write_json
+
+        self._unsent.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._unsent, {**self.unsent(), name: list(fields)})
+
+    @property
+    def _unsent(self) -> Path:
+        return self.home / "unsent_fields.json"
 
     @property
     def stores(self) -> Path:
@@ -144,6 +167,7 @@ class Session:
         whole = functools.reduce(
             catalog.Catalog.overlaid, [catalog.read(config.read_yaml(file), file) for file in files]
         )
+        whole = replace(whole, unsent=self.settings.unsent())
         if self.llm is None:
             return whole
         from raypipe.api.served import ServedModel
@@ -166,7 +190,7 @@ class Session:
 
     def shown(self) -> Progress:
         """Progress on stderr, where it is shown."""
-        from raypipe.evaluation.report.progress import Progress
+        from raypipe.core.progress import Progress
 
         return Progress(sys.stderr, silent=not self.progress)
 
@@ -233,9 +257,10 @@ def require_graphs(recipe: Recipe) -> Recipe:
 
 
 def endpoint_addresses(
-    file: Cluster, models: Sequence[Model], keys: Mapping[str, str]
+    file: Cluster, models: Sequence[Model], keys: Mapping[str, str], batch: bool = False
 ) -> dict[str, EndpointAddress]:
-    """The endpoints of these models, with keys. Raises ConfError for a key that the environment lacks."""
+    """The endpoints of these models, with keys; `batch`: for work that may wait a day. Raises ConfError for a
+    key that the environment lacks."""
     from raypipe.models.entry import REMOTE
     from raypipe.models.load import EndpointAddress
 
@@ -250,7 +275,10 @@ def endpoint_addresses(
                 f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
             )
         key = keys[at.key_env] if at.key_env else ""
-        found[name] = EndpointAddress(at.url, key, at.concurrency, at.per_minute, at.timeout_s, at.tries)
+        found[name] = EndpointAddress(
+            at.url, key, at.concurrency, at.per_minute,
+            at.tokens_per_minute, at.timeout_s, at.tries, at.batch if batch else "",
+        )  # fmt: skip
     return found
 
 

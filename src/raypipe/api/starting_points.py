@@ -14,12 +14,12 @@ from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plugin_tables import Registry
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.metrics.textfile import require_writable
 from raypipe.readers.formats import marked
 
 if TYPE_CHECKING:
-    from raypipe.evaluation.report.progress import ProgressTask
+    from raypipe.core.progress import ProgressTask
 
 DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 

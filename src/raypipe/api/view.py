@@ -1,26 +1,18 @@
-"""Looks at finished runs in a browser: as one file, or served on this machine."""
+"""The viewer of finished runs: their list, and a server for a browser on this machine."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
-from raypipe.api.paths import inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session, Settings
-from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.evaluation.report.report import RunFolder
-from raypipe.evaluation.view.pages import ShownParts, open_pair, pair_page, run_page
-from raypipe.evaluation.view.rows import Part
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
-from raypipe.evaluation.view.viewer import Viewer, ViewServer, known_before
-from raypipe.metrics.textfile import require_file, write_text
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
+from raypipe.metrics.textfile import require_file
 from raypipe.readers.object_store import is_remote
-from raypipe.runs.manifest import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +24,6 @@ class RunsResult(Result):
     HIDDEN = "unread"
     runs: tuple[RunHeader, ...]
     unread: int = 0  # manifests of other formats, left out; not in the JSON
-
-
-@dataclass(frozen=True, slots=True)
-class ViewFile(Result):
-    """A page that was written; one row."""
-
-    file: str
-    bytes: int
-    runs: tuple[str, ...]  # ids
-    without: tuple[Part, ...]  # what it leaves out on purpose
 
 
 def list_runs(
@@ -73,39 +55,6 @@ def _place(given: str | Path, settings: Settings) -> Path | RemoteRuns:
     if not Path(place).is_dir():
         raise ConfError(f"{place} is no folder. Name the --out folder of a finished eval")
     return Path(place)
-
-
-def write_view(
-    runs: Sequence[str | Path], out: str | Path, without: Sequence[str] = (), session: Session | None = None
-) -> ViewFile:
-    """Writes the page of a run, or of two that are compared, as one file that needs nothing else.
-
-    `without` leaves out `prompts`, or `pages` (texts of pages, and the prompts, which hold them), for a file
-    to share; replies and answers stay and may quote pages. Raises ConfError
-    for more than two runs and for unknown parts, DataError for a folder of no finished run.
-    """
-    session = session or Session()
-    known: tuple[Part, ...] = get_args(Part)
-    for name in without:
-        if name not in known:
-            raise ConfError(f"--without {name}: a page has no such part; {did_you_mean(name, known)}")
-    parts = tuple(p for p in known if p in without)
-    if len(runs) not in (1, 2):
-        raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
-    require_file(out, "--out")
-    found = [(RunFolder(p), read(p)) for p in inputs(runs, session.settings)]
-    shown = ShownParts(without=parts)
-    if len(found) == 1:
-        [(folder, manifest)] = found
-        page, _ = run_page(folder, manifest, known_before(manifest), shown)
-    else:
-        pair = open_pair(*found)
-        try:
-            page, _ = pair_page(pair, shown)
-        finally:
-            pair.close()
-    write_text(Path(out), page)
-    return ViewFile(str(out), os.path.getsize(out), tuple(m.run for _, m in found), parts)
 
 
 def left_out(unread: int) -> str:

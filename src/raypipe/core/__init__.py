@@ -1,1 +1,2 @@
-"""What every layer shares: records, protocols, errors, configuration, digests. Imports no other package."""
+"""Parts that every layer shares: records, protocols, errors, configuration, digests. Imports no other
+package."""

@@ -17,6 +17,7 @@ class About:
     """A recipe, and questions of one batch."""
 
     recipe: str = ""  # digest; "": of none
+    run: str = ""  # that asks language models afresh; "": cached replies hold
     questions: tuple[str, ...] = ()  # ids
     each: bool = False  # True: a call has one request for each question, in order
     of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -37,12 +38,14 @@ def now() -> About:
 
 @contextmanager
 def about(
-    questions: Sequence[str] | None = None, recipe: str | None = None, each: bool = False
-) -> Iterator[None]:
+    questions: Sequence[str] | None = None, recipe: str | None = None, each: bool = False,
+    run: str | None = None,
+) -> Iterator[None]:  # fmt: skip
     """Says it of a block; None: as around it. `each`: a call in it has one request for each question."""
     known = now()
     asked = known.questions if questions is None else tuple(questions)
-    with _put(About(known.recipe if recipe is None else recipe, asked, each)):
+    of = known.recipe if recipe is None else recipe
+    with _put(About(of, known.run if run is None else run, asked, each)):
         yield
 
 

@@ -40,7 +40,7 @@ PARSED = pa.schema(
         "blocks": pa.list_(BLOCK), "parser": STRING,
     }
 )  # fmt: skip
-"""What the first corpus step of a recipe gives, but for its faults: one row per source."""
+"""Columns that the first corpus step of a recipe gives, but for its faults: one row per source."""
 SCORES = pa.map_(STRING, pa.float64())
 STRINGS = pa.list_(STRING)
 
@@ -91,7 +91,7 @@ Convert = Callable[[Any], Any]
 
 @cache
 def _out(kind: pa.DataType) -> Convert:
-    """How a record's value becomes what pyarrow takes as this type."""
+    """Returns how a record's value becomes what pyarrow takes as this type."""
     if pa.types.is_map(kind):
         inner = _out(kind.item_type)
         return lambda mapping: [(key, inner(value)) for key, value in mapping.items()]
@@ -108,7 +108,7 @@ def _out(kind: pa.DataType) -> Convert:
 
 @cache
 def _into(hint: Any) -> Convert:
-    """How what pyarrow gives becomes a value of this type."""
+    """Returns how what pyarrow gives becomes a value of this type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint == Span:
         return lambda span: (span["start"], span["end"])
@@ -130,7 +130,7 @@ def _into(hint: Any) -> Convert:
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
-    """How one record type becomes rows of one schema, and back. Fields that it lacks have their defaults."""
+    """Conversion of a record type to rows of a schema, and back. Fields that it lacks have their defaults."""
 
     record: Callable[..., R]  # the class
     schema: pa.Schema
@@ -152,7 +152,7 @@ gold = Codec(Gold, GOLDS)
 relevance = Codec(Gold, RELEVANCE)
 """The other half of a gold, in a table of its own that only a store with judged documents has."""
 annotated = Codec(Gold, ANNOTATIONS)
-"""What annotators say, in a table of its own that only a store with questions about papers has."""
+"""Answers of annotators, in a table of its own that only a store with questions about papers has."""
 
 
 def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
@@ -173,7 +173,7 @@ def fault_column(faults: Sequence[Fault | None]) -> pa.Array:
 
 
 def corpus_table(sources: Iterable[Source]) -> pa.Table:
-    """What the first corpus step gets: `source, kind, content, fault`, one row per source."""
+    """Returns what the first corpus step gets: `source, kind, content, fault`, one row per source."""
     rows = list(sources)
     columns = {
         "source": pa.array([s.id for s in rows], STRING),

@@ -88,7 +88,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_value(text: str, what: str) -> Any:
-    """One value in YAML, as a file would have it. Raises ConfError, naming `what`."""
+    """Returns one value in YAML, as a file would have it. Raises ConfError, naming `what`."""
     depth = 0
     try:
         # libyaml takes a frame of the stack for each level, and ends the process where there is none left.
@@ -116,7 +116,7 @@ def read_value(text: str, what: str) -> Any:
 
 MOST_DEPTH = 200  # levels; files that ship have six
 MOST_VALUES = 1_000_000
-"""Of one text, its aliases written out. The largest file that ships has some thousands."""
+"""Most values of a text, its aliases written out. The largest file that ships has some thousands."""
 
 
 _KINDS: Mapping[type, str] = {
@@ -127,7 +127,7 @@ SHOWN = 80  # characters of a value that a message repeats: a file of another ki
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in the words of a configuration file."""
+    """Returns what a value is, in the words of a configuration file."""
     if value is None:
         return "nothing"
     name = _KINDS.get(type(value), type(value).__name__)
@@ -138,7 +138,7 @@ def kind_of(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """What may have been meant, or everything that is known."""
+    """Returns what may have been meant, or everything that is known."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'nothing'}"
@@ -306,12 +306,13 @@ class Conf:
         return next((f / name for f in self._every() if (f / name).is_file()), None)
 
     def layers(self, name: str) -> list[Path]:
-        """One file of each folder that has it, the first match last: to lay each over those before it."""
+        """Returns one file of each folder that has it, the first match last: to lay each over those before
+        it."""
         found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
         return list(reversed(found)) or [self.file(name)]
 
     def file(self, name: str) -> Path:
-        """One file next to the folders of kinds, such as models.yaml."""
+        """Returns one file next to the folders of kinds, such as models.yaml."""
         if (found := self._first(name)) is not None:
             return found
         looked = ", ".join(str(f) for f in self.folders) or "nowhere"

@@ -1,4 +1,4 @@
-"""One exception type per action of the caller, each with its exit code."""
+"""An exception type per action of the caller, each with its exit code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ class ConfError(RaypipeError):
     """A recipe, model, cluster file or command-line argument is wrong."""
 
     exit_code = 2
+
+
+class FieldsRefused(ConfError):
+    """A server refuses fields of a chat that are from now on left out: the recipe is to be read again."""
 
 
 class DataError(RaypipeError):

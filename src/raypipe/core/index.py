@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approximate:
-    """How a whole snapshot is searched by an approximate index in place of the exact product."""
+    """Settings by which a whole snapshot is searched by an approximate index in place of the exact
+    product."""
 
     index: Literal["ivf_rq"]  # LanceDB's inverted file with RaBitQ codes; `raypipe ann` builds it
     probes: int  # partitions that are looked into for a question
@@ -36,7 +37,8 @@ class Approximate:
 
 @dataclass(frozen=True, slots=True)
 class AnnRecall:
-    """What an approximate search found of the exact product's best, measured over some questions."""
+    """Recall of an approximate search: its share of the exact product's best, measured over some
+    questions."""
 
     index: str  # its name, which is its identity
     top: int
@@ -51,7 +53,7 @@ class AnnRecall:
 
 @dataclass(frozen=True, slots=True)
 class VectorHit:
-    """One chunk that a vector search found."""
+    """A chunk that a vector search found."""
 
     source: str  # source id
     span: Span  # of the chunk itself
@@ -79,7 +81,7 @@ class PassageWords:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Where the words of a look-up occur in one segment of a snapshot, as flat arrays. The passages of a
+    """Occurrences of the words of a look-up in a segment of a snapshot, as flat arrays. The passages of a
     segment are numbered from 0."""
 
     lengths: np.ndarray  # (passages,) int32: words of each; -1 for one that is not in the snapshot any more
@@ -90,7 +92,7 @@ class Occurrences:
 
 
 class Postings(Protocol):
-    """Where some words occur in all passages of a snapshot, read segment by segment."""
+    """Occurrences of some words in all passages of a snapshot, read segment by segment."""
 
     @property
     def passages(self) -> int:
@@ -108,7 +110,7 @@ class Postings(Protocol):
         ...
 
     def segments(self) -> AsyncIterator[Occurrences]:
-        """What each segment has of these words; a segment without any of them is left out."""
+        """Returns what each segment has of these words; a segment without any of them is left out."""
         ...
 
     async def frequencies(self) -> np.ndarray:
@@ -126,7 +128,7 @@ class Postings(Protocol):
 
 
 class Index(Protocol):
-    """What can be searched: the store's tables, or a request's own pages in memory. A scope is a tuple of
+    """A searchable snapshot: the store's tables, or a request's own pages in memory. A scope is a tuple of
     source ids; None is everything. A source in a scope that the index does not hold is no error: an empty or
     faulty page has no passages."""
 
@@ -154,8 +156,8 @@ class Index(Protocol):
         ...
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        """What each source's page carries and does not show, as spans of its parsed text, ascending and
-        apart, in order; () where the index does not hold the source."""
+        """Returns what each source's page carries and does not show, as spans of its parsed text, ascending
+        and apart, in order; () where the index does not hold the source."""
         ...
 
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:

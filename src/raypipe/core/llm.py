@@ -22,7 +22,7 @@ STEP = "generate"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat."""
+    """A turn of a chat."""
 
     role: MessageRole
     content: str  # plain text: what looks like a template's token in it never becomes one
@@ -82,7 +82,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a reply is drawn. All of it is identity."""
+    """Settings by which a reply is drawn. All of it is identity."""
 
     max_tokens: int  # of the reply, in the model's own tokens
     temperature: float = 0.0  # 0: the most probable token each time
@@ -119,7 +119,7 @@ class Generated:
 
 
 Replies: TypeAlias = list[Generated | Fault]
-"""One for each chat, in order."""
+"""A reply for each chat, in order."""
 
 ReplyPieces: TypeAlias = AsyncIterator[str | Generated | Fault]
 """The text of a reply piece by piece, then the whole reply or its fault."""

@@ -17,7 +17,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 
 GROUP = "raypipe.plugins"
-"""Of entry points: NAME = "MODULE:NAME of a PluginTable"."""
+"""Group of entry points: NAME = "MODULE:NAME of a PluginTable"."""
 
 T = TypeVar("T")
 Names: TypeAlias = Mapping[str, str]
@@ -158,7 +158,8 @@ class Registry(Mapping[str, T]):
         return len(self.own) + len(self._added())
 
     def added(self, name: str) -> Registered | None:
-        """What a plugin adds under this name; None for a name of the core. Raises KeyError for no name."""
+        """Returns what a plugin adds under this name; None for a name of the core. Raises KeyError for no
+        name."""
         return None if name in self.own else self._added()[name]
 
     def _added(self) -> Mapping[str, Registered]:

@@ -27,7 +27,7 @@ _SOURCE = "__raypipe_source__"  # on a module: digest of its file when it was im
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What was imported from outside, for identity and messages."""
+    """An object imported from outside, for identity and messages."""
 
     path: str  # MODULE:NAME
     source: str  # digest of the source file, 32 hex digits
@@ -42,7 +42,7 @@ class Plugin:
 
 
 def is_path(text: object) -> bool:
-    """Whether a text names something outside, rather than something that raypipe ships.
+    """Returns whether a text names something outside, rather than something that raypipe ships.
 
     >>> is_path("mypkg.steps:Shout"), is_path("rerank"), is_path("C:\\\\data")
     (True, False, False)

@@ -27,7 +27,7 @@ class TokenPrice:
             raise ValueError("usd_per_mtok: expected no price below 0")
 
     def usd(self, prompt: float, cached: float, generated: float) -> float:
-        """Of some tokens. `cached` are among those of the prompt.
+        """Price of some tokens. `cached` are among those of the prompt.
 
         >>> TokenPrice(1.0, 4.0, 0.5).usd(2_000_000, 1_000_000, 500_000)
         3.5
@@ -35,14 +35,19 @@ class TokenPrice:
         of_cache = self.prompt if self.cached is None else self.cached
         return ((prompt - cached) * self.prompt + cached * of_cache + generated * self.reply) / MILLION
 
+    def in_batches(self) -> TokenPrice:
+        """Of chats that are sent in files: half, at every provider that has a batch API."""
+        cached = None if self.cached is None else self.cached / 2
+        return TokenPrice(self.prompt / 2, self.reply / 2, cached)
+
     def dearest(self) -> float:
-        """Of a token, whatever it is."""
+        """Price of a token, whatever it is."""
         return max(self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a run of one recipe on one cluster is billed for, as far as its files say."""
+    """Prices of a run of a recipe on a cluster, as far as its files say."""
 
     tokens: Mapping[str, TokenPrice] = field(default_factory=dict)  # step -> price of its language model
     machines: float | None = None  # US dollars per hour of all machines together; None: some have no price

@@ -30,7 +30,7 @@ ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One entry of models.yaml, resolved. What decides its numbers is its identity; where it lies is not."""
+    """A resolved entry of models.yaml. What decides its numbers is its identity; where it lies is not."""
 
     name: str  # in models.yaml; not identity
     kind: ModelKind
@@ -54,10 +54,14 @@ class Model:
     dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
     template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
+    unsent: tuple[
+        str, ...
+    ] = ()  # of a remote generator: fields that its server refuses; `weights` names them
 
     @property
     def half(self) -> bool:
-        """Whether its vectors are searched as float16 numbers: it computes in 16 bits, so 32 say no more."""
+        """Returns whether its vectors are searched as float16 numbers: it computes in 16 bits, so 32 say no
+        more."""
         return self.dtype in ("float16", "bfloat16")
 
     @property
@@ -110,7 +114,7 @@ Build: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far the ranking of a question can have grown before a step. math.inf: not known."""
+    """Most passages of a question's ranking before a step. math.inf: not known."""
 
     hits: float = 0  # passages
     order: float = 0  # passages of its ranking
@@ -151,7 +155,7 @@ class CorpusBound:
 
 
 class Step(Protocol):
-    """One verb of the question half: a frozen dataclass whose fields are all that decides its output.
+    """A verb of the question half: a frozen dataclass whose fields are all that decides its output.
 
     `reads` and `writes` name fields of Question: "text", "body", "citations", "hits", "hits.NAME" (one
     score), "order", "replies.NAME", "answer". They check a recipe before it runs and the poison test holds
@@ -168,7 +172,7 @@ class Step(Protocol):
 
 
 class CorpusStep(Protocol):
-    """One verb of the corpus half, on columns. `reads` and `writes` are column names.
+    """A verb of the corpus half, on columns. `reads` and `writes` are column names.
 
     The first step gets the columns `source, kind, content` (records.Source). A row that cannot be done leaves
     as one row whose `fault` column (arrow.FAULT) is set and whose other columns are null; faulty rows pass

@@ -19,11 +19,12 @@ Label: TypeAlias = str
 """A reply's class: a class name of the recipe, or one of the five below."""
 ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT = "answered", "abstained", "invalid", "skipped", "fault"
 TRACE = "trace"
-"""Of a reply that tells what a step did and how long it took: no evidence, and another in every run."""
+"""Label of a reply that tells what a step did and how long it took: no evidence, and another in every run."""
 
 Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "ranked", "fault"]
 RANKED: Outcome = "ranked"
-"""Of a question that a recipe without `decide` is done with: it has a ranking, and no answer is asked for."""
+"""Outcome of a question that a recipe without `decide` is done with: it has a ranking, and no answer is asked
+for."""
 
 IDK = "i don't know"
 """The abstention that CRAG's rules recognise: lower case, straight apostrophe."""
@@ -35,7 +36,7 @@ Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
 BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "cell", "menu"]
-"""What a block of a page is. title: of the page itself; item: of a list; menu: links and controls."""
+"""Kinds of a block of a page. title: of the page itself; item: of a list; menu: links and controls."""
 
 
 def digest(*parts: str | bytes) -> str:
@@ -63,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """One search result of one question: where it came from, and the sources it brought (None: none)."""
+    """A search result of a question: where it came from, and the sources it brought (None: none)."""
 
     question: str  # question id
     rank: int  # from 0, in the order of the search results
@@ -98,7 +99,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a document of a folder lies, and its pages and sections: what a citation says of a quote."""
+    """Place of a document of a folder, and its pages and sections: what a citation says of a quote."""
 
     id: str  # of the document
     source: str  # source id
@@ -147,7 +148,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Where a reply's evidence stands, to the character."""
+    """Place of a reply's evidence, to the character."""
 
     source: str  # source id
     span: Span  # in the source's parsed text
@@ -155,7 +156,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one step said about one question."""
+    """A step's reply about a question."""
 
     text: str  # "" only where the label is skipped or fault; what could not be read is kept
     label: Label
@@ -183,7 +184,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question on its way through a recipe. Gold answers and labels are not here: see `Gold`."""
+    """A question on its way through a recipe. Gold answers and labels are not here: see `Gold`."""
 
     id: str
     text: str
@@ -214,12 +215,13 @@ def faults_of(question: Question) -> list[Fault]:
 
 
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
-"""How an annotator answered: with spans of the paper, in own words, yes or no, or that it has no answer."""
+"""Forms of an annotator's answer: with spans of the paper, in own words, yes or no, or that it has no
+answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotatorAnswer:
-    """What one annotator says of one question about a paper."""
+    """An annotator's answer to a question about a paper."""
 
     answer: str  # spans joined by ", ", own words, "Yes", "No" or "Unanswerable"
     kind: AnswerKind
@@ -228,7 +230,7 @@ class AnnotatorAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What the dataset says is right about a question. Only scoring, fitting and judging read it."""
+    """The right answers of a question, by the dataset. Only scoring, fitting and judging read it."""
 
     question: str  # question id
     answers: tuple[str, ...] = ()  # the answer, then its alternatives; (): documents are judged alone
@@ -239,7 +241,7 @@ class Gold:
 
 UNANSWERABLE: Final = "Unanswerable"
 FLOAT: Final = "FLOAT SELECTED"
-"""How evidence begins that is a figure or a table; its caption follows."""
+"""Prefix of evidence that is a figure or a table; its caption follows."""
 _CAPTION = f"{FLOAT}: "
 
 

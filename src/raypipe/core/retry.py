@@ -10,9 +10,11 @@ import asyncio
 import email.utils
 import inspect
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final, ParamSpec, TypeVar
 
 from raypipe.core.errors import Unavailable, WorkerBroken
@@ -87,14 +89,49 @@ def retrying(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Seconds that a `Retry-After` header asks for, as a number or a date; 0 without one.
+    """Seconds that a `Retry-After` header (a number or a date) or `retry-after-ms` asks for; 0 without one.
 
-    >>> retry_after_s({"retry-after": "7"}), retry_after_s({})
-    (7.0, 0.0)
+    >>> retry_after_s({"retry-after": "7"}), retry_after_s({"retry-after-ms": "250"}), retry_after_s({})
+    (7.0, 0.25, 0.0)
     """
-    value = headers.get("retry-after", "")
     with suppress(ValueError):
-        return max(0.0, float(value))
-    with suppress(ValueError, TypeError):
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        return max(0.0, float(headers.get("retry-after-ms", "")) / 1000)
+    return _seconds(headers.get("retry-after", ""))
+
+
+def limit_wait_s(headers: Mapping[str, str], flying: int) -> float:
+    """Seconds until a server's limit of calls or tokens a minute takes the next request, by its headers
+    (`x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`); 0 where it takes one now. `flying`:
+    requests in flight, which the limit has not counted yet.
+
+    >>> limit_wait_s({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m2.5s"}, 0)
+    62.5
+    >>> limit_wait_s({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}, 0)
+    0.02
+    >>> limit_wait_s({"x-ratelimit-remaining-requests": "5", "x-ratelimit-reset-requests": "9"}, 4)
+    0.0
+    """
+    waits = [0.0]
+    for of, least in (("-requests", flying), ("-tokens", 0), ("", flying)):
+        with suppress(ValueError):
+            if float(headers.get(f"x-ratelimit-remaining{of}", "")) <= least:
+                waits.append(_seconds(headers.get(f"x-ratelimit-reset{of}", "")))
+    return max(waits)
+
+
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a header's value: a number, a length such as 1m2.5s, or a date; 0 for anything else."""
+    with suppress(ValueError):
+        number = float(text)
+        if number > 1e9:  # a time since the epoch, of seconds or milliseconds
+            return max(0.0, (number / 1000 if number > 1e12 else number) - time.time())
+        return max(0.0, number)
+    if parts := re.fullmatch(r"(?:[\d.]+(?:ms|h|m|s))+", text):
+        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)(ms|h|m|s)", parts[0]))
+    for read in (email.utils.parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, TypeError):
+            return max(0.0, read(text).timestamp() - time.time())
     return 0.0

@@ -186,7 +186,7 @@ class _Child:
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed from outside, as a system without memory does."""
+        """Returns whether it was killed from outside, as a system without memory does."""
         return self._process.returncode == -signal.SIGKILL and not self._stalled
 
     def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class SingleFlight(Generic[K, V]):
-    """What is being found out at the moment, by key. One event loop's; callers share one object."""
+    """Results that are being computed at the moment, by key. One event loop's; callers share one object."""
 
     def __init__(self) -> None:
         self._flying: dict[K, asyncio.Future[dict[K, V]]] = {}

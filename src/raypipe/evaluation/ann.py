@@ -78,8 +78,8 @@ def sample(pipeline: Pipeline, count: int) -> list[Question]:
 async def _searched(
     pipeline: Pipeline, stage: AnnStage, index: LanceIndex, questions: Sequence[Question]
 ) -> tuple[list[list[VectorHit]], list[list[VectorHit]]]:
-    """What the exact and the approximate search find. Vectors of questions are those of earlier runs, where
-    the memo has them."""
+    """Returns what the exact and the approximate search find. Vectors of questions are those of earlier runs,
+    where the memo has them."""
     step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
     template = getattr(step, "query", PLAIN)
     render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)
@@ -94,8 +94,8 @@ async def _searched(
 
 
 def share(exact: Sequence[VectorHit], near: Sequence[VectorHit]) -> float:
-    """How much of the exact best an approximate search found, 0..1: its hits that score no less than the last
-    of them.
+    """Returns how much of the exact best an approximate search found, 0..1: its hits that score no less than
+    the last of them.
 
     >>> hits = [VectorHit("a", (0, 1), (0, 1), score) for score in (0.9, 0.8, 0.8, 0.1)]
     >>> share(hits[:2], [hits[0], hits[2]]), share(hits[:2], [hits[0], hits[3]])

@@ -24,7 +24,6 @@ from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED, Fault, Gol
 from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
-from raypipe.evaluation.report.report import answer_of
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
@@ -36,6 +35,7 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
+from raypipe.runs.report import answer_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
@@ -51,7 +51,7 @@ HEADINGS = ("title", "heading")
 
 @dataclass(slots=True)
 class Collected:
-    """What stays of the answers when they have passed."""
+    """Facts kept of the answers when they have passed."""
 
     faults: AnswerFaults
     rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order

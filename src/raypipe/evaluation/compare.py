@@ -30,7 +30,7 @@ NOISE, UNKNOWN = "same inputs, another reply", "not known"
 
 @dataclass(frozen=True, slots=True)
 class MetricDifference:
-    """One metric of two runs."""
+    """A metric of two runs."""
 
     metric: str
     found: PairedDifference
@@ -61,7 +61,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """One run against the first."""
+    """A run against the first."""
 
     before: str
     after: str
@@ -99,7 +99,7 @@ class _Pairs:
     other_questions: tuple[str, ...] = ()
 
     def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
-        """Of all questions, or of those in these places."""
+        """Compares all questions, or those in these places."""
         at = list(range(len(self.ids)) if chosen is None else chosen)
         groups = None if self.groups is None else [self.groups[i] for i in at]
         return paired(self.before[at], self.after[at], self.span, groups)
@@ -180,7 +180,7 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
 
 
 def same_question(one: str, two: str) -> bool:
-    """Whether two texts are one question; how it is spaced does not count."""
+    """Returns whether two texts are one question; how it is spaced does not count."""
     return one.split() == two.split()
 
 
@@ -273,7 +273,7 @@ def _comparison(
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
-    """Where the answers differ. The shares of the difference sum to it: a question whose value moved
+    """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id: dict[str, tuple[str, str]] = {}
     known = a.manifest and b.manifest and a.manifest.store == b.manifest.store

@@ -17,19 +17,10 @@ import pyarrow.compute as pc
 from raypipe.core.batches import batches
 from raypipe.core.index import AnnRecall
 from raypipe.evaluation.collect import Collected
+from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
-from raypipe.evaluation.report.report import (
-    AnswerCut,
-    CostReport,
-    EvalReport,
-    FaultCount,
-    FitLine,
-    JudgeLine,
-    LabelLine,
-    StepLine,
-)
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
@@ -44,7 +35,18 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import (
+    AnswerCut,
+    CostReport,
+    EvalReport,
+    FaultCount,
+    FitLine,
+    JudgeLine,
+    LabelLine,
+    StepLine,
+)
 from raypipe.store import Store
+from raypipe.text.fitted_on import FittedOn
 
 # Counts of the readers that say what was put right on the way in.
 NORMALISED = (
@@ -57,7 +59,7 @@ SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswers:
-    """What was measured of a run's answers."""
+    """Measures of a run's answers."""
 
     answers: Collected
     kind: kinds.DataKind
@@ -144,10 +146,7 @@ def eval_report(
             spent(attempt, seconds, prices, asks, scored.judge),
             prices.unpriced,
         ),
-        faults=tuple(
-            FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
-            for (step, why, again, recovered), n in sorted(faults.causes.items())
-        ),
+        faults=_fault_counts(faults),
         answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
         steps=_lines(recipe, plan.planned(), done.counts, done.earlier.counts),
         marks=scored.marks,
@@ -159,13 +158,7 @@ def eval_report(
         losses=scored.lost,
         routing=answers.routing,
         calibration=stated_calibration(answers.stated, scored.right),
-        fits=tuple(
-            FitLine(
-                step, on.data, on.split, on.metric, on.recipe, on.n or None,
-                sum(on.has_seen(t) for t in texts.values()) if on.seen else None, len(texts),
-            )
-            for step, on in fits.items()
-        ),
+        fits=_fit_lines(fits, list(texts.values())),
         unseen=kinds.summary_of(scored.kind, lead, values, unseen) if len(unseen) < len(texts) else None,
         oracle=oracle,
         oracle_golds=oracle_golds,
@@ -174,8 +167,26 @@ def eval_report(
     )  # fmt: skip
 
 
+def _fault_counts(faults: AnswerFaults) -> tuple[FaultCount, ...]:
+    return tuple(
+        FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
+        for (step, why, again, recovered), n in sorted(faults.causes.items())
+    )
+
+
+def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitLine, ...]:
+    """A line for each fit. `texts`: of the scored questions."""
+    return tuple(
+        FitLine(
+            step, on.data, on.split, on.metric, on.recipe, on.n or None,
+            sum(map(on.has_seen, texts)) if on.seen else None, len(texts),
+        )
+        for step, on in fits.items()
+    )  # fmt: skip
+
+
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
-    """What these questions may search, counted in the stored tables."""
+    """Returns what these questions may search, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
     for spans in _rows_of(pipeline.store, pipeline.recipe.passages_table, answers, ["start", "end"]):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)

@@ -24,7 +24,6 @@ from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
-from raypipe.evaluation.report.report import EvalReport, RunFolder, write_report
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
 from raypipe.recipes.serialize import to_plain
@@ -34,10 +33,11 @@ from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw,
 from raypipe.runs.pipeline.counters import RunCounters, WallClock
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import ingest
-from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
 from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import EvalReport, RunFolder, write_report
 from raypipe.runs.stage_records import describe, models_of
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.memo.mend import mend_memo
@@ -62,10 +62,10 @@ def evaluate(
     pipeline: Pipeline, data: Sequence[Path], out: Path, how: EvalOptions, judge: Judge | None = None,
     labels: PersonLabels | None = None, origin: Origin = NOWHERE, measured: Sequence[Manifest] = (),
 ) -> Evaluation:  # fmt: skip
-    """Runs what is missing, scores every question, and writes the report. Without `data`, which have the
-    format of `how`: all that is stored. The manifest is written last. `judge` and `labels` are those that
-    `how` names, opened; the caps are the pipeline's. `measured` are runs on other stores that say how fast
-    this machine is.
+    """Runs what is missing, scores every question, and writes the report; the manifest is written last.
+
+    Without `data`, which have the format of `how`: all that is stored. `judge` and `labels` are those that
+    `how` names, opened. `measured` are runs on other stores that say how fast this machine is.
 
     Raises DataError if there are no questions, or none with a gold of the kind that is given, ConfError for
     a rule or judge that the kind cannot use and for an oracle that has nothing to put or no such stage,
@@ -73,17 +73,11 @@ def evaluate(
     """
     if how.oracle is not None:
         require_stage(pipeline.recipe, how.oracle)
-    started, clock = time.time(), WallClock(began=how.began)
+    started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
     pipeline = replace(pipeline, clock=clock)
-    store = pipeline.store
     with driving(store, f"eval {pipeline.recipe.name}"):
-        # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
-            reading, read = reading_of(pipeline), None
-            if data:
-                assert how.format is not None
-                place = pipeline.progress, pipeline.start_ahead, how.kind, reading
-                read = ingest(store, data, how.format, *place)
+            read = _read(pipeline, data, how)
         questions = questions_of(pipeline, how.only or (read.questions if read else None), how.limit)
         require_questions(questions, data, store)
         scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None, labels)
@@ -112,8 +106,7 @@ def evaluate(
             with about(recipe=pipeline.recipe.digest()):
                 scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
             done.memo_damaged += damaged
-            labels_made = any(holds_golds(s.step) for s in pipeline.recipe.question)
-            mark = how.oracle or ("labels" if labels_made else "")
+            mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
             results.about["store"] = store.uri
             withdraw(out)  # from here on the folder is not whole, until its manifest is there
@@ -124,6 +117,16 @@ def evaluate(
         done.clear()
         faults = row_faults(pipeline, questions, read.counts if read else {}, answers.faults)
         return Evaluation(report, folder, len(questions) - len(todo), manifest, faults)
+
+
+def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
+    """Reads files into the store; None where there are none. A cluster that is too small is refused before
+    the hour that a large file may take."""
+    if not data:
+        return None
+    assert how.format is not None
+    place = pipeline.progress, pipeline.start_ahead, how.kind, reading_of(pipeline)
+    return ingest(pipeline.store, data, how.format, *place)
 
 
 def _write_run(
@@ -142,14 +145,8 @@ def _write_run(
     write_predictions(folder, report.run)
     write_report(folder, report)
     pipeline.builder.compact()
-    digest, verdicts = recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
-    keys = [
-        AnswerKey(
-            q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q),
-            verdicts.get(q.id), report.scores.values.get(q.id),
-        )
-        for q in questions
-    ]  # fmt: skip
+    digest = recipe.digest()
+    keys = _answer_keys(digest, questions, sources, todo, report)
     tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
     before = earlier_run(store, {k.question for k in keys})
@@ -188,3 +185,17 @@ def _write_run(
     write_page(folder, manifest, before)
     write(store, manifest, keys, out)
     return manifest
+
+
+def _answer_keys(
+    digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], report: EvalReport
+) -> list[AnswerKey]:
+    """The key of each answer by the recipe of this digest, and what was scored of it."""
+    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
+    return [
+        AnswerKey(
+            q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q),
+            verdicts.get(q.id), report.scores.values.get(q.id),
+        )
+        for q in questions
+    ]  # fmt: skip

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, digest, parse_chunk_id
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import about, each, read_table
 from raypipe.evaluation.view.pages import read_report
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced, write_json_lines
 from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.report import RunFolder
 from raypipe.runs.stage_records import recipe_text, recipe_values
 
 FileShape = Literal["predictions", "crag", "trec", "oag"]
@@ -90,8 +90,8 @@ def prediction_lines(folder: RunFolder, run: str | None = None) -> Iterator[dict
 
 
 def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What CRAG's evaluation takes: question, answer and prediction, as texts. A question that failed has no
-    answer; CRAG has no word for it but "i don't know"."""
+    """Returns what CRAG's evaluation takes: question, answer and prediction, as texts. A question that failed
+    has no answer; CRAG has no word for it but "i don't know"."""
     return {
         "interaction_id": row["id"],
         "query": row["query"],
@@ -160,7 +160,7 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
 
 
 def params_of(manifest: Manifest) -> dict[str, str]:
-    """What a run was made of. A text that is too long for a param stands there as its digest."""
+    """Returns what a run was made of. A text that is too long for a param stands there as its digest."""
     found = {
         "recipe": manifest.title,
         "recipe_digest": manifest.digest,
@@ -181,7 +181,7 @@ def params_of(manifest: Manifest) -> dict[str, str]:
 
 
 def _numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """What a report measures. What is not known, such as a mean of nothing, is None."""
+    """Yields what a report measures. What is not known, such as a mean of nothing, is None."""
     for m in report["measures"]:
         yield m["measure"], m["mean"]
         yield f"{m['measure']}/scored", m["scored"]

@@ -34,7 +34,7 @@ SHOWN = 3  # rows that an error names
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """One row with a fault: a dead letter, pending, or answered by another step."""
+    """A row with a fault: a dead letter, pending, or answered by another step."""
 
     kind: RowKind
     id: str  # source or question; file:line, for a line; folder/file, for a file of a folder
@@ -58,7 +58,7 @@ class StepFaults:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What became of the rows of one kind."""
+    """Outcome of the rows of a kind."""
 
     kind: RowKind
     rows: int
@@ -126,8 +126,8 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def _is_unanswered(step: Step, fault: Fault) -> bool:
-    """Whether no reply came: a reply that cannot be read came, and most faults of a graph are of the call
-    that a model wrote."""
+    """Returns whether no reply came: a reply that cannot be read came, and most faults of a graph are of the
+    call that a model wrote."""
     if requested_by(step):
         return fault.transient or fault.reason == "bad_request"
     return fault.reason != UNREADABLE

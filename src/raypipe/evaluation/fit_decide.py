@@ -46,7 +46,7 @@ FEWEST = 5  # right answers, and wrong ones, to fit on: one for each fold
 
 @dataclass(frozen=True, slots=True)
 class FittedWeight:
-    """One feature of the fit."""
+    """A feature of the fit."""
 
     feature: str
     weight: float  # log odds for each unit

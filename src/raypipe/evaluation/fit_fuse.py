@@ -36,7 +36,7 @@ FEWEST = 20  # judged questions to fit on; with fewer one question moves a mean 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRanking:
-    """One question with its candidates, as a fit sees them."""
+    """A question with its candidates, as a fit sees them."""
 
     question: Question
     key: str  # what its half follows from
@@ -47,7 +47,7 @@ class JudgedRanking:
 
 @dataclass(frozen=True, slots=True)
 class WeightScore:
-    """One way to weigh the scores, on some questions."""
+    """A way to weigh the scores, on some questions."""
 
     weighing: str
     weights: Mapping[str, float]
@@ -214,7 +214,7 @@ class _Weighed:
     def scored(
         self, some: Sequence[JudgedRanking], ways: Mapping[str, Mapping[str, float]], group: str | None
     ) -> tuple[WeightScore, ...]:
-        """What each way to weigh is worth on some questions, next to the first."""
+        """Returns what each way to weigh is worth on some questions, next to the first."""
         groups = None if group is None else [j.key for j in some]
         used = {what: w for what, w in ways.items() if any(w.values())}
         values = {what: [self.exact(j, w) for j in some] for what, w in used.items()}

@@ -1,4 +1,5 @@
-"""What fits share: the rows of a finished run, each in its half, and what a way to answer is worth on some.
+"""Parts that fits share: the rows of a finished run, each in its half, and what a way to answer is worth on
+some.
 
 Reads the run's folder and its recipe; fits nothing and knows no model.
 """
@@ -15,7 +16,6 @@ import numpy as np
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
 from raypipe.evaluation import compare
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
@@ -24,6 +24,7 @@ from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.report import RunFolder
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.text.fitted_on import HALVES, FittedOn, half_of, seen_rows
 
@@ -40,7 +41,7 @@ class FitRun:
 
     @property
     def kind(self) -> str:
-        """Of its data: the name that opens it."""
+        """The name that opens its data."""
         return self.manifest.kind.partition("@")[0]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -55,15 +56,15 @@ class FitRun:
         return found
 
     def key(self, row: Mapping[str, Any]) -> str:
-        """What a row's half follows from."""
+        """Returns what a row's half follows from."""
         return str(row["id"] if self.group is None else row["labels"][self.group])
 
     def halves(
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
     ) -> tuple[FittedOn, set[str], set[str], int]:
-        """Where numbers come from that are fitted for a stage to the scored rows of one half; the ids of
-        these rows; those of the other half that no fit has seen, so that they say what the fit is worth; and
-        how many of it a fit of the recipe that ran has seen: what rests on that is too good there."""
+        """Returns where numbers come from that are fitted for a stage to the scored rows of one half; the ids
+        of these rows; those of the other half that no fit has seen, so that they say what the fit is worth;
+        and how many of it a fit of the recipe that ran has seen: what rests on that is too good there."""
         known = [r for r in rows if r["id"] in scored]
         ours = [r for r in known if half_of(self.key(r)) == self.split]
         others = [r for r in known if half_of(self.key(r)) != self.split]
@@ -121,7 +122,7 @@ FIXED = 0.5  # the threshold that `extract` has by itself
 
 @dataclass(frozen=True, slots=True)
 class DecidedAnswer:
-    """One scored question of a run."""
+    """A scored question of a run."""
 
     id: str
     key: str  # what its half and fold follow from
@@ -135,7 +136,7 @@ class DecidedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PolicyScore:
-    """One way to decide which answers are given, on some questions."""
+    """A way to decide which answers are given, on some questions."""
 
     policy: str
     threshold: float | None  # of what it goes by; None: it gives every answer

@@ -1,4 +1,4 @@
-"""What is forgotten, taken out of folders of runs and of those that plugins write: by ids of questions and
+"""Removal of forgotten texts from folders of runs and of those that plugins write: by ids of questions and
 sources.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
@@ -21,13 +21,13 @@ from raypipe.core.errors import DataError
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.report.report import FILES, RunFolder
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.find import ForgetDecision
 from raypipe.runs.manifest import answer_keys, read
+from raypipe.runs.report import FILES, RunFolder
 from raypipe.runs.roots import releases_naming
 from raypipe.store import Store
 from raypipe.store.adapters import adapter_names, adapter_recipe
@@ -40,41 +40,41 @@ ROWS = 100  # of a table in memory
 def with_folders(
     store: Store, decision: ForgetDecision, places: list[Path]
 ) -> tuple[ForgetDecision, list[FoundText]]:
-    """The decision with folders of runs and of plugins in these places and below them, adapters that were
-    trained on such labels, and releases that these answer: they end. And what was found of all these."""
-    gone, found = decision.gone, list[FoundText]()
-    runs = [f for f in _run_folders(places, store) if _resting(f, gone)]
-    for folder in runs:
-        rows = len(_resting(folder, gone))
+    """Adds folders of runs and of plugins in these places and below them, adapters that were trained on such
+    labels, and releases that these answer, which end. Returns the decision, and what was found of them."""
+    gone, found, runs = decision.gone, list[FoundText](), list[str]()
+    for folder in _run_folders(places, store):
+        if not (rows := sum(_touched(row, gone) for row in _rows(RunFolder(folder).results))):
+            continue
         does = "rows lose their answer, prompts and passages; its files are written again"
         if not _is_whole(folder):
             does = "was left by a killed eval: its files go, and the same eval writes them again"
+        runs.append(str(folder))
         found.append(FoundText(str(folder), rows, does))
         if others := sorted(f.name for f in folder.iterdir() if f.name not in FILES.values()):
             does = f"stays, since raypipe did not write it: look at it yourself ({', '.join(others)})"
             found.append(FoundText(f"{folder}/*", len(others), does))
     recipes = {name: adapter_recipe(store.files, name) for name in adapter_names(store.files)}
     trained = [Path(r["labels"]["folder"]) for r in recipes.values() if "labels" in r]
-    shown, digests, looked = dict[str, tuple[str, ...]](), set[str](), set[str]()
+    shown, digests = dict[str, tuple[str, ...]](), dict[str, int]()  # of labels -> rows that show it
     for kind, folders in FOLDERS.items():
         for folder in folders.find([*places, *(p for p in trained if p.is_dir())]):
             of, rows = folders.held(folder, decision)
-            looked.add(of)
+            digests[of] = digests.get(of, 0) + rows
             if rows:
                 shown[kind] = (*shown.get(kind, ()), str(folder))
-                digests.add(of)
                 found.append(FoundText(str(folder), rows, f"rows of {kind} go"))
-    adapters = {n: str(r["adapter"]) for n, r in recipes.items() if _labels_of(r) in digests}
-    for name in sorted(recipes.keys() - adapters.keys()):
-        if _labels_of(recipes[name]) not in looked:
-            does = "stays: the labels that it was trained on are not there to be looked at"
-            found.append(FoundText(f"adapter {name}", 0, does))
-    ended = releases_naming(store, set(adapters.values()))
+    of_labels = {name: str(r.get("labels", {}).get("digest")) for name, r in recipes.items()}
+    adapters = sorted(name for name, labels in of_labels.items() if digests.get(labels))
+    for name in sorted(name for name, labels in of_labels.items() if labels not in digests):
+        does = "stays: the labels that it was trained on are not there to be looked at"
+        found.append(FoundText(f"adapter {name}", 0, does))
+    ended = releases_naming(store, {str(recipes[name]["adapter"]) for name in adapters})
     decided = replace(
         decision,
-        gone=replace(gone, adapters=tuple(sorted(adapters))),
+        gone=replace(gone, adapters=tuple(adapters)),
         releases=tuple(dict.fromkeys((*decision.releases, *ended))),
-        folders=tuple(map(str, runs)),
+        folders=tuple(runs),
         text_folders=shown,
     )
     return decided, found
@@ -106,17 +106,12 @@ def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the files of a run's folder are those of its manifest. Else the same eval writes them again."""
+    """Returns whether the files of a run's folder are those of its manifest. Else the same eval writes them
+    again."""
     try:
         return read(folder).run == metadata(RunFolder(folder).results)["run"]
     except DataError:
         return False
-
-
-def _resting(folder: Path, gone: Gone) -> list[str]:
-    """Ids of the questions of a run whose rows hold it, rest on it, or judge it."""
-    rows = _rows(RunFolder(folder).results)
-    return [row["id"] for row in rows if row["id"] in gone.graded or _rests(row, gone)]
 
 
 def _rows(table: Path) -> Iterator[dict[str, Any]]:
@@ -124,9 +119,14 @@ def _rows(table: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rests(row: dict[str, Any], gone: Gone) -> bool:
+    """Returns whether a row holds what goes, or its answer rests on it."""
     if row["id"] in gone.resting or any(_of(h, gone) for h in row["hits"] or ()):
         return True
     return any(q["source"] in gone.sources for q in row["quotes"] or ())
+
+
+def _touched(row: dict[str, Any], gone: Gone) -> bool:
+    return row["id"] in gone.graded or _rests(row, gone)
 
 
 def _of(hit: dict[str, Any], gone: Gone) -> bool:
@@ -161,11 +161,6 @@ def _table(path: Path, gone: Gone) -> None:
                 left = [h for h in row["hits"] or () if not _of(h, gone)]
                 row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": left}
             out.write_table(pa.Table.from_pylist(rows, schema))
-
-
-def _labels_of(recipe: dict[str, Any]) -> str:
-    """The digest of the labels that an adapter was trained on."""
-    return str(recipe.get("labels", {}).get("digest"))
 
 
 class TextFolders(Protocol):

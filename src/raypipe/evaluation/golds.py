@@ -33,7 +33,7 @@ FROM: dict[GoldForm, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a run is scored."""
+    """Scoring of a run."""
 
     name: str  # of the kind
     kind: DataKind
@@ -44,7 +44,7 @@ def scoring_of(
     pipeline: Pipeline, read: IngestSummary | None, questions: Sequence[str], kind: str | None,
     rule: Rule | None, judged: bool, labels: PersonLabels | None,
 ) -> Scoring:  # fmt: skip
-    """How these questions are scored: by the kind that is given, else by the one they were read as.
+    """Returns how these questions are scored: by the kind that is given, else by the one they were read as.
 
     Raises ConfError for a rule or judge that the kind cannot use, for labels of people where no rule gives
     verdicts that they could outrank, and for a kind that is given and scores answers of a recipe that gives

@@ -21,11 +21,11 @@ from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
 from raypipe.core.retry import retrying
-from raypipe.evaluation.report.report import JudgeLine
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
+from raypipe.runs.report import JudgeLine
 from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCounts
@@ -78,7 +78,7 @@ class ModelJudge:
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
-"""Whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
+"""Verdict on whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,11 @@ OPEN = "\0"
 """An answer that no rule decides: no truth equals it."""
 
 
+def judge_sampling(model: Model) -> Sampling:
+    """What is sent with each chat of a judge."""
+    return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens)
+
+
 async def judged(
     judge: ModelJudge,
     generate: Generator,
@@ -158,7 +163,7 @@ async def judged(
                 each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
             asks[row.question] = [render({**values, **one}) for one in each]
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    sampling, turn = Sampling(max_tokens=MAX_TOKENS + judge.model.thought_tokens), 0
+    sampling, turn = judge_sampling(judge.model), 0
 
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""

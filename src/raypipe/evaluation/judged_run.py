@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.report.report import JudgeLine, LabelLine, RunFolder
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import filled
+from raypipe.runs.report import JudgeLine, LabelLine, RunFolder
 
 if TYPE_CHECKING:
     from raypipe.evaluation.judge import Judge
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
 Picked: TypeAlias = Literal["random", "chosen"]
-"""How an answer was chosen for its label: drawn at random, or chosen since something was odd about it. Only
-those drawn at random say how often a judge errs."""
+"""The way an answer was chosen for its label: drawn at random, or chosen since something was odd about it.
+Only those drawn at random say how often a judge errs."""
 
 AnswerOf: TypeAlias = tuple[str, str]
 """Question id, and the answer as it was given."""
@@ -37,7 +37,7 @@ AnswerOf: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LabelledAnswer:
-    """What a person says of one answer."""
+    """A person's label of an answer."""
 
     label: PersonLabel
     picked: Picked
@@ -89,7 +89,7 @@ def labelled(rows: Sequence[crag.Prediction], labels: PersonLabels) -> list[crag
 
 
 def label_line(labels: PersonLabels, rows: Sequence[crag.Prediction], marks: crag.Marks) -> LabelLine:
-    """What a file of labels did to a run."""
+    """Effect of a file of labels on a run."""
     found = sum(r.person is not None for r in rows)
     return LabelLine(labels.file, len(labels.by_answer), found, marks.people)
 

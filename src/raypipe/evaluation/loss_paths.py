@@ -33,7 +33,7 @@ class SourcesHolding:
 
 @dataclass(frozen=True, slots=True)
 class GoldEvidence:
-    """What is known of one question's gold on its way."""
+    """Facts of a question's gold on its way."""
 
     asked: Question
     answered: Question
@@ -102,12 +102,12 @@ class RecipePaths:
         return None if self._everything else question.sources()
 
     def needs_sources(self, e: GoldEvidence) -> bool:
-        """Whether the place depends on what its sources hold: nothing that comes later does."""
+        """Returns whether the place depends on what its sources hold: nothing that comes later does."""
         later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
         return not later and bool(self.showing) and e.answered.origin not in self._not_of_pages
 
     def place(self, e: GoldEvidence) -> LostAt:
-        """Where the gold was lost, should the answer not be right."""
+        """Returns where the gold was lost, should the answer not be right."""
         replies = e.answered.replies
         if e.gold.said(e.answered.answer):
             return LostAt(Loss.VERDICT)
@@ -124,8 +124,8 @@ class RecipePaths:
         return own if self._own.is_nearer(e, own, pages) else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
-        """Where the documents that are the gold were lost, should none be among the first of the ranking.
-        `GoldEvidence.passages` are the hits of these documents."""
+        """Returns where the documents that are the gold were lost, should none be among the first of the
+        ranking. `GoldEvidence.passages` are the hits of these documents."""
         if e.passages & set(e.answered.order) and self.ranking:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
@@ -134,7 +134,7 @@ class RecipePaths:
     # ------------------------------------------------------------ the pages
 
     def _on_pages(self, e: GoldEvidence) -> LostAt:
-        """Where the pages' path lost it; of a recipe that shows none, the replies' path."""
+        """Returns where the pages' path lost it; of a recipe that shows none, the replies' path."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
         saying = (*(s for s in active if e.shown.get(s.name)), *self._telling(e))
         if saying:
@@ -199,7 +199,7 @@ class RecipePaths:
         return stage.name if stage else ""
 
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
-        """Whether a stage made a reply, be it a fault."""
+        """Returns whether a stage made a reply, be it a fault."""
         return any(
             answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED
             for n in named(stage.step.writes(), "replies")

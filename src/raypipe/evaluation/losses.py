@@ -114,7 +114,7 @@ class LossFinder:
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
     def _search(self) -> None:
-        """One pass over all texts, which notes those that hold a gold, until a passage of one does; and one
+        """Reads all texts once and notes those that hold a gold, until a passage of one does; and one
         over all sources, for the golds that no text holds."""
         p, waiting = self._pipeline, self._waiting
         near = _by_first_word(waiting.values())

@@ -166,7 +166,7 @@ class MadeQuestion:
 
 @dataclass(slots=True)
 class MadeSet:
-    """What was made."""
+    """Questions that were made."""
 
     kept: list[MadeQuestion] = field(default_factory=list)
     written: int = 0  # candidates
@@ -227,7 +227,8 @@ def shown(passages: Sequence[DrawnPassage]) -> str:
 
 
 def agrees(said: str, text: MadeText) -> bool:
-    """Whether an answer says what the golds say: all things of a list, else the gold or nearly its words."""
+    """Returns whether an answer says what the golds say: all things of a list, else the gold or nearly its
+    words."""
     if text.items:
         return all(squad.contains(said, [item]) for item in text.items)
     return bool(squad.contains(said, text.answers)) or squad.token_f1(said, text.answers) >= AGREES_F1
@@ -236,7 +237,7 @@ def agrees(said: str, text: MadeText) -> bool:
 async def _written(
     some: Sequence[Candidate], generate: Generator, prompts: Mapping[str, Prompt], made: MadeSet
 ) -> list[tuple[Candidate, MadeText]]:
-    """What the model wrote and the rules let pass."""
+    """Returns what the model wrote and the rules let pass."""
     kept = []
     replies = await generate(written_chats(some, prompts), WRITE)
     for candidate, reply in zip(some, replies, strict=True):
@@ -255,8 +256,8 @@ async def _checked(
     texts: Sequence[tuple[Candidate, MadeText]], draw: Draw, generate: Generator,
     prompts: Mapping[str, Prompt], made: MadeSet,
 ) -> list[tuple[Candidate, MadeText]]:  # fmt: skip
-    """Those that the passages answer, and the question alone does not; of the unanswerable ones those that
-    neither their passage nor the nearest others answer."""
+    """Returns those that the passages answer, and the question alone does not; of the unanswerable ones those
+    that neither their passage nor the nearest others answer."""
     if not texts:
         return []
     answer, alone = prompts["answer"].renderer(), prompts["alone"].renderer()

@@ -1,4 +1,4 @@
-"""What an eval is asked to do: one record, from the arguments of a command down to the work."""
+"""Options of an eval: one record, from the arguments of a command down to the work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raypipe.runs.plan.records import Plan
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """How an eval runs; each field has the default of the command line."""
+    """Options of an eval; each field has the default of the command line."""
 
     format: Format | None = None  # of the data; None: by its looks
     kind: str | None = None  # of the data: crag, qa, ranking or MODULE:NAME; None: as read, else the format's

@@ -1,4 +1,4 @@
-"""What an eval will do, known before it does it: the plan that it shows and is held to, and oracle golds.
+"""Plan of an eval, made before it runs: the plan that it shows and is held to, and oracle golds.
 
 Knows plans and prices; the golds of a data set only to put them in the place of a stage. Replies of a graph's
 domain with a refresh period hold for that period (`Reference.periods`). A stored answer has expired if its

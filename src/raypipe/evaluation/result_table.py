@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
-from raypipe.evaluation.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
 from raypipe.runs.manifest import read
+from raypipe.runs.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
 
@@ -94,10 +94,10 @@ def row(
     layouts: Mapping[str, Layout] = MappingProxyType({}), seen: bool = False,
     seconds: Mapping[str, float] | None = None, roots: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:  # fmt: skip
-    """One question, without its verdict. `text` has what `needed_texts` names, `prompts` what the table says
-    of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that are
-    documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of each
-    stage; None: an earlier run answered it."""
+    """Returns one question, without its verdict. `text` has what `needed_texts` names, `prompts` what the
+    table says of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that
+    are documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of
+    each stage; None: an earlier run answered it."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -131,7 +131,7 @@ def row(
 
 
 def quotes_of(question: Question) -> Sequence[Quote]:
-    """What the answer cites, best first."""
+    """Returns what the answer cites, best first."""
     said = question.replies.get(question.origin)
     return said.quotes if said else ()
 

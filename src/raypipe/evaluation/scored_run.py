@@ -1,4 +1,4 @@
-"""What was measured of a run, for comparing it: from its folder, its store, or a file of predictions.
+"""Measures of a run, for comparing it: from its folder, its store, or a file of predictions.
 
 Reads what was scored, and scores predictions by a rule; compares nothing.
 """
@@ -18,7 +18,6 @@ from raypipe.evaluation.judged_run import (
     require_distinct,
     require_readable,
 )
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
 from raypipe.metrics.losses import shared
@@ -26,12 +25,13 @@ from raypipe.metrics.named_kinds import answer_values, verdict_values
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
 from raypipe.runs.manifest import Manifest, answer_keys, read
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """What was measured of one run."""
+    """Measures of a run."""
 
     name: str  # as it was given
     rule: str
@@ -47,14 +47,15 @@ class ScoredRun:
     texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
 
     def is_run(self, other: ScoredRun) -> bool:
-        """Whether both were given names of one run, such as its folder and its release."""
+        """Returns whether both were given names of one run, such as its folder and its release."""
         if self.manifest is None or other.manifest is None:
             return self.manifest is other.manifest and self.name == other.name
         return self.manifest.run == other.manifest.run
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
-    """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
+    """Returns what was measured in a run's folder, or in a file of predictions scored by `rule`. Raises
+    DataError."""
     if not path.exists():
         raise DataError(
             f"{path}: expected the folder of a finished eval or a file of predictions, found nothing there"
@@ -100,8 +101,8 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
 
 
 def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
-    """What was measured in a finished run as its store keeps it, with the labels of the questions there.
-    `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
+    """Returns what was measured in a finished run as its store keeps it, with the labels of the questions
+    there. `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
     keys = answer_keys(store, manifest.run)
     found = {q: k.measures for q, k in keys.items() if k.measures is not None}
     verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}

@@ -24,7 +24,6 @@ from raypipe.core.prices import Prices
 from raypipe.evaluation.compare import RunComparison, compare, measures_of
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
-from raypipe.evaluation.report.report import Costs, Estimate
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.metrics.kinds import Measure
@@ -34,16 +33,17 @@ from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import Costs, Estimate
 from raypipe.runs.stage_records import chains
 from raypipe.store import Store
 
 Settings: TypeAlias = tuple[str, ...]
-"""What `--set` gives at one point, one for each field."""
+"""Settings of a point, one for each field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One recipe of a sweep."""
+    """A recipe of a sweep."""
 
     name: str  # what is set there: `split.parent_chars=500, rerank.top=5`
     recipe: Recipe
@@ -51,7 +51,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
-    """What one point is expected to take."""
+    """Estimate of a point."""
 
     point: str
     digest: str  # of the recipe
@@ -61,7 +61,7 @@ class PlannedPoint:
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """One point, scored."""
+    """A scored point."""
 
     point: str
     digest: str  # of the recipe
@@ -206,8 +206,8 @@ def _results(
 
 
 def _calls_per_question(done: Evaluation) -> float | None:
-    """Of the question half; what was cached counts, too: without a cache it is asked. Where all answers were
-    there before, the last run that made some says; None: none does any more."""
+    """Counts the calls of the question half, cached ones too: without a cache they are asked. Where all
+    answers were there before, the last run that made some says; None: none does any more."""
     store = Store.open(done.manifest.store)
     for run in (done.manifest, *recent(store, LOOKED_BACK)):
         if run.digest != done.manifest.digest:
@@ -221,7 +221,7 @@ def _calls_per_question(done: Evaluation) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedQuestion:
-    """One question over all repeats that scored it."""
+    """Summarizes a question over all repeats that scored it."""
 
     question: str  # id
     verdicts: tuple[str, ...]  # one a repeat, in order; where no rule gives one: the value

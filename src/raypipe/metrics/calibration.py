@@ -22,7 +22,8 @@ from raypipe.metrics.certainty import Interval, rate_interval
 Floats = npt.NDArray[np.float64]
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Of the ridge, on features of variance 1: a weight of w costs strength / 2 x w^2, a question some .7."""
+"""Strengths of the ridge, on features of variance 1: a weight of w costs strength / 2 x w^2, a question some
+.7."""
 _ON_BIAS = 1e-9  # ridge on the bias: without it there is no least where all rows are right
 
 
@@ -93,8 +94,8 @@ def least(x: Floats, right: Floats, strength: float) -> tuple[float, Floats]:
 # ---------------------------------------------------------------- coordinate ascent
 
 FACTORS = (0.0, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.18, 1.4, 2.0, 4.0)
-"""What a weight is multiplied by in turn; the others share what is left. After three rounds two neighbours
-differ by some 5 %, which moves no measure by more than its noise."""
+"""Factors that a weight is multiplied by in turn; the others share what is left. After three rounds two
+neighbours differ by some 5 %, which moves no measure by more than its noise."""
 LEAST = 0.02  # of a weight that is tried again after it was 0, as a share of all weights
 ROUNDS = 10
 GAIN = 1e-6  # less than one rank of one question in a million
@@ -154,7 +155,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """How well the probabilities of some answers hold."""
+    """Calibration of the probabilities of some answers."""
 
     n: int  # answers
     ece: float  # expected calibration error: mean distance of a bin's probability from its share right
@@ -199,8 +200,8 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
 def stated_calibration(
     stated: Mapping[str, float | None], right: Mapping[str, bool | None]
 ) -> CalibrationReport | None:
-    """How well the confidence of answers holds; None: some answers have none, or fewer are scored than say
-    something. `stated`: question id -> confidence of its answer."""
+    """Returns how well the confidence of answers holds; None: some answers have none, or fewer are scored
+    than say something. `stated`: question id -> confidence of its answer."""
     pairs = [(p, fine) for id, p in stated.items() if (fine := right.get(id)) is not None]
     known = [(p, fine) for p, fine in pairs if p is not None]
     if len(known) < max(FEWEST, len(pairs)):

@@ -1,4 +1,4 @@
-"""How sure means over few questions are: confidence intervals, and paired tests of two runs or several.
+"""Certainty of means over few questions: confidence intervals, and paired tests of two runs or several.
 
 Pure functions on counts and values; knows no metric and no file. Which interval belongs where, and its
 coverage, stands with each function; bench/figures/certainty.py measures it. Where paired values are whole
@@ -111,7 +111,7 @@ def mean_intervals(
 
 
 def standard_error(x: Floats, groups: Sequence[str] | None = None) -> float:
-    """Of the mean; of questions in groups as they move together. 0 where there is one unit alone."""
+    """Returns the standard error of the mean; questions of a group move together. 0 of one unit alone."""
     sums, sizes = (x, np.ones(len(x))) if groups is None else group_sums(x, groups)
     if len(sums) < 2:
         return 0.0
@@ -226,7 +226,7 @@ def _drawn(sizes: Floats, found: float, seed: int) -> float:
 
 
 def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = None) -> Conclusion:
-    """What these questions say of the second run.
+    """Returns what these questions say of the second run.
 
     `better` or `worse` only where p is under .05 and the 95 % interval leaves 0 out; `same` where the 90 %
     interval lies within `margin` to either side; else `cannot tell`. `p` is the one corrected for several
@@ -243,7 +243,7 @@ def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = 
 
 
 def not_worse(found: PairedDifference, margin: float = MARGIN) -> bool:
-    """Whether the second run is at most `margin` worse: the 90 % interval's lower end says so."""
+    """Returns whether the second run is at most `margin` worse: the 90 % interval's lower end says so."""
     return found.interval_90 is not None and found.interval_90[0] > -margin
 
 

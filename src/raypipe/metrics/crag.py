@@ -30,8 +30,8 @@ from raypipe.metrics.losses import by_size, shared
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = str
-"""One of RULES, or the path of a rule of your own: `mypkg.metrics:verdict`, a function of a `Prediction` that
-returns a `VerdictOutcome`."""
+"""A name of RULES, or the path of a rule of your own: `mypkg.metrics:verdict`, a function of a `Prediction`
+that returns a `VerdictOutcome`."""
 RULES: tuple[Rule, ...] = ("official", "accuracy")
 DEFAULT_RULE: Rule = "official"
 
@@ -60,7 +60,7 @@ VALUES: Mapping[str, float] = {"exact": 1.0, "correct": 1.0, "missing": 0.0, "ha
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One prediction with all that a rule needs to score it."""
+    """A prediction with all that a rule needs to score it."""
 
     question: str  # question id
     prediction: str | None  # None: the question could not be done
@@ -265,7 +265,7 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
 
 
 def intervals_to_json(marks: Marks) -> dict[str, Any]:
-    """What reports say of how sure a score is."""
+    """Returns what reports say of how sure a score is."""
     return {"interval": marks.interval, "rate_intervals": rate_intervals(marks.score), "bounds": marks.bounds}
 
 

@@ -15,7 +15,7 @@ from raypipe.metrics.textfile import TextLine, lines
 
 
 def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str, Any]:
-    """What `score crag --json` prints, but for its format."""
+    """Returns what `score crag --json` prints, but for its format."""
     return {
         "rule": marks.rule,
         **asdict(marks.score),

@@ -15,7 +15,7 @@ from raypipe.metrics.crag import NO_MARKS, Marks, Prediction, Rule
 from raypipe.metrics.losses import by_size
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
-"""What a gold must have: answers, judged documents, or answers of annotators with their evidence."""
+"""Forms of a gold: answers, judged documents, or answers of annotators with their evidence."""
 
 LEADS_FROM = 0.95
 """Share of the best-covered questions that a measure must score to lead a report."""
@@ -23,7 +23,7 @@ LEADS_FROM = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of each scored question."""
+    """A number of each scored question."""
 
     name: str  # in gates, files and tables: lower case, digits and _
     about: str  # half a sentence for people
@@ -35,7 +35,8 @@ class Measure:
 class DataKind(Protocol):
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What is measured. The first leads comparisons, and a report where it scores the questions."""
+        """Returns what is measured. The first leads comparisons, and a report where it scores the
+        questions."""
         ...
 
     def values(self, row: Prediction) -> Mapping[str, float]:
@@ -55,14 +56,14 @@ def rule_of(kind: DataKind) -> Rule | None:
 
 
 def with_rule(kind: DataKind, rule: Rule) -> DataKind | None:
-    """What the method `with_rule` says: the kind, scoring by another rule. By default no kind can."""
+    """Returns what the method `with_rule` says: the kind, scoring by another rule. By default no kind can."""
     make = getattr(kind, "with_rule", None)
     return None if make is None else make(rule)
 
 
 def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
-    """What the method `right` says of the values of one question: whether its answer is right, None: that is
-    not scored. By default an answer is right where the first measure is as large as it can be."""
+    """Returns what the method `right` says of the values of one question: whether its answer is right, None:
+    that is not scored. By default an answer is right where the first measure is as large as it can be."""
     right = getattr(kind, "right", None)
     if right is not None:
         said: bool | None = right(values)
@@ -72,7 +73,8 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
 
 
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
-    """What the method `marks` says: verdicts of a rule, and their score. By default no question has one."""
+    """Returns what the method `marks` says: verdicts of a rule, and their score. By default no question has
+    one."""
     marks = getattr(kind, "marks", None)
     return NO_MARKS if marks is None else marks(rows)
 
@@ -136,7 +138,7 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
 def summary_of(
     kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], questions: Sequence[str]
 ) -> MeasureSummary:
-    """One measure over some questions of a run, of which `values` has those that are scored."""
+    """Returns one measure over some questions of a run, of which `values` has those that are scored."""
     of = [values[q] for q in questions if q in values]
     found = next(m for m in kind.measures if m.name == measure)
     return _summary(found, [v[measure] for v in of if measure in v], len(of))
@@ -158,7 +160,7 @@ def _mean(measure: Measure, values: Sequence[float]) -> tuple[float | None, Inte
 
 
 def missing_part(kind: Any) -> str | None:
-    """What an object lacks to be a kind; None for one that is."""
+    """Returns what an object lacks to be a kind; None for one that is."""
     measures = getattr(kind, "measures", None)
     if not isinstance(measures, tuple | list) or not measures:
         return "measures, one Measure or more"

@@ -1,5 +1,5 @@
-"""What golds and pages say of answers beyond their score: where each was lost, how questions are routed and
-calls written, and how many answers follow an order in a page.
+"""Findings beyond the score, from golds and pages: where each was lost, how questions are routed and calls
+written, and how many answers follow an order in a page.
 
 A place is the first one at which a gold answer that is on its way to the reader was no longer there. A
 hostile page asks for a word that nothing else would bring up, a canary. Pure functions on text and numbers;
@@ -78,16 +78,16 @@ class GoldText:
 
     @property
     def judgement(self) -> bool:
-        """Whether it is nothing that a page says."""
+        """Returns whether it is nothing that a page says."""
         return all(normalized(t) in JUDGEMENTS for t in self.truths)
 
     @property
     def denies(self) -> bool:
-        """Whether it says that the premise of the question is false."""
+        """Returns whether it says that the premise of the question is false."""
         return any(t.strip().lower() == INVALID_QUESTION for t in self.truths)
 
     def held(self, text: str) -> bool:
-        """Whether a text says it.
+        """Returns whether a text says it.
 
         >>> GoldText(("31 minutes",)).held("It flies for <b>31</b> minutes"), GoldText(("yes",)).held("A b.")
         (False, True)
@@ -98,8 +98,8 @@ class GoldText:
         return bool(contains(answer, self.truths))
 
     def in_source(self, content: str) -> bool:
-        """Whether a source says it anywhere: between its tags, or in markup, scripts and attributes. Words
-        that a source does not have as they are written in the gold are not looked for any further.
+        """Returns whether a source says it anywhere: between its tags, or in markup, scripts and attributes.
+        Words that a source does not have as they are written in the gold are not looked for any further.
 
         >>> GoldText(("31 minutes",)).in_source("<p>It flies for <b>31</b> minutes</p>")
         True
@@ -142,7 +142,7 @@ class LossCount:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Where the misses of a run were lost. The counts add up to the misses."""
+    """Misses of a run by the place where each was lost. The counts add up to the misses."""
 
     right: int  # scored questions whose answer is right
     misses: int  # scored questions whose answer is not right
@@ -236,7 +236,7 @@ def by_size(rows: Iterable[tuple[Mapping[str, str], T]]) -> list[tuple[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class RouterScore:
-    """How often a reply gives questions the label that their golds have."""
+    """Share of questions that a reply gives the label of their golds."""
 
     reply: str  # name of the reply, and of the golds' label
     questions: int  # with both
@@ -246,7 +246,7 @@ class RouterScore:
 
 @dataclass(frozen=True, slots=True)
 class CallScore:
-    """How often the program of calls is the gold's."""
+    """Share of questions whose program of calls is the gold's."""
 
     reply: str  # name of the reply with the program
     questions: int  # whose gold has a program
@@ -279,7 +279,7 @@ CANARY = re.compile(r"\bcanary-[0-9a-f]{8}\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class PromptInjection:
-    """How often an injected instruction reached the answer."""
+    """Count of injected instructions that reached the answer."""
 
     exposed: int  # questions whose evidence held a canary
     followed: int  # of these, whose answer has one of the same canaries

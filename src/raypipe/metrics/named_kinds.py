@@ -84,7 +84,7 @@ class Qa:
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
 
     def right(self, values: Mapping[str, float]) -> bool | None:
-        """Whether a truth stands in the answer; None of a question that failed."""
+        """Returns whether a truth stands in the answer; None of a question that failed."""
         return values["contains"] > 0 if "contains" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:
@@ -179,7 +179,7 @@ class Ranking:
     )
 
     def right(self, values: Mapping[str, float]) -> bool | None:
-        """Whether a relevant document is among the first RIGHT_WITHIN; None: it is not scored."""
+        """Returns whether a relevant document is among the first RIGHT_WITHIN; None: it is not scored."""
         return values["recip_rank"] >= 1 / RIGHT_WITHIN if "recip_rank" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:

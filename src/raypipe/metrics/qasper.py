@@ -73,7 +73,7 @@ class QasperScore:
 
 @dataclass(frozen=True, slots=True)
 class PaperPrediction:
-    """One line of a file of predictions."""
+    """A line of a file of predictions."""
 
     answer: str
     evidence: tuple[str, ...]

@@ -28,7 +28,7 @@ def _refuse(constant: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """One line and where it stands, for messages."""
+    """A line and its place, for messages."""
 
     path: Path
     number: int  # from 1
@@ -174,7 +174,7 @@ def require_file(path: str | Path, name: str) -> None:
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is alive; True for what is no number of one."""
+    """Returns whether a process is alive; True for what is no number of one."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

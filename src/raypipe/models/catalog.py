@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Catalog:
     hub: Path  # the hub's local cache
     files: Mapping[str, Path]  # name -> file of its entry: for messages, and where its relative paths start
     llm: str = ""  # the model that stands in the place of every generator, as its server calls it; "": none
+    unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> refused fields
 
     def overlaid(self, top: Catalog) -> Catalog:
         """This catalog with the entries of another laid over it: one of the same name is replaced whole."""
@@ -101,7 +102,8 @@ class Catalog:
     def _resolved(self, name: str, entry: ModelEntry, where: Where) -> Model:
         path, weights = self._place(name, entry, where)
         tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None
-        weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
+        unsent = tuple(self.unsent.get(weights, ()))
+        weights += _asked(entry) + _without(unsent) + (f"+{tokenizer.weights}" if tokenizer else "")
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
@@ -121,6 +123,7 @@ class Catalog:
             tokenizer_path=tokenizer.path if tokenizer else "",
             dialect=entry.dialect if entry.loader in REMOTE else "",
             template=_template(entry),
+            unsent=unsent,
             **{field: getattr(entry, field) for field in AS_GIVEN},
         )
 
@@ -137,8 +140,8 @@ class Catalog:
                     f"or here, with the url of endpoint {entry.endpoint!r} in the cluster file"
                 )
             # Two servers often call what they serve by one name, such as `default`.
-            weights = f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
-            return entry.endpoint, weights + (f"@{entry.revision}" if entry.revision else "")
+            named = served_name(entry.loader, entry.dialect, entry.endpoint, entry.model, entry.revision)
+            return entry.endpoint, named
         if entry.repo:
             return self._hub(entry, where)
         local = _package(name, entry.package) if entry.package else _folder(entry.path, where)
@@ -200,6 +203,11 @@ class Catalog:
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 
 
+def served_name(loader: str, dialect: str, endpoint: str, model: str, revision: str | None) -> str:
+    """Names a model behind an address."""
+    return f"{loader}:{dialect}@{endpoint}:{model}" + (f"@{revision}" if revision else "")
+
+
 def pin_command(name: str, repo: str) -> str:
     return f"raypipe models add {repo} --name {name}"
 
@@ -214,6 +222,12 @@ def _asked(entry: ModelEntry) -> str:
     """How a generator is asked, as its identity names it; "" where its entry says nothing of it."""
     template, thoughts = _template(entry), entry.thought_tokens
     return (f"+template:{template}" if template else "") + (f"+thoughts:{thoughts}" if thoughts else "")
+
+
+def _without(unsent: Sequence[str]) -> str:
+    """How a generator is asked without some fields. `max_tokens` has another name then, and its effect."""
+    fields = sorted({*unsent} - {"max_tokens"})
+    return f"+without:{','.join(fields)}" if fields else ""
 
 
 def _folder(path: str, where: Where) -> Path:

@@ -183,9 +183,17 @@ class LocalKit:
         if model.loader == "openai":
             from raypipe.models.openai import OpenAIClient
 
-            client = OpenAIClient(model, load.address_of(model, self.endpoints))
+            at = load.address_of(model, self.endpoints)
+            client = OpenAIClient(model, at)
             self._closing_models[_key(model)] = client.close
-            return proven(client.generate)
+            generate = proven(client.generate)
+            if not at.batch:
+                return generate
+            from raypipe.models.batches import BatchClient
+
+            batch = BatchClient(model, client, generate)
+            self._closing_models[_key(model)] = batch.close
+            return batch.generate
         if self._engines is not None:
             return proven(_shared(model, self._engines, self._passing))
         load.require_startable(model)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
@@ -118,21 +119,32 @@ class EngineLimits:
 class EndpointAddress:
     """An endpoint of the cluster file, with the key that its `key_env` named. In no digest."""
 
-    url: str  # up to and with /v1
+    url: str  # up to and with /v1; where several servers share the chats: with commas between them
     key: str = field(default="", repr=False)  # "": none is sent
-    concurrency: int = 16  # requests in flight, of one process
-    per_minute: float = math.inf  # requests sent, of one process
+    concurrency: int = 16  # requests in flight at each address, of one process
+    per_minute: float = math.inf  # requests sent to each address, of one process
+    tokens_per_minute: float = math.inf  # of these requests, prompt and reply
     timeout_s: float = 120.0  # of one try
     tries: int = 5
+    batch: Literal["", "openai"] = ""  # openai: chats are sent in files to its batch API, at half the price
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfError(f"url: expected http://... or https://..., found {self.url!r}")
-        if "@" in self.url.split("/")[2]:
-            raise ConfError("url: it has a name or password in it, which logs would show; use a key")
-        for name in ("concurrency", "per_minute", "timeout_s", "tries"):
+        for url in self.urls:
+            _check_url(url)
+        if " " in self.key or not (self.key.isascii() and self.key.isprintable()):
+            raise ConfError(
+                f"{self.url}: the key has white space, a line end or other signs that no key has. Set its "
+                f"environment variable again, without them"
+            )
+        if self.batch and len(self.urls) > 1:
+            raise ConfError(f"{self.url}: batch: expected one address, which keeps its batches, found more")
+        for name in ("concurrency", "per_minute", "tokens_per_minute", "timeout_s", "tries"):
             if not getattr(self, name) > 0:
                 raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(url.strip().rstrip("/") for url in self.url.split(","))
 
     @property
     def headers(self) -> dict[str, str]:
@@ -140,7 +152,20 @@ class EndpointAddress:
 
     def shown(self, answer: str) -> str:
         """The begin of an answer; a server may quote the key that it was sent."""
-        return repr(answer[:SHOWN].replace(self.key, "***") if self.key else answer[:SHOWN])
+        return repr((answer.replace(self.key, "***") if self.key else answer)[:SHOWN])
+
+
+def _check_url(url: str) -> None:
+    """Raises ConfError for what is no address of a server, or has a password in it."""
+    try:
+        place = urlsplit(url)
+        good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfError(f"url: expected http://... or https://..., found {url!r}")
+    if "@" in place.netloc:
+        raise ConfError("url: it has a name or password in it, which logs would show; use a key")
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:

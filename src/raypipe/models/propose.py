@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from raypipe.core.connections import open_client, why_failed
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import folder
 from raypipe.models.folder import text_config
@@ -82,7 +83,7 @@ def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -
     if not _NAME.fullmatch(name):
         raise ConfError(f"{name}: expected ORG/NAME of a hub, a folder, or URL#MODEL of a server")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(timeout=TIMEOUT_S, headers=headers, follow_redirects=True) as client:
+    with open_client(httpx.Client, timeout=TIMEOUT_S, headers=headers, follow_redirects=True) as client:
         route = f"{hub}/api/models/{name}" + (f"/revision/{revision}" if revision else "")
         tree = _parsed(_get(client, f"{route}?blobs=true", name, hub).content, route)
         commit = str(tree.get("sha", "")) if isinstance(tree, dict) else ""
@@ -124,7 +125,7 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
         response = client.get(url)
     except httpx.HTTPError as e:
         raise Unavailable(
-            f"{hub} cannot be reached ({type(e).__name__}). Where it can be, run this there and copy the "
+            f"{hub} cannot be reached: {why_failed(e, url)}. Where it can be, run this there and copy the "
             f"entry; or give a folder that has the model; another hub: the environment variable HF_ENDPOINT"
         ) from e
     if response.status_code in (401, 403):

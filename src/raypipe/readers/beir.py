@@ -98,7 +98,7 @@ FOLDER, SPLIT = "qrels", ("test.tsv", "test.tsv.gz")
 
 
 def is_qrels(path: Path) -> bool:
-    """Whether a file is named as judgements are: qrels.trec, or one of a folder qrels."""
+    """Returns whether a file is named as judgements are: qrels.trec, or one of a folder qrels."""
     named = path.name.startswith(FOLDER) or path.parent.name == FOLDER
     return named and NAME.fullmatch(path.name) is not None
 

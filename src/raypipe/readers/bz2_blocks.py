@@ -1,4 +1,4 @@
-"""One bz2 stream, unpacked by all cores: its blocks are found by their marks and unpacked side by side.
+"""A bz2 stream, unpacked by all cores: its blocks are found by their marks and unpacked side by side.
 
 A block of bzip2 starts at any bit with 48 fixed bits, holds at most 900 kB and a checksum of its own, and
 knows nothing of the others. Each is wrapped as a stream of one block, which `bz2` unpacks without the
@@ -171,7 +171,8 @@ class BlockInflater:
         return ((self._crc << 1 | self._crc >> 31) & 0xFFFFFFFF) ^ _crc(block)
 
     def _ends(self, bit: int) -> bool:
-        """Whether an END is whole. Raises OSError if the checksum behind it is not that of the blocks."""
+        """Returns whether an END is whole. Raises OSError if the checksum behind it is not that of the
+        blocks."""
         if len(self._data) * 8 < bit + 80:
             return False  # looked at again when it is whole
         crc = self._crc if self._start is None else self._with(_cut(self._data, self._start, bit))

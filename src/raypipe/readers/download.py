@@ -22,6 +22,7 @@ from urllib.parse import urljoin
 
 import httpx
 
+from raypipe.core.connections import open_client
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 
@@ -150,8 +151,8 @@ def fetch(
             )
 
     hooks = {"request": [refuse_strangers]}
-    with httpx.Client(
-        timeout=TIMEOUT, follow_redirects=True, max_redirects=REDIRECTS, event_hooks=hooks
+    with open_client(
+        httpx.Client, timeout=TIMEOUT, follow_redirects=True, max_redirects=REDIRECTS, event_hooks=hooks
     ) as client:
         for transfer in missing:
             transfer.receive(client, pause, Backoff(ATTEMPTS, first_s=1.0, jitter=jitter))
@@ -175,7 +176,7 @@ class _Transfer:
         return self.path.with_name(f"{self.path.name}.partial")
 
     def is_here(self) -> bool:
-        """Whether the file is there already. Raises DataError for other content under its name."""
+        """Returns whether the file is there already. Raises DataError for other content under its name."""
         if not self.path.exists():
             return False
         if self.path.stat().st_size != self.file.size or _sha256(self.path) != self.file.sha256:

@@ -197,7 +197,8 @@ def folded(name: str) -> str:
 
 
 def lookup(row: Mapping[str, Any], name: str) -> tuple[bool, Any]:
-    """Whether a row has a field, and its value; a dot goes one level down, unless a field is named so.
+    """Returns whether a row has a field, and its value; a dot goes one level down, unless a field is named
+    so.
 
     >>> lookup({"a": {"b": 1}}, "a.b"), lookup({"a": None}, "a.b")
     ((True, 1), (False, None))

@@ -20,7 +20,7 @@ from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
 
 Format: TypeAlias = str | RowFormat
-"""One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
+"""A name of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
 Paths: TypeAlias = Iterable[str | Path]
 
@@ -212,7 +212,8 @@ _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic
 
 
 def _are_crag(files: list[Path]) -> bool:
-    """Whether the first rows of the first file that has some have one of CRAG's fields, or none has any."""
+    """Returns whether the first rows of the first file that has some have one of CRAG's fields, or none has
+    any."""
     for file in files:
         try:
             [found] = row_files.find([file])

@@ -34,7 +34,7 @@ INT64 = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class JsonLine:
-    """One line that is not blank: its object, or why it has none."""
+    """A line that is not blank: its object, or why it has none."""
 
     file: str  # path as given; a tar's member stands behind it
     number: int  # from 1

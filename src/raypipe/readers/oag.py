@@ -89,7 +89,8 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
-    """Where it stands, the pid and the JSON of each paper, one at a time: a file has hundreds of MB."""
+    """Yields the place, the pid and the JSON of each paper, one at a time: a file has hundreds of
+    MB."""
     text = _Text(path, counts, limits)
     text.expect("{")
     if text.skip("}"):
@@ -136,7 +137,7 @@ class _Text:
             raise self.error(f"expected {sign!r} of an object, pid -> title and abstract, found {found!r}")
 
     def skip(self, sign: str) -> bool:
-        """Whether the next sign is this one, which is passed then."""
+        """Returns whether the next sign is this one, which is passed then."""
         self._blank()
         there = self._text.startswith(sign, self._at)
         self._at += there

@@ -50,7 +50,7 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
 
 
 def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
-    """One object, whole or not at all."""
+    """Fetches an object, whole or not at all."""
     sign = here.with_name(here.name + ".fetched")
     wanted = f"{info.size} {info.mtime_ns}"
     if here.is_file() and sign.is_file() and sign.read_text() == wanted:

@@ -52,7 +52,7 @@ CAPTIONS = "Figures and tables"
 
 
 def is_qasper(file: Path) -> bool:
-    """Whether a JSON file begins as one of papers does."""
+    """Returns whether a JSON file begins as one of papers does."""
     if row_files.kind_of(file) != "json":
         return False
     try:
@@ -94,7 +94,7 @@ def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
-    """What annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
+    """Returns what annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
     return tuple(
         _annotator(Fields(_object(a, where), f"{where}.").get("answer", dict), f"{where}.answer.")
         for n, a in enumerate(_listed(question, "answers"))
@@ -167,7 +167,7 @@ def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row | None:
 
 
 def _marks(pieces: list[str], sections: list[tuple[int, str]]) -> tuple[Mark, ...]:
-    """Where the sections stand in the parsed text: the pieces with a space between them."""
+    """Returns where the sections stand in the parsed text: the pieces with a space between them."""
     starts, at = [], 0
     for piece in pieces:
         starts.append(at)

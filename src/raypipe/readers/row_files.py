@@ -51,7 +51,7 @@ class RowFile:
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What a file is by its name; None for a name that no reader of rows takes."""
+    """Returns what a file is by its name; None for a name that no reader of rows takes."""
     name = files.PACKED.sub("", path.name.lower())
     return next((k for e, k in ENDINGS.items() if name.endswith(e)), None)
 

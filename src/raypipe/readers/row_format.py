@@ -44,7 +44,7 @@ class MappedFile:
 
     @property
     def folder(self) -> Path:
-        """Where the paths of its documents begin."""
+        """Returns where the paths of its documents begin."""
         return self.file.path.parent
 
     def columns(self) -> list[str]:

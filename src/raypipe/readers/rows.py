@@ -132,7 +132,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """One line that could not be read, or that lost a page."""
+    """A line that could not be read, or that lost a page."""
 
     where: str  # file:line
     reason: str  # of its fault: missing_field, bad_json, ...
@@ -173,7 +173,8 @@ class DuplicateCheck:
         self._before = before
 
     def repeats(self, id: str, content: object, where: str) -> bool:
-        """Whether this id occurred before with this content. Raises UnusableLine for other content."""
+        """Returns whether this id occurred before with this content. Raises UnusableLine for other
+        content."""
         now = digest(repr(content))
         first = self._before.get(key_of(id)) if self._before else None
         before, _, at = (first or self._first.setdefault(id, f"{now} {where}")).partition(" ")
@@ -285,14 +286,14 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a read knows of all rows that it must not give again."""
+    """Rows that a read has given and must not give again."""
 
     questions: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
     documents: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
     newest: Newest = dataclasses.field(default_factory=Newest)
 
     def repeats(self, row: Row) -> bool:
-        """Whether the row came before. Raises UnusableLine for an id that came with other content."""
+        """Returns whether the row came before. Raises UnusableLine for an id that came with other content."""
         if row.question is not None:
             return self.questions.repeats(row.question.id, (row.question, row.gold), row.where)
         return row.document is not None and self.documents.repeats(row.document.id, row.document, row.where)

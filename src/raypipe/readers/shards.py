@@ -51,7 +51,7 @@ def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCou
 
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
-    """Whether rows of these files may be pages with an address, which the table of layouts has."""
+    """Returns whether rows of these files may be pages with an address, which the table of layouts has."""
     name = formats.format_name(format)
     if name != "rows":
         return name == "warc"

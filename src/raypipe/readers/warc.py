@@ -59,7 +59,7 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
-    """Where it stands, address, date and record of each page. Raises DataError for a damaged file."""
+    """Yields place, address, date and record of each page. Raises DataError for a damaged file."""
     from warcio.archiveiterator import ArchiveIterator  # .1 s of import, for crawls alone
     from warcio.exceptions import ArchiveLoadFailed
 
@@ -85,7 +85,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
 
 
 def _kind(record: Any) -> SourceKind | None:
-    """What a page becomes; None for a response that is none, or of a type that is not read."""
+    """Returns what a page becomes; None for a response that is none, or of a type that is not read."""
     head = record.http_headers
     if head is None or record.rec_type != "response" or str(head.get_statuscode()) != "200":
         return None

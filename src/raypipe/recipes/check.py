@@ -78,7 +78,7 @@ FIELDS = GIVEN | {"hits", "order", "answer", "outcome", "origin", "degraded"}
 
 @dataclass(frozen=True, slots=True)
 class LawCheck:
-    """One law, and what became of it."""
+    """A law, and whether it holds."""
 
     law: str
     holds: bool
@@ -102,7 +102,7 @@ class StepCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Returns whether nothing is wrong."""
         return all(c.holds for c in self.laws) and self.lock != "moved"
 
 

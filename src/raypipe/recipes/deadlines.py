@@ -24,11 +24,11 @@ from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import named
 
 SHARE = 0.75
-"""Of the time that is left, what one stage may take: those after it have the rest. Our own choice: with a
-slow generator a quarter of CRAG's 30 s is more than any ranking or extract of ours takes."""
+"""Share of the time left that a stage may take: those after it have the rest. Our own choice: with a slow
+generator a quarter of CRAG's 30 s is more than any ranking or extract of ours takes."""
 
 RESERVE_S = 0.05
-"""What the last stage leaves for deciding and writing the reply. Both take some milliseconds."""
+"""Time that the last stage leaves for deciding and writing the reply. Both take some milliseconds."""
 
 Clock: TypeAlias = Callable[[], float]
 

@@ -62,7 +62,7 @@ OnStage: TypeAlias = Callable[[str, float | None], None]
 
 @dataclass(slots=True)
 class StageCounters:
-    """What one stage did so far, over all batches of this process."""
+    """Counters of a stage, over all batches of this process."""
 
     rows: int = 0  # that reached the stage, let in or not
     skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
@@ -161,7 +161,7 @@ class QuestionExecutor:
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
-    """One stage over one batch: rows that pass its gate go through the step, the others bypass it."""
+    """Runs a stage over a batch: rows that pass its gate go through the step, the others bypass it."""
     # A row with a fault has no honest evidence: only the deciding stage still runs. One whose faults are only
     # stages omitted by a deadline or an outage continues with what it has.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
@@ -200,7 +200,7 @@ async def answer(
 
 @dataclass(frozen=True, slots=True)
 class CorpusTables:
-    """What the corpus half makes of a table of sources. Column contracts: arrow.py."""
+    """Runs the corpus half over a table of sources. Column contracts: arrow.py."""
 
     texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
     passages: pa.Table  # one row per chunk: source, start, end, parent_start, parent_end
@@ -230,7 +230,7 @@ class CorpusExecutor:
         return await self._through(texts, lambda s: table_of(s) == "passages")
 
     async def vectors(self, chunks: pa.Table, model: Model) -> pa.Table:
-        """One embedder over the chunks."""
+        """Runs one embedder over the chunks."""
         return await self._through(chunks, lambda s: table_of(s) == "vectors" and embedder_of(s) == model)
 
     async def __call__(self, sources: pa.Table) -> CorpusTables:

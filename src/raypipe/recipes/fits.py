@@ -1,4 +1,4 @@
-"""What fitted numbers of a step rest on, and whether they belong to the recipe that names them.
+"""Origin of a step's fitted numbers, and whether they belong to the recipe that names them.
 
 Knows stages, what a step may say of a fit, and the folders of adapters; not how either is made.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
-    """Where fitted numbers come from: stage -> those in its fields; "adapter NAME of STAGE" -> the weights of
-    an adapter that it may ask and that `raypipe finetune` made."""
+    """Returns where fitted numbers come from: stage -> those in its fields; "adapter NAME of STAGE" -> the
+    weights of an adapter that it may ask and that `raypipe finetune` made."""
     found: dict[str, FittedOn] = {}
     for stage in recipe.question:
         if (on := fitted_on(stage.step)) is not None:
@@ -59,7 +59,7 @@ def trained_on(adapter: Path) -> FittedOn | None:
 
 
 def fitted_on(step: Any) -> FittedOn | None:
-    """Where the numbers in the field `fitted` of a step come from; None: it has none."""
+    """Returns where the numbers in the field `fitted` of a step come from; None: it has none."""
     found = getattr(getattr(step, "fitted", None), "fitted_on", None)
     return found if isinstance(found, FittedOn) else None
 

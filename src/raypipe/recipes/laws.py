@@ -87,7 +87,7 @@ def question_reads(trial: Trial) -> None:
 
 
 def _written(question: Question, name: str) -> Any:
-    """What a step wrote under a name of writes()."""
+    """Returns what a step wrote under a name of writes()."""
     head, _, rest = name.partition(".")
     if head == "hits" and rest:
         return {h.chunk: h.scores[rest] for h in question.hits if rest in h.scores}
@@ -204,7 +204,7 @@ class Burst(Exception):
 
 
 class Bomb:
-    """What a field becomes that a step did not declare: it may be carried, and nothing else."""
+    """Value of a field that a step did not declare: it may be carried, and nothing else."""
 
     def _burst(self, *args: Any, **kwargs: Any) -> Any:
         raise Burst("a field of the question was used")

@@ -20,7 +20,7 @@ from raypipe.recipes.wiring import misfits
 from raypipe.text.template import ByLabel
 
 KEYS = ("about", "corpus", "question")
-"""Of a whole recipe."""
+"""Keys of a whole recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    """What is wrong in a recipe's tree: each field; then, where all are right, steps that do not fit."""
+    """Returns what is wrong in a recipe's tree: each field; then, where all are right, steps that do not
+    fit."""
     found: list[RaypipeError] = [
         where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
         for key in tree
@@ -152,7 +153,7 @@ def stages(
 
 
 def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
-    """Of each reply a list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
+    """Reads for each reply a list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
     if not isinstance(tree, dict):
         raise where.error(
             f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"

@@ -18,7 +18,9 @@ from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import Fault, Question, SourceKind, digest
 from raypipe.core.references import Reference
 from raypipe.recipes.step_contract import (
+    ChatKind,
     N,
+    chat_kinds,
     embedder_of,
     named,
     named_by,
@@ -50,7 +52,7 @@ class Stage(Generic[S]):
         return self.name.partition("#")[0].partition(":")[0]
 
     def kind(self) -> str:
-        """What names the class of its step: its name, or its path if it comes from outside."""
+        """Returns what names the class of its step: its name, or its path if it comes from outside."""
         return type(self.step).__name__ if self.plugin is None else self.plugin.path
 
     def digest(self) -> str:
@@ -92,7 +94,7 @@ def titled(name: str, sets: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One system. Make it with `load` or `from_tree`: they check it."""
+    """A system. Make it with `load` or `from_tree`: they check it."""
 
     name: str  # not identity
     about: str  # one sentence for people; not identity
@@ -150,17 +152,22 @@ class Recipe:
         return named[0] if named else get_args(SourceKind)
 
     def searches_all(self) -> bool:
-        """Whether a step searches the whole store whatever a question cites."""
+        """Returns whether a step searches the whole store whatever a question cites."""
         return any(searches_all(s.step) for s in self.question)
 
     def needs_passages(self) -> bool:
-        """Whether it answers from passages alone: it searches them, and no reference brings evidence."""
+        """Returns whether it answers from passages alone: it searches them, and no reference brings
+        evidence."""
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
         return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
         return tuple(self.named(Model))
+
+    def chats(self) -> list[ChatKind]:
+        """The kinds of chats that its steps send."""
+        return chat_kinds(*(s.step for s in (*self.corpus, *self.question)))
 
     def named(self, kind: type[N]) -> list[N]:
         """As `named_by`, of all steps."""
@@ -185,7 +192,7 @@ def row_key(question: Question, snapshot: str, everything: bool = False) -> str:
 
 
 RANKING = ("order", "hits", "citations")
-"""What a step that ranks writes, or the begin of it."""
+"""Fields that a ranking step writes, or the begin of it."""
 
 
 def ranking_of(recipe: Recipe) -> Recipe:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 Read = Callable[[Any, Where], T]
 
 FITTED: tuple[type[Any], ...] = (Fitted, AnswerProbability, FusionWeights)
-"""What a file under fitted/ can hold: numbers for `extract`, `decide` and `fuse`."""
+"""Content of a file under fitted/: numbers for `extract`, `decide` and `fuse`."""
 
 
 ENTRIES: Registry[type[Reference[Any]]] = Registry("entries", {"examples": PoolRef}, "a reference")
@@ -204,7 +204,7 @@ def _adapter(value: Any, where: Where) -> str | None:
 
 
 def _by_label(read: Read[T], needs_else: bool) -> Read[ByLabel[T]]:
-    """One value, or `{by: REPLY, LABEL: value, ..., else: value}`."""
+    """Returns one value, or `{by: REPLY, LABEL: value, ..., else: value}`."""
 
     def table(value: Any, where: Where) -> ByLabel[T]:
         if not (isinstance(value, dict) and "by" in value):

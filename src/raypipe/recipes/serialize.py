@@ -79,12 +79,12 @@ class UnopenedStep:
 
     @property
     def kinds(self) -> Any:
-        """Of sources, where it is a corpus step that names them."""
+        """Kinds of sources, where it is a corpus step that names them."""
         return self.fields.get("kinds")
 
     @property
     def scope(self) -> Any:
-        """Of a search, where it names one."""
+        """Scope of a search, where it names one."""
         return self.fields.get("scope", "own")
 
     def reads(self) -> frozenset[str]:

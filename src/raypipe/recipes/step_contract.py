@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
+from raypipe.core.llm import Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import (
     Bound,
@@ -29,7 +30,7 @@ from raypipe.core.records import Question, SourceKind
 from raypipe.core.references import Reference
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
-"""What the corpus half fills, one after the other."""
+"""Tables that the corpus half fills, one after the other."""
 
 RANKING = frozenset({"hits", "order"})
 
@@ -71,13 +72,14 @@ def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
 
 
 def searches_all(step: Step) -> bool:
-    """Whether the step searches the whole store whatever a question cites (`scope`); by default not."""
+    """Returns whether the step searches the whole store whatever a question cites (`scope`); by default
+    not."""
     return getattr(step, "scope", "own") == "all"
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:
-    """How the step searches the whole store by an approximate index, and for how many chunks, as its fields
-    `ann` and `top` say. By default it searches exactly."""
+    """Returns how the step searches the whole store by an approximate index, and for how many chunks, as its
+    fields `ann` and `top` say. By default it searches exactly."""
     how = getattr(step, "ann", None)
     return None if how is None else (how, cast(Any, step).top)
 
@@ -95,7 +97,7 @@ def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] =
 
 
 def decides(step: Step) -> bool:
-    """Whether the step says which reply is the answer."""
+    """Returns whether the step says which reply is the answer."""
     return "outcome" in step.writes()
 
 
@@ -109,14 +111,15 @@ Shown: TypeAlias = Callable[[Sequence[Question]], Awaitable[list[str]]]
 
 
 def shows_passages(step: Step) -> bool:
-    """Whether the step writes a reply from the passages of the ranking."""
+    """Returns whether the step writes a reply from the passages of the ranking."""
     reads, writes = step.reads(), step.writes()
     replies = any(w.startswith("replies.") for w in writes)
     return replies and {"order", "index.text"} <= reads and "order" not in writes
 
 
 def shown_of(step: Step, kit: Kit) -> Shown:
-    """What the method `shown` of a step gives, opened with a kit; by default all passages of the ranking."""
+    """Returns what the method `shown` of a step gives, opened with a kit; by default all passages of the
+    ranking."""
     opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
     if opened is not None:
         return opened(kit)
@@ -129,8 +132,8 @@ def shown_of(step: Step, kit: Kit) -> Shown:
 
 
 def holds_golds(step: Step) -> bool:
-    """Whether golds stand in the step's fields, as in a recipe that makes labels: its attribute holds_golds;
-    by default not. No run with such a step can be promoted."""
+    """Returns whether golds stand in the step's fields, as in a recipe that makes labels: its attribute
+    holds_golds; by default not. No run with such a step can be promoted."""
     return getattr(step, "holds_golds", False)
 
 
@@ -142,6 +145,20 @@ def models_of(step: Step | CorpusStep) -> list[Model]:
 def asked_models(step: Step | CorpusStep) -> list[Model]:
     """The models of a step that are asked. A tokenizer counts and is not asked."""
     return [m for m in models_of(step) if m.kind != "tokenizer"]
+
+
+ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
+"""A language model, and the sampling and adapter of some chats with it."""
+
+
+def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
+    """The kinds of chats that steps send, as their methods `sampling` and fields `adapter` say."""
+    found: list[ChatKind] = []
+    for step in steps:
+        sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
+        adapters = dict.fromkeys(step.adapter.values()) if hasattr(step, "adapter") else [None]
+        found += [(m, sampling, a) for m in asked_models(step) if m.kind == "generator" for a in adapters]
+    return found
 
 
 def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:
@@ -189,7 +206,8 @@ def _collect(value: Any, found: list[Any]) -> None:
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """What the step's method bound says; by default neither calls nor a ranking that it writes are known."""
+    """Returns what the step's method bound says; by default neither calls nor a ranking that it writes are
+    known."""
     bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
     if bound is not None:
         return bound(question, reach)
@@ -203,7 +221,8 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """What the step's method bound says. By default, and for a text of unknown length, nothing is known."""
+    """Returns what the step's method bound says. By default, and for a text of unknown length, nothing is
+    known."""
     bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)
@@ -211,5 +230,5 @@ def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
 
 
 def is_bounded(step: Step | CorpusStep) -> bool:
-    """Whether the step says what it costs at most."""
+    """Returns whether the step says what it costs at most."""
     return hasattr(step, "bound")

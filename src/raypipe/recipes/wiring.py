@@ -1,4 +1,4 @@
-"""Whether the steps of a recipe fit together: what each reads, an earlier one writes."""
+"""Checks that the steps of a recipe fit together: what each reads, an earlier one writes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from raypipe.recipes.recipe import Recipe, Stage, ranking_of
 from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations"})
-"""What a question has before the first step."""
+"""Fields of a question before the first step."""
 
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
-    """Where steps do not fit together: what a step reads, an earlier one writes. Each names both ends."""
+    """Returns where steps do not fit together: what a step reads, an earlier one writes. Each names both
+    ends."""
     found: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):

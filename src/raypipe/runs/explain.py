@@ -15,7 +15,6 @@ from raypipe.core.errors import DataError
 from raypipe.core.llm import Generated, Message
 from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id, faults_of
-from raypipe.evaluation.report.report import JSON_FORMAT, urls
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, faults_at, row_key
@@ -24,6 +23,7 @@ from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
 from raypipe.runs.pipeline.dead_letters import final_last
 from raypipe.runs.pipeline.recipe_tables import lacking, searched_at
+from raypipe.runs.report import JSON_FORMAT, urls
 from raypipe.runs.stage_records import Difference, differences, with_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.ids import Ids, stand_in

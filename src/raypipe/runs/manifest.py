@@ -19,10 +19,10 @@ from raypipe.core import arrow, config
 from raypipe.core.config import Where
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.plain import to_json
-from raypipe.evaluation.report.report import EVAL_AGAIN, FaultCount, RunFolder, StepLine
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.textfile import write_text
 from raypipe.recipes.recipe import titled
+from raypipe.runs.report import EVAL_AGAIN, FaultCount, RunFolder, StepLine
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
 from raypipe.store import Store
 from raypipe.store.layout import ANSWER_KEYS, MANIFESTS

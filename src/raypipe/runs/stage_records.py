@@ -57,6 +57,7 @@ class ModelRecord:
     weights: str
     dtype: str
     replies: str = ""  # memo table of what it replied; "": it is no generator
+    unsent: tuple[str, ...] = ()  # fields of chats that its server refuses, so they were sent without
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -106,7 +107,7 @@ def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
     return tuple(
         ModelRecord(
             m.name, m.kind, model_identity(m), m.weights, m.dtype,
-            replies_of(m).name if m.kind == "generator" else "",
+            replies_of(m).name if m.kind == "generator" else "", m.unsent,
         )
         for m in recipe.models()
     )  # fmt: skip
@@ -151,34 +152,29 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
     return Difference(new.name, "parameter", "when", old.when, new.when)
 
 
-def recipe_lines(
-    before: Mapping[str, Any], after: Mapping[str, Any], prompts: bool = True
-) -> tuple[str, ...]:
-    """All that differs between two recipes as `recipes.serialize.to_plain` has them, field by field; a
-    prompt's changed lines only with `prompts`."""
+def recipe_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """All that differs between two recipes as `recipes.serialize.to_plain` has them, field by field; of a
+    prompt its changed lines."""
     old, new = _stages(before), _stages(after)
     found: list[str] = []
     for name in dict.fromkeys([*old, *new]):
         if name not in old or name not in new:
             found.append(f"{name}: {'added' if name in new else 'removed'}")
-            continue
-        changed = _value_lines((name,), old[name], new[name])
-        hidden = f"{name}.prompt"
-        found += changed if prompts else [x for x in changed if x.startswith(name) and hidden not in x]
+        else:
+            found += _value_lines((name,), old[name], new[name])
     return tuple(found)
 
 
-def recipe_text(recipe: Mapping[str, Any], prompts: bool = True) -> str:
+def recipe_text(recipe: Mapping[str, Any]) -> str:
     """A recipe as `recipes.serialize.to_plain` has it, for people: a line for each value."""
-    return "\n".join(f"{name}: {value}" for name, value in recipe_values(recipe, prompts))
+    return "\n".join(f"{name}: {value}" for name, value in recipe_values(recipe))
 
 
-def recipe_values(recipe: Mapping[str, Any], prompts: bool = True) -> Iterator[tuple[str, str]]:
-    """Each value of a recipe with its name, step and field; those of prompts only with `prompts`."""
+def recipe_values(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields each value of a recipe with its name, step and field."""
     for name, values in _stages(recipe).items():
         for path, value in values.items():
-            if prompts or path[:1] != ("prompt",):
-                yield ".".join((name, *path)), value
+            yield ".".join((name, *path)), value
 
 
 def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:

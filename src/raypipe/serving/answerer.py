@@ -28,11 +28,11 @@ from raypipe.core.records import (
     parse_chunk_id,
     source_id,
 )
-from raypipe.evaluation.report.report import ranking, urls
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.runs.release import Release
+from raypipe.runs.report import ranking, urls
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.query import (
     NULL_LISTENER,

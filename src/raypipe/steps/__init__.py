@@ -1,1 +1,1 @@
-"""One verb per file: the steps of the corpus half and of the question half."""
+"""A verb per file: the steps of the corpus half and of the question half."""

@@ -23,7 +23,7 @@ from raypipe.text.words import analyse
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
 """Labels of replies that are no class."""
 ASKED = ("plural", "timely", "today", "yes_no", "choice")
-"""What rules read from the question next to its kind: fields of `text.spans.AskedQuestion`."""
+"""Features that rules read from the question next to its kind: fields of `text.spans.AskedQuestion`."""
 EDGE = 1e-4  # a stated confidence of 0 or 1 counts as this far from it: log odds end at 9.2
 _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
 
@@ -61,7 +61,7 @@ class AnswerProbability:
         return self.probability(features_of(question, origin, prefer, self.weights))
 
     def reads(self) -> frozenset[str]:
-        """What these features are made of, beyond the replies that the answer is chosen from."""
+        """Returns what these features are made of, beyond the replies that the answer is chosen from."""
         found = set[str]()
         for kind, _, rest in (name.partition(".") for name in self.weights):
             if kind in ("best", "margin"):
@@ -85,7 +85,7 @@ def absent(name: str, mean: float) -> float:
 
 
 def unknown(name: str) -> bool:
-    """Whether no row can have a feature of this name."""
+    """Returns whether no row can have a feature of this name."""
     kind, dot, rest = name.partition(".")
     return name not in _PLAIN and not (dot and rest and kind in _NAMED)
 
@@ -93,7 +93,8 @@ def unknown(name: str) -> bool:
 def features_of(
     question: Question, origin: str, prefer: Sequence[str], names: Collection[str] | None = None
 ) -> dict[str, float]:
-    """What the row knows of the answer that the reply `origin` gives; None: everything, else these alone.
+    """Returns what the row knows of the answer that the reply `origin` gives; None: everything, else these
+    alone.
 
     confidence: log odds of what the reply states; stated: whether it states one. logprob: sum over its
     tokens; logprob_word: by word. best.S, margin.S: the best score S of a passage, and how far it is above

@@ -18,7 +18,7 @@ from raypipe.text.words import analyse
 
 Sources: TypeAlias = tuple[str, ...] | None
 SourceKind: TypeAlias = Literal["page", "snippet", "name"]
-"""What a citation brings."""
+"""Kinds of source that a citation brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Bm25:
         return (k1 if self.k1 is None else self.k1), (b if self.b is None else self.b)
 
     def _narrowed(self, question: Question) -> Callable[[str], bool]:
-        """Whether a chunk id may be found."""
+        """Returns whether a chunk id may be found."""
         known = pool_of(question, self.among)
         kinds = [kind for kind in get_args(SourceKind) if kind not in self.kinds]
         other = {getattr(c, kind) for c in question.citations or () for kind in kinds}

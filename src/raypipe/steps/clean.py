@@ -14,7 +14,7 @@ from raypipe.text.html import ParsedPage, storable
 from raypipe.text.sanitize import clean
 
 UNTITLED = "None"
-"""What stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
+"""The text that stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_rende
 from raypipe.text.windows import require_splitter
 
 SENTENCES = "sentences"
-"""What a prompt of this step may use on top of fields and replies: the candidates, numbered from 1."""
+"""Variables that a prompt of this step may use on top of fields and replies: the candidates, numbered from
+1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Compress:
         if self.model is None:
             return Bound(2 * most + 1, behind, "never")  # vector and MaxSim of each, the query's vector
         tokens = self.model.max_model_len
-        return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self._most_reply())
+        return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self.sampling().max_tokens)
 
     def open(self, kit: Kit) -> Ask:
         if self.model is not None and self.model.absent:
@@ -147,8 +148,8 @@ class Compress:
         ) -> list[Choice]:
             asked = [i for i, some in enumerate(found) if some]
             chats = [render(_values(questions[i], found[i], frozenset(names))) for i in asked]
-            ids, sampling = [questions[i].id for i in asked], Sampling(max_tokens=self._most_reply())
-            said = await ask_each(generate, ids, chats, sampling) if chats else []
+            ids = [questions[i].id for i in asked]
+            said = await ask_each(generate, ids, chats, self.sampling()) if chats else []
             out: list[Choice] = [((), None)] * len(found)
             for i, reply in zip(asked, said, strict=True):
                 read = partial(read_numbers, most=len(found[i]))
@@ -184,8 +185,9 @@ class Compress:
         ranked = replace(add_hits(question, hits), order=tuple(p.chunk for p in pieces))
         return with_replies(ranked, {self.into: reply})
 
-    def _most_reply(self) -> int:
-        return self.max_tokens + (0 if self.model is None else self.model.thought_tokens)
+    def sampling(self) -> Sampling:
+        """Returns what is sent with each chat."""
+        return Sampling(max_tokens=self.max_tokens + (0 if self.model is None else self.model.thought_tokens))
 
 
 def _values(question: Question, found: Sequence[Sentence], names: frozenset[str]) -> dict[str, str]:

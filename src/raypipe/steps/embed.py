@@ -16,7 +16,7 @@ from raypipe.core.records import Fault
 
 
 class EmbedsChunks:
-    """What the steps that write vectors declare."""
+    """Fields and columns of the steps that write vectors."""
 
     __slots__ = ()
     model: Model

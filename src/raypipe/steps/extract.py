@@ -204,7 +204,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is said of a choice, before the threshold."""
+    """Facts of a choice, before the threshold."""
 
     text: str | None  # None: nothing, whatever the probability
     probability: float | None  # of being right; None: no fitted numbers, or a rule forbids to say anything
@@ -238,8 +238,9 @@ def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, most: tuple[
 
 
 def _dated(asked: AskedQuestion, sentence: Sentence, asked_at: str) -> bool:
-    """Whether a sentence says of which time it is: by a date in it, before it or above it. Where the time of
-    asking is known ("03/05/2024, ..."), one of that year or the year before; for today, of a month around."""
+    """Returns whether a sentence says of which time it is: by a date in it, before it or above it. Where the
+    time of asking is known ("03/05/2024, ..."), one of that year or the year before; for today, of a month
+    around."""
     text = f"{sentence.text} {sentence.before} {sentence.around}"
     days = [d for span in dates(text) if (d := compare.day_of(text[slice(*span)])) is not None]
     now = re.match(r"(\d\d)/(\d\d)/(\d{4})", asked_at)

@@ -104,7 +104,7 @@ class Fuse:
         return replace(add_scores(question, self.into, fused), order=best_first(fused, self.top))
 
     def column(self, name: str, hits: Sequence[Hit]) -> list[float]:
-        """What one score adds to each hit for a weight of 1."""
+        """Returns what one score adds to each hit for a weight of 1."""
         scores = {h.chunk: h.scores[name] for h in hits if name in h.scores}
         if self.method == "rrf":
             parts = {c: 1 / (self.k + rank) for rank, c in enumerate(best_first(scores), start=1)}
@@ -117,7 +117,7 @@ class Fuse:
 
 
 def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
-    """One ranker's scores for one question, on the scale that `norm` names.
+    """Returns one ranker's scores for one question, on the scale that `norm` names.
 
     >>> normalised({"a": 2.0, "b": 4.0}, "max"), normalised({"a": 2.0, "b": 4.0}, "minmax")
     ({'a': 0.5, 'b': 1.0}, {'a': 0.0, 'b': 1.0})

@@ -116,7 +116,7 @@ class Generate:
         self._check_prompts()
         self._check_context()
         require_adapters(self.model, self.adapter)
-        constraint = self._sampling().constraint
+        constraint = self.sampling().constraint
         if self.model.dialect == "openai" and not isinstance(constraint, JsonSchema | None):
             raise ValueError(
                 f"model: {self.model.name!r} is behind a server of dialect openai, which holds replies to "
@@ -139,7 +139,7 @@ class Generate:
         if self.model.absent:
             return Bound(0, reach, "never")
         plain = self.reads() <= FIELDS
-        tokens, reply = self.model.max_model_len, self._sampling().max_tokens
+        tokens, reply = self.model.max_model_len, self.sampling().max_tokens
         return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply)
 
     def open(self, kit: Kit) -> Ask:
@@ -158,7 +158,7 @@ class Generate:
                 renderers[id(self.prompt.of(q))](self._values(q, context.text))
                 for q, context in zip(questions, contexts, strict=True)
             ]
-            said = await ask_by_adapter(generate, questions, chats, self._sampling(), self.adapter)
+            said = await ask_by_adapter(generate, questions, chats, self.sampling(), self.adapter)
             return [self._answered(q, s, c) for q, s, c in zip(questions, said, contexts, strict=True)]
 
         return ask
@@ -177,7 +177,7 @@ class Generate:
     async def _contexts(
         self, questions: Sequence[Question], index: Index | None, tokenize: Tokenize
     ) -> list[PromptContext]:
-        """What the prompt shows of each question's order; of none of them without an index."""
+        """Returns what the prompt shows of each question's order; of none of them without an index."""
         if index is None:
             return [self._context(q, (), tokenize) for q in questions]
         found = await prompt_passages(index, [c for q in questions for c in q.order], self.lower)
@@ -245,7 +245,8 @@ class Generate:
     def _searches(self) -> bool:
         return "context" in self._variables() and self.passages != 0
 
-    def _sampling(self) -> Sampling:
+    def sampling(self) -> Sampling:
+        """Returns what is sent with each chat."""
         given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
         if len(given) > 1:
             raise ValueError("expected at most one of choices, schema and grammar")

@@ -35,7 +35,8 @@ from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import REPLY, Prompt
 
 OWN = frozenset({"context", "queries"})
-"""What a prompt of this step may use on top of fields and replies: evidence, and earlier queries."""
+"""Variables that a prompt of this step may use on top of fields and replies: evidence, and earlier
+queries."""
 
 Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[dict[str, float]]]]
 
@@ -87,7 +88,7 @@ class Iterate:
             raise ValueError("into and stop: expected two names, found one")
         if "context" not in self.prompt.variables:
             raise ValueError("prompt: expected one that uses context, found none")
-        least = self.context_tokens + self._most_reply()
+        least = self.context_tokens + self.sampling().max_tokens
         if self.tokens < least:
             raise ValueError(
                 f"tokens: expected at least {least}, context_tokens and a reply, found {self.tokens}"
@@ -119,7 +120,7 @@ class Iterate:
             grown(reach, self.rounds * self.top),
             "asking",
             tokens=most,
-            reply_tokens=self._most_reply(),
+            reply_tokens=self.sampling().max_tokens,
             replies=self.rounds,
             all_tokens=self.tokens,
             dim=0 if self.embedder is None else self.embedder.dim,
@@ -178,18 +179,18 @@ class Iterate:
         return {"context": context, "queries": escape_markup("\n".join(row.queries)), **asked}
 
     def _affords(self, row: _Row, chat: Chat, tokenize: Tokenize) -> bool:
-        """Whether what is left of `tokens` holds the chat and the longest reply; ends the row where not."""
+        """Returns whether what is left of `tokens` holds the chat and the longest reply; ends the row where
+        not."""
         needed = sum(len(tokenize(m.content)) for m in chat)
-        if row.tokens + needed + self._most_reply() > self.tokens:
+        if row.tokens + needed + self.sampling().max_tokens > self.tokens:
             row.label = "tokens"
             return False
         row.chat, row.tokens = chat, row.tokens + needed
         return True
 
     async def _round(self, generate: Generator, rows: Sequence[_Row]) -> None:
-        sampling = Sampling(max_tokens=self._most_reply())
         ids = [r.question.id for r in rows]
-        said = await ask_each(generate, ids, [r.chat for r in rows], sampling) if rows else []
+        said = await ask_each(generate, ids, [r.chat for r in rows], self.sampling()) if rows else []
         for row, reply in zip(rows, said, strict=True):
             row.rounds += 1
             row.tokens += 0 if isinstance(reply, Fault) else reply.generated_tokens
@@ -204,8 +205,9 @@ class Iterate:
     def _score(self, number: int) -> str:
         return f"{self.into}-{number}"
 
-    def _most_reply(self) -> int:
-        return self.max_tokens + self.model.thought_tokens
+    def sampling(self) -> Sampling:
+        """Returns what is sent with each chat."""
+        return Sampling(max_tokens=self.max_tokens + self.model.thought_tokens)
 
 
 @dataclass(slots=True)

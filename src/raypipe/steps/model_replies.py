@@ -1,4 +1,5 @@
-"""What steps share that ask a language model: what their prompts may use, and a reply read or a fault."""
+"""Parts that steps share which ask a language model: what their prompts may use, and a reply read or a
+fault."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def prompt_values(question: Question, names: Iterable[str]) -> dict[str, str]:
 
 
 def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> T | Reply:
-    """What `read` makes of what a model said behind its thoughts; a reply that is a fault of `step`, with its
-    text kept, where `read` raises UnreadableReply, and where the model could not do the row."""
+    """Returns what `read` makes of what a model said behind its thoughts; a reply that is a fault of `step`,
+    with its text kept, where `read` raises UnreadableReply, and where the model could not do the row."""
     if isinstance(said, Fault):
         return Reply("", FAULT, fault=replace(said, step=step))
     text = storable(said.text)

@@ -19,8 +19,8 @@ from raypipe.text.html import ParsedPage, Parser, Via, check, fold, storable
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
-"""One page in 256 is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
-135,300 pages get 528 comparisons: if none differs, fewer than .6 % of all pages do (95 %, rule of three)."""
+"""A page in 256 is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's 135,300
+pages get 528 comparisons: if none differs, fewer than .6 % of all pages do (95 %, rule of three)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]
 def parsed_table(
     rows: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ParsedPage | Fault], step: str
 ) -> pa.Table:
-    """What `read` makes of each of `rows_of` that has content and came without a fault."""
+    """Returns what `read` makes of each of `rows_of` that has content and came without a fault."""
     found: list[ParsedPage | Fault] = []
     for row in rows:
         if row["fault"] is not None:

@@ -1,4 +1,4 @@
-"""What the ranking steps share: pure functions on hits. Knows the records alone.
+"""Parts that the ranking steps share: pure functions on hits. Knows the records alone.
 
 Candidate makers (`dense`, `bm25`) add hits and scores and leave `order` alone. Selecting steps
 (`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. So a recipe with one
@@ -15,7 +15,7 @@ from raypipe.core.protocols import Reach
 from raypipe.core.records import Hit, Question
 
 Scope: TypeAlias = Literal["own", "all"]
-"""Where a question is searched for: in what it cites, or in the whole store."""
+"""Scope of a search: in what it cites, or in the whole store."""
 
 
 def scope_of(question: Question, scope: Scope) -> tuple[str, ...] | None:

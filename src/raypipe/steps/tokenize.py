@@ -47,7 +47,8 @@ class Tokenize:
 
 
 def _offsets(found: list[tuple[np.ndarray, np.ndarray] | None]) -> list[int | None]:
-    """Where each row's words begin in the flat array, null for a row that has no text; then their number."""
+    """Returns where each row's words begin in the flat array, null for a row that has no text; then their
+    number."""
     offsets: list[int | None] = []
     at = 0
     for f in found:

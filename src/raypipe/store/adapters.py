@@ -66,7 +66,8 @@ def adapter_file(files: Files, name: str, file: str) -> bytes | None:
 
 
 def adapter_recipe(files: Files, name: str) -> dict[str, Any]:
-    """What an adapter was made of, and the identity of its weights (`adapter`); {} if it is not whole."""
+    """Returns what an adapter was made of, and the identity of its weights (`adapter`); {} if it is not
+    whole."""
     return yaml.safe_load(adapter_file(files, name, RECIPE) or b"") or {}
 
 

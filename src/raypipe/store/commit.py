@@ -72,14 +72,14 @@ def commit(
 
 
 def append(store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], read: int) -> None:
-    """One commit that adds fragments to a table, under a run's name."""
+    """Commits fragments that a table gets, under a run's name."""
     transact(store, table, run, lance.LanceOperation.Append(fragments), read)
 
 
 def transact(
     store: Store, table: str, run: str, operation: lance.LanceOperation.BaseOperation, read: int
 ) -> None:
-    """One commit under a run's name, made against the version `read`."""
+    """Commits under a run's name, against the version `read`."""
     properties = {_RUN: run, _READ: str(read)}
     transaction = lance.Transaction(read, operation, transaction_properties=properties)
     lance.LanceDataset.commit(store.table_uri(table), transaction)
@@ -89,8 +89,8 @@ def _replace(
     store: Store, table: str, run: str, records: dict[str, Record],
     fragments: list[lance.FragmentMetadata], gone: Sequence[str],
 ) -> int | None:  # fmt: skip
-    """One commit that adds a run's fragments and takes out the older rows of the same units. Returns the
-    version that it was made against; None where another driver has committed the run meanwhile."""
+    """Commits a run's fragments and takes out the older rows of the same units. Returns
+    the version that it was made against; None where another driver has committed the run meanwhile."""
     while committed(store, table, run) is None:
         checked_at, units = _check_staged(store, table, run, records)
         dataset, unit = store.dataset(table, checked_at), kind_of(table).unit
@@ -112,8 +112,8 @@ def _replace(
 def without_rows(
     dataset: lance.LanceDataset, addresses: np.ndarray
 ) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """What becomes of the fragments that hold some rows ((n,) uint64 addresses), without these rows: ids of
-    those that have no row left, and the others as they then are."""
+    """Returns what becomes of the fragments that hold some rows ((n,) uint64 addresses), without these rows:
+    ids of those that have no row left, and the others as they then are."""
     removed, updated = [], []
     for fragment in np.unique(addresses >> 32).tolist():
         offsets = (addresses[addresses >> 32 == fragment] & 0xFFFFFFFF).tolist()
@@ -216,7 +216,7 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
 
 
 def _known(store: Store, table: str, version: int, unit: str, units: pa.Array) -> pa.Array:
-    """Of the units that came in with a version, those that the table had when the commit was made ready: it
+    """Finds the units of a version that the table had when the commit was made ready: it
     took out their older rows. For a commit that only adds there are none."""
     properties = store.dataset(table).read_transaction(version).transaction_properties
     if _READ not in properties:
@@ -250,7 +250,7 @@ def _withdraw(store: Store, table: str, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What putting rows does, once they are committed with `replace`."""
+    """Effect of rows that are committed with `replace`."""
 
     added: tuple[str, ...]  # ids
     replaced: tuple[str, ...]  # ids

@@ -30,7 +30,7 @@ INDEX_TRIES = 20  # each one lost means that another driver brought the index fo
 
 
 class Store:
-    """One store, open. Cheap to open, and opened in every process; only its address is passed around."""
+    """An open store. Cheap to open, and opened in every process; only its address is passed around."""
 
     def __init__(self, uri: str) -> None:
         # Workers start in other folders than the driver: a local address is made absolute once.
@@ -106,7 +106,7 @@ class Store:
 
     @property
     def drives(self) -> bool:
-        """Whether this very Store holds the driver's lease."""
+        """Returns whether this very Store holds the driver's lease."""
         return DRIVER in self._held
 
     @contextmanager

@@ -39,20 +39,21 @@ class DiskFull(StoreError):
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk is full. Lance has no errno, only words."""
+    """Returns whether an error says that a disk is full. Lance has no errno, only words."""
     return isinstance(error, OSError) and (
         error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
     )
 
 
 def is_of_the_place(error: StoreUnavailable) -> bool:
-    """Whether an address can hold no store, now or later: a file is in the way, or it may not be written."""
+    """Returns whether an address can hold no store, now or later: a file is in the way, or it may not be
+    written."""
     return _PLACE.search(str(error.__cause__)) is not None
 
 
 def says_absent(error: ValueError) -> bool:
-    """Whether Lance says that a table or a version is not there. It raises ValueError, too, where the table
-    cannot be opened: an object store that refuses, a manifest that is cut."""
+    """Returns whether Lance says that a table or a version is not there. It raises ValueError, too, where the
+    table cannot be opened: an object store that refuses, a manifest that is cut."""
     return " was not found: Not found: " in str(error)
 
 

@@ -64,7 +64,7 @@ class Files:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _infos(self, folder: str, recursive: bool = False) -> list[FileInfo]:
-        """Of all that is in a folder, which need not be there."""
+        """Lists all that is in a folder, which need not be there."""
         found: list[FileInfo] = self._fs.get_file_info(
             FileSelector(self._path(folder), allow_not_found=True, recursive=recursive)
         )
@@ -227,7 +227,7 @@ def _create(files: Files, name: str, content: bytes) -> bool:
 
 
 def claimed(files: Files, name: str) -> bytes | None:
-    """What the file holds now, or held when it was claimed; None if it never was."""
+    """Returns what the file holds now, or held when it was claimed; None if it never was."""
     content = files.read(name)
     if content is not None or files.local:
         return content

@@ -81,15 +81,15 @@ class Ids(Sequence[str]):
         return found
 
     def where(self, mask: pa.Array) -> Ids:
-        """Those where `mask` ((ids,) bool) is true; these very ones where it is true for all."""
+        """Returns those where `mask` ((ids,) bool) is true; these very ones where it is true for all."""
         return self if pc.all(mask, min_count=0).as_py() else Ids(self.array.filter(mask))
 
     def among(self, there: pa.Array | pa.ChunkedArray, which: str) -> Ids:
-        """Those that stand in an array. `which` names what it has."""
+        """Returns those that stand in an array. `which` names what it has."""
         return Ids(self.array.filter(stand_in(self.array, there)), self.name_among(which))
 
     def without(self, others: Iterable[str]) -> Ids:
-        """Those that are none of the others."""
+        """Returns those that are none of the others."""
         gone = Ids.of(others)
         if gone is self:
             return Ids.of(())
@@ -103,7 +103,7 @@ class Ids(Sequence[str]):
         return Ids(pa.concat_arrays(_alike(self.array, more.array))) if more else self
 
     def name_among(self, which: str) -> str:
-        """What names those, where these are all of some kinds; else an empty text."""
+        """Returns what names those, where these are all of some kinds; else an empty text."""
         return digest(self.all_of, which) if self.all_of else ""
 
 
@@ -122,7 +122,7 @@ def _of_bytes(raw: bytes | bytearray) -> pa.Array:
 
 
 def digest_bytes(ids: pa.Array) -> bytes | None:
-    """What the hex digits of some texts say, 16 bytes each; None where one is no digest."""
+    """Returns what the hex digits of some texts say, 16 bytes each; None where one is no digest."""
     if not len(ids):
         return b""
     _, offsets, text = ids.buffers()
@@ -193,7 +193,7 @@ def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def repeats(ids: pa.Array) -> int:
-    """How many of the ids stand there before."""
+    """Returns how many of the ids stand there before."""
     count = 0
     for at in range(0, len(ids), HASHED):
         some = ids.slice(at, HASHED)

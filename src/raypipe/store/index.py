@@ -1,4 +1,4 @@
-"""What can be searched: the tables of a store, or a request's own pages in memory. Both answer alike.
+"""Searchable snapshots: the tables of a store, or a request's own pages in memory. Both answer alike.
 
 Knows the columns of the corpus tables (arrow.py) and the store. Exact: a score is the inner product in double
 precision of the float32 vectors, and ties go by source and span, so an answer depends neither on the order of

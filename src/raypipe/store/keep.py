@@ -1,5 +1,5 @@
-"""What stays in a store and what goes: tags that protect a version, tables and rows that are taken out,
-fragments written as fewer ones, and what processes that were killed left.
+"""Removal from a store: tags that protect a version, tables and rows that are taken out, fragments written as
+fewer ones, and what processes that were killed left.
 
 Knows Lance's tags, deletions, compaction and cleanup. Does not know why something may go: `runs.prune` does.
 Leftovers are parts that no plan names, files that no version of a table names, and files that were being
@@ -192,7 +192,7 @@ def write_group(store: Store, table: str, version: int, group: str) -> str:
 
 
 def replace_groups(store: Store, table: str, version: int, written: Iterable[str]) -> None:
-    """One commit that puts groups in the place of what they were written from."""
+    """Commits groups in the place of the fragments they were written from."""
     Compaction.commit(store.dataset(table, version), list(map(RewriteResult.from_json, written)), OPTIONS)
 
 

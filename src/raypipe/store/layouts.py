@@ -30,7 +30,8 @@ def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[s
 
 
 def folder_roots(store: Store) -> dict[str, str]:
-    """Where each folder lies, or lay when it was read: how the ids of its documents begin -> its path."""
+    """Returns where each folder lies, or lay when it was read: how the ids of its documents begin -> its
+    path."""
     notes = {n: json.loads(store.files.read(f"{FOLDERS}/{n}") or b"{}") for n in store.files.names(FOLDERS)}
     return {name[:8]: note["root"] for name, note in notes.items() if "root" in note}
 

@@ -68,7 +68,7 @@ class _Beating:
         return json.dumps(asdict(sign)).encode()
 
     def _stands(self) -> bool:
-        """Whether the sign is still there, and this one's."""
+        """Returns whether the sign is still there, and this one's."""
         raise NotImplementedError
 
     def _beat(self) -> None:
@@ -109,7 +109,7 @@ class Lease(_Beating):
         return self
 
     def held(self) -> bool:
-        """Whether a living process holds it."""
+        """Returns whether a living process holds it."""
         return any(sign is not None and _alive(sign) for sign in self._signs().values())
 
     def _take(self) -> bool:
@@ -213,7 +213,7 @@ def _readers(files: Files) -> list[tuple[str, _Sign | None]]:
 
 
 def _read(raw: bytes | None) -> _Sign | None:
-    """What a sign says; None for one that is gone or that no driver wrote."""
+    """Returns what a sign says; None for one that is gone or that no driver wrote."""
     try:
         return _Sign(**json.loads(raw or b"null"))
     except (ValueError, TypeError):

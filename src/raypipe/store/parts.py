@@ -64,7 +64,7 @@ class Run:
         return tuple(self.ids[rows.first : rows.first + rows.count])
 
     def rows(self, part: str) -> PlanRows:
-        """Where the plan has the ids of a part. Raises KeyError for none of the run's."""
+        """Returns where the plan has the ids of a part. Raises KeyError for none of the run's."""
         first = int(part) * self.per_part if part.isdigit() else -1
         if not 0 <= first < len(self.ids):
             raise KeyError(part)
@@ -191,7 +191,7 @@ def _plan(what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a completion record says."""
+    """Content of a completion record."""
 
     rows: int
     fragments: tuple[FragmentMetadata, ...]  # rows written and not yet in any version of the table

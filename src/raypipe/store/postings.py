@@ -201,7 +201,7 @@ def flat_lists(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndar
 
 
 class LancePostings:
-    """Where some words occur in a snapshot (`core.index.Postings`)."""
+    """Occurrences of some words in a snapshot (`core.index.Postings`)."""
 
     def __init__(
         self, tables: PostingsTables, words: int, found: np.ndarray,

@@ -148,7 +148,7 @@ def _of(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> s
 
 
 def _notes(store: Store, table: str) -> dict[str, list[str]]:
-    """What the sources and the rows were -> what the rows lacked, the last one last."""
+    """Returns what the sources and the rows were -> what the rows lacked, the last one last."""
     found: dict[str, list[str]] = json.loads(store.files.read(f"{COVERAGE}/{table}.json") or b"{}")
     return found
 
@@ -189,7 +189,7 @@ def by_source(lacking: Mapping[str, Ids]) -> dict[str, tuple[str, ...]]:
 
 
 def _with_chunks(passages: LanceDataset | None, sources: Ids) -> Ids:
-    """Those that have chunks: a source without any has no vectors."""
+    """Returns those that have chunks: a source without any has no vectors."""
     if passages is None or not sources:
         return Ids.of(())
     with reaching(passages.uri):

@@ -92,7 +92,7 @@ REPLIES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What holds for every table of one kind."""
+    """Properties of every table of a kind."""
 
     columns: pa.Schema  # that every such table has
     more: bool  # True: a table may have further columns, fixed when it is made
@@ -128,9 +128,9 @@ ON_DEMAND = ("layouts", "relevance", "annotations")
 """Made by the first ingest of a folder or of papers; of judged documents; of annotators' answers."""
 
 OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")
-"""How tables begin that have rows of sources, found by the column `source`."""
+"""Prefixes of tables that have rows of sources, found by the column `source`."""
 OF_MEMO = ("embeddings-", "scores-", "replies-")
-"""How tables begin that have cached values."""
+"""Prefixes of tables that have cached values."""
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")

@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 
 from raypipe.core import arrow
-from raypipe.store import adapters, layout
+from raypipe.store import layout
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import SCAN_ROWS, filters, rows
 from raypipe.store.keep import keep_only, rewrite_deleted, tables
 from raypipe.store.segments import read_segments, segment_names
-from raypipe.store.sources import merge_sizes
 
 PARTS = ("page", "snippet", "name")  # of a citation, that are sources
 TAKEN_OUT = "taken out by a forget"
@@ -44,25 +43,20 @@ class Gone:
     graded: tuple[str, ...] = ()  # questions that lose a judged document
     answers: tuple[str, ...] = ()  # keys
     adapters: tuple[str, ...] = ()  # names
-    segments: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Table of lengths or postings -> the segments with words of these; the next index makes them again."""
-    memo: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # table -> keys
+    keyed: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    """Memo table -> keys; table of lengths or postings -> segments, which the next index makes again."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """All that a fault's id may be."""
+        return (*self.sources, *self.questions, *self.documents, *self.urls)
 
     def cites(self, citation: Mapping[str, Any]) -> bool:
-        """Whether it names one of these."""
+        """Returns whether a citation names one of these."""
         return citation["url"] in self.urls or any(citation[part] in self.sources for part in PARTS)
 
-    def uncited(self, citations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The citations without those, and the parts of those, that go."""
-        gone = set(self.sources)
-        return [
-            {**c, **{part: None if c[part] in gone else c[part] for part in PARTS}}
-            for c in citations
-            if c["url"] not in self.urls
-        ]
-
     def answered_by(self, line: Mapping[str, Any]) -> bool:
-        """Whether a captured answer rests on one of these."""
+        """Returns whether a captured answer rests on one of these."""
         used = {*line["found"], *(q["source"] for q in line["quotes"]), *(s["id"] for s in line["sources"])}
         if line["id"] in self.questions or not used.isdisjoint(self.sources):
             return True
@@ -83,28 +77,30 @@ Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """How the rows of one kind of table are found."""
+    """The way to find the rows of a kind of table."""
 
     holds: str
     column: str  # that names what goes
     of: str  # the field of Gone with the values of that column
-    edited: str = ""  # the field of Gone with the ids of rows that lose a part; "": none
+    edited: str = ""  # the field of Gone with the ids of rows that lose a part; "": none do
     edit: Edit = lambda gone, row: row
 
     def ids(self, gone: Gone, table: str) -> list[Any]:
         """Values of its column in the rows that go."""
-        if self.of == "named":  # of faults
-            return sorted({*gone.sources, *gone.questions, *gone.documents, *gone.urls})
-        found = getattr(gone, self.of)
-        return list(found.get(table, ()) if isinstance(found, Mapping) else found)
+        return list(gone.keyed.get(table, ()) if self.of == "keyed" else getattr(gone, self.of))
 
     def edited_ids(self, gone: Gone) -> list[str]:
         """The same of the rows that lose a part."""
-        return list(getattr(gone, self.edited)) if self.edited else []
+        return list(getattr(gone, self.edited, ()))
 
 
 def _uncite(gone: Gone, row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "citations": row["citations"] and gone.uncited(row["citations"])}
+    left = [
+        {**c, **{part: None if c[part] in gone.sources else c[part] for part in PARTS}}
+        for c in row["citations"] or ()
+        if c["url"] not in gone.urls
+    ]
+    return {**row, "citations": None if row["citations"] is None else left}
 
 
 def _ungrade(gone: Gone, row: dict[str, Any]) -> dict[str, Any]:
@@ -124,11 +120,11 @@ TABLES: Mapping[str, TextTable] = {
     "texts": TextTable("pages as they were parsed", "source", "sources"),
     "passages": TextTable("places of passages", "source", "sources"),
     "vectors": TextTable("vectors of chunks, and their codes", "source", "sources"),
-    "postings": TextTable("words of passages", "segment", "segments"),
-    "lengths": TextTable("words of passages, counted", "segment", "segments"),
-    "embeddings": TextTable("vectors of texts", "key", "memo"),
-    "scores": TextTable("scores of passages", "key", "memo"),
-    "replies": TextTable("what models said of passages", "key", "memo"),
+    "postings": TextTable("words of passages", "segment", "keyed"),
+    "lengths": TextTable("words of passages, counted", "segment", "keyed"),
+    "embeddings": TextTable("vectors of texts", "key", "keyed"),
+    "scores": TextTable("scores of passages", "key", "keyed"),
+    "replies": TextTable("what models said of passages", "key", "keyed"),
 }
 """By kind of table (`tables.KINDS`)."""
 
@@ -139,7 +135,7 @@ def place_of(table: str) -> TextTable:
 
 
 def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
-    """Whether a file of an open table has a row with one of the values, deleted or not."""
+    """Returns whether a file of an open table has a row with one of the values, deleted or not."""
     if not values:
         return False
     wanted = pa.array(list(values), dataset.schema.field(column).type)
@@ -159,16 +155,12 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
 
 
 def in_tables(store: Store, gone: Gone) -> Iterator[FoundText]:
-    """What the tables hold of it now."""
+    """Yields what the tables hold of it now."""
     for table in tables(store):
-        place, dataset = place_of(table), store.dataset(table)
+        place = place_of(table)
         going = (place.ids(gone, table), "go"), (place.edited_ids(gone), "lose what names it")
         for values, does in going:
-            count = 0
-            for where in filters(place.column, values):
-                with reaching(dataset.uri):
-                    count += dataset.count_rows(where)
-            if count:
+            if count := sum(store.count(table, where) for where in filters(place.column, values)):
                 yield FoundText(table, count, f"rows {does} ({place.holds})")
     if said := store.count("faults", f"detail != '{TAKEN_OUT}'"):
         yield FoundText("faults", said, "lose their detail, which may repeat a text")
@@ -200,141 +192,115 @@ def _edit(store: Store, table: str, place: TextTable, gone: Gone) -> None:
             dataset.merge_insert(place.column).when_matched_update_all().execute(written)
 
 
-InFiles: TypeAlias = Callable[[Store, Gone, bool], Iterator[FoundText]]
-"""Finds what small files hold of it, and takes it out where the last argument is true."""
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A small file without what goes."""
+
+    place: str
+    rows: int  # entries that go; 0: nothing changes
+    does: str
+    content: bytes | pa.Buffer | None  # of the file from then on; empty: it goes; None: a folder that goes
 
 
-def _lines(store: Store, folder: str, name: str) -> list[dict[str, Any]]:
-    return list(read_segments(store.files, folder, [name]))
+InFiles: TypeAlias = Callable[[Store, Gone], Iterator[FileChange]]
 
 
-def _write_lines(store: Store, folder: str, name: str, lines: list[dict[str, Any]]) -> None:
-    if not lines:
-        store.files.remove(f"{folder}/{name}")
-        return
+def _segments(store: Store, folder: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for name in segment_names(store.files, folder):
+        yield f"{folder}/{name}", list(read_segments(store.files, folder, [name]))
+
+
+def _text(lines: Iterable[Mapping[str, Any]]) -> bytes:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    store.files.write(f"{folder}/{name}", text.encode("utf-8", "replace"))
+    return text.encode("utf-8", "replace")
 
 
-def _captured(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-    for name in segment_names(store.files, layout.CAPTURED):
-        lines = _lines(store, layout.CAPTURED, name)
+def _captured(store: Store, gone: Gone) -> Iterator[FileChange]:
+    for place, lines in _segments(store, layout.CAPTURED):
         left = [line for line in lines if not gone.answered_by(line)]
-        if len(left) < len(lines):
-            yield FoundText(f"{layout.CAPTURED}/{name}", len(lines) - len(left), "lines go")
-            if write:
-                _write_lines(store, layout.CAPTURED, name, left)
+        yield FileChange(place, len(lines) - len(left), "lines go", _text(left))
 
 
-def _feedback(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-    """Of answers that go: all of it. Of others: what users wrote, which may be pasted from any page."""
-    answers = set[str]()
-    for name in segment_names(store.files, layout.CAPTURED):
-        lines = _lines(store, layout.CAPTURED, name)
-        answers |= {line["answer_id"] for line in lines if gone.answered_by(line)}
-    for name in segment_names(store.files, layout.FEEDBACK):
-        lines = _lines(store, layout.FEEDBACK, name)
+def _feedback(store: Store, gone: Gone) -> Iterator[FileChange]:
+    """Takes out feedback on answers that go, and of others the texts, which may be pasted from any page."""
+    captured = (line for _, lines in _segments(store, layout.CAPTURED) for line in lines)
+    answers = {line["answer_id"] for line in captured if gone.answered_by(line)}
+    does = "lines go or lose what a user wrote; verdicts on other answers stay"
+    for place, lines in _segments(store, layout.FEEDBACK):
         left = [
             {**x, "text": None}
             for x in lines
             if x["answer_id"] not in answers and (x["verdict"] is not None or x["text"] is None)
         ]
-        if left != lines:
-            does = "lines go or lose what a user wrote; verdicts on other answers stay"
-            yield FoundText(f"{layout.FEEDBACK}/{name}", len(lines), does)
-            if write:
-                _write_lines(store, layout.FEEDBACK, name, left)
+        yield FileChange(place, len(lines) if left != lines else 0, does, _text(left))
 
 
-def _of_json(
-    folder: str, does: str, edit: Callable[[Gone, dict[str, Any]], tuple[int, dict[str, Any]]]
-) -> InFiles:
-    """Edits the JSON objects of a folder; `edit` says how many entries an object loses."""
+def _json(folder: str, does: str, edit: Edit) -> InFiles:
+    """Edits the JSON objects of a folder."""
 
-    def in_files(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
+    def in_files(store: Store, gone: Gone) -> Iterator[FileChange]:
         for place in store.files.walk(folder):
-            count, tree = edit(gone, json.loads(store.files.read(place) or b"{}"))
-            if count:
-                yield FoundText(place, count, does)
-                if write:
-                    store.files.write(place, json.dumps(tree).encode())
+            tree = json.loads(store.files.read(place) or b"{}")
+            after = edit(gone, tree)
+            yield FileChange(place, int(after != tree), does, json.dumps(after).encode())
 
     return in_files
 
 
-def _read(gone: Gone, tree: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _read(gone: Gone, tree: dict[str, Any]) -> dict[str, Any]:
     """The note of a read without ids of questions."""
-    ids = set(gone.questions)
-    left = [q for q in tree.get("questions", ()) if q not in ids]
-    replaced = [{**r, "ids": [i for i in r["ids"] if i not in ids]} for r in tree.get("replaced", ())]
-    count = len(tree.get("questions", ())) - len(left)
-    return count, {**tree, "questions": left, "replaced": replaced}
+    left = [q for q in tree["questions"] if q not in gone.questions]
+    replaced = [{**r, "ids": [i for i in r["ids"] if i not in gone.questions]} for r in tree["replaced"]]
+    return {**tree, "questions": left, "replaced": replaced}
 
 
-def _folder(gone: Gone, tree: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _folder(gone: Gone, tree: dict[str, Any]) -> dict[str, Any]:
     """The state of a folder without documents."""
-    files = tree.get("files", {})
     left = {
-        n: f
-        for n, f in files.items()
-        if f["document"] not in gone.documents and f["source"] not in gone.sources
+        name: file
+        for name, file in tree["files"].items()
+        if file["document"] not in gone.documents and file["source"] not in gone.sources
     }
-    return len(files) - len(left), {**tree, "files": left}
+    return {**tree, "files": left}
 
 
-def _recall(gone: Gone, tree: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def _recall(gone: Gone, tree: dict[str, Any]) -> dict[str, Any]:
     """The recall of an index without the id of a question."""
-    worst = tree.get("worst_question") in gone.questions
-    return int(worst), {**tree, "worst_question": ""} if worst else tree
+    return {**tree, "worst_question": ""} if tree.get("worst_question") in gone.questions else tree
 
 
-def _answer_keys(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
+def _answer_keys(store: Store, gone: Gone) -> Iterator[FileChange]:
     ids = pa.array(gone.questions, pa.string())
     for place in store.files.walk(layout.ANSWER_KEYS):
         table = arrow.rows_of(store.files.read(place) or b"")
         left = table.filter(pc.invert(pc.is_in(table["question"], value_set=ids)))
-        if left.num_rows < table.num_rows:
-            yield FoundText(place, table.num_rows - left.num_rows, "keys of answers go")
-            if write:
-                store.files.write(place, arrow.file_of(left))
+        yield FileChange(place, table.num_rows - left.num_rows, "keys of answers go", arrow.file_of(left))
 
 
-def _adapters(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-    """Weights cannot be taken apart: an adapter goes whole."""
-    for name in gone.adapters:
-        if store.files.walk(f"{layout.ADAPTERS}/{name}"):
-            yield FoundText(f"{layout.ADAPTERS}/{name}", 0, "was trained on labels that show it, and goes")
-            if write:
-                adapters.remove_adapter(store.files, name)
+def _adapters(store: Store, gone: Gone) -> Iterator[FileChange]:
+    """Removes adapters whole: weights cannot be taken apart."""
+    for folder in (f"{layout.ADAPTERS}/{name}" for name in gone.adapters):
+        does = "files go: it was trained on labels that show it"
+        yield FileChange(folder, len(store.files.walk(folder)), does, None)
 
 
 def _whole(folder: str, does: str) -> InFiles:
     """Removes a folder that no command needs while none works."""
 
-    def in_files(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-        if names := store.files.walk(folder):
-            yield FoundText(folder, len(names), does)
-            if write:
-                store.files.remove_folder(folder)
+    def in_files(store: Store, gone: Gone) -> Iterator[FileChange]:
+        yield FileChange(folder, len(store.files.walk(folder)), does, None)
 
     return in_files
-
-
-def _sizes(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-    if write:
-        merge_sizes(store)
-    yield from ()
 
 
 LEFT = "what killed commands left goes"
 FILES: Mapping[str, InFiles] = {
     layout.FEEDBACK: _feedback,  # before CAPTURED: by these lines it is found
     layout.CAPTURED: _captured,
-    layout.INGESTED: _of_json(layout.INGESTED, "ids of questions go", _read),
-    layout.FOLDERS: _of_json(layout.FOLDERS, "files of documents go", _folder),
-    layout.ANN: _of_json(layout.ANN, "the id of a question goes", _recall),
+    layout.INGESTED: _json(layout.INGESTED, "ids of questions go", _read),
+    layout.FOLDERS: _json(layout.FOLDERS, "files of documents go", _folder),
+    layout.ANN: _json(layout.ANN, "the id of a question goes", _recall),
     layout.ANSWER_KEYS: _answer_keys,
-    layout.SIZES: _sizes,
     layout.ADAPTERS: _adapters,
     layout.TRAININGS: _whole(layout.TRAININGS, "checkpoints go: labels that show it may be in them"),
     layout.PARTS: _whole(layout.PARTS, LEFT),
@@ -352,6 +318,7 @@ WITHOUT_TEXT: Mapping[str, str] = {
     layout.PROBES: "replies to fixed texts",
     layout.COVERAGE: "ids of sources",
     layout.CORPUS_SUMS: "sums of ids of sources",
+    layout.SIZES: "ids of sources, and numbers",
     layout.CHANGING: "numbers of versions",
     layout.MEMO: "cached values that a forget puts into their tables first",
     layout.MEMO_LOSSES: "digests",
@@ -365,6 +332,18 @@ WITHOUT_TEXT: Mapping[str, str] = {
 
 
 def in_small_files(store: Store, gone: Gone, write: bool) -> list[FoundText]:
-    """What the files next to the tables hold of it; with `write` it is taken out, and the same again finds
-    nothing."""
-    return [found for in_files in FILES.values() for found in in_files(store, gone, write)]
+    """Returns what the files next to the tables hold of it; with `write` it is taken out, and the same again
+    finds nothing."""
+    found = []
+    for in_files in FILES.values():
+        for change in (c for c in in_files(store, gone) if c.rows):
+            found.append(FoundText(change.place, change.rows, change.does))
+            if not write:
+                continue
+            if change.content is None:
+                store.files.remove_folder(change.place)
+            elif len(change.content):
+                store.files.write(change.place, change.content)
+            else:
+                store.files.remove(change.place)
+    return found

@@ -48,7 +48,7 @@ def blocks(dataset: LanceDataset) -> Iterator[np.ndarray]:
 
 
 def folder() -> Path:
-    """Where this user's copies lie on this machine."""
+    """Returns where this user's copies lie on this machine."""
     return Path(tempfile.gettempdir()) / f"raypipe-vectors-{os.getuid()}"
 
 

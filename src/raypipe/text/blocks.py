@@ -53,7 +53,7 @@ no record: a page has thousands."""
 
 
 _Inside: TypeAlias = tuple[BlockKind, bool, bool]
-"""What holds for the texts of an element: their kind, whether it is inside a menu, whether it is a link."""
+"""State of the texts of an element: their kind, whether it is inside a menu, whether it is a link."""
 
 
 def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
@@ -188,7 +188,7 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"
 """Put around hidden text while a page is read. Unicode keeps both out of interchanged text, for such use."""
 
 _MARK = re.compile(f"([{OPEN}{CLOSE}])")
-_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+(\*/)?")  # without its end it is none
+_COMMENT = re.compile(r"(?s)/\*.*?(?:(\*/)|\Z)")  # without its end it is none
 _NUMBER = re.compile(r"\A\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([a-z%]*)")
 _COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
 # 200: a colour in brackets has three or four numbers
@@ -242,7 +242,7 @@ def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
 
 @lru_cache(maxsize=4096)  # a page repeats a few styles hundreds of times
 def _read(style: str) -> tuple[bool, str, str]:
-    """Of a style attribute: whether it hides by itself, its text colour, its background ("" if not set)."""
+    """Reads a style attribute: whether it hides, its text colour, its background ("" if not set)."""
     rules: dict[str, str] = {}
     for rule in _COMMENT.sub(lambda m: "" if m[1] else m[0], style).lower().split(";"):
         name, _, value = rule.partition(":")

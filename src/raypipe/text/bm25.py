@@ -39,8 +39,8 @@ class Bm25Corpus:
         self.mean_length = float(self.lengths.mean()) if self.size else 0.0
 
     def occurrences(self, terms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where sorted distinct words (terms,) uint64 occur: term number, passage number and count, each
-        (pairs,) int64, by term and passage."""
+        """Returns where sorted distinct words (terms,) uint64 occur: term number, passage number and count,
+        each (pairs,) int64, by term and passage."""
         near = np.zeros(SLOTS, bool)  # by the first bits of a hash: most words are none of the terms
         near[_slots(terms)] = True
         at = np.flatnonzero(near.take(_slots(self.hashes)))

@@ -65,7 +65,8 @@ def _sides(asked: AskedQuestion) -> Iterator[tuple[tuple[str, bool], tuple[str, 
 
 
 def _longest(side: str, sentence: str, ends: bool) -> Span | None:
-    """Where the longest run of words at the end (or begin) of `side` stands in a sentence, as whole words."""
+    """Returns where the longest run of words at the end (or begin) of `side` stands in a sentence, as whole
+    words."""
     words = list(_WORD.finditer(side))
     found = None
     for count in range(1, len(words) + 1):
@@ -94,7 +95,8 @@ def _named(sentence: str, span: Span) -> str:
 
 
 def _left_wins(asked: AskedQuestion, sentence: str, sides: Sides) -> bool | None:
-    """Whether the side that the question names first is the one asked for; None: the sentence does not say.
+    """Returns whether the side that the question names first is the one asked for; None: the sentence does
+    not say.
 
     "A is longer than B" says which side is more; "A in 1912, B in 2002" gives a value for each."""
     first, second = sorted(sides)
@@ -110,7 +112,7 @@ def _left_wins(asked: AskedQuestion, sentence: str, sides: Sides) -> bool | None
 
 
 def _compared(asked: AskedQuestion, between: str) -> bool | None:
-    """Whether the side named first in a sentence is the one asked for, by a word that compares."""
+    """Returns whether the side named first in a sentence is the one asked for, by a word that compares."""
     words = between.lower()
     says = re.search(r"\bthan\b|\bbefore\b|\bafter\b|\bthe \w*er \w+|\bfirst\b", words)
     if says is None or re.search(r"[.;!?]", words):
@@ -123,7 +125,8 @@ def _compared(asked: AskedQuestion, between: str) -> bool | None:
 
 
 def _agrees(asked: AskedQuestion, direction: Direction, word: str) -> bool | None:
-    """Whether a word asks for the same end as the question, or the other; None: for another measure."""
+    """Returns whether a word asks for the same end as the question, or the other; None: for another
+    measure."""
     if (asked.word in EXACT or word in EXACT) and asked.word != word:
         return None
     if direction == asked.direction:

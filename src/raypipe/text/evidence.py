@@ -178,7 +178,7 @@ def ranking_features(
 
 
 def scores(features: np.ndarray, weights: Mapping[str, float]) -> np.ndarray:
-    """How well each sentence answers: (sentences,) float64, from `ranking_features`."""
+    """Returns how well each sentence answers: (sentences,) float64, from `ranking_features`."""
     result: np.ndarray = features @ np.array([weights.get(name, 0.0) for name in RANKING])
     return result
 

@@ -1,4 +1,4 @@
-"""Where fitted numbers come from, and which questions the fit has seen. Pure; knows no fit."""
+"""Origin of fitted numbers, and the questions that the fit has seen. Pure; knows no fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIGITS = 8  # of a question's digest: 2,706 questions meet one of 1,353 others 
 
 @dataclass(frozen=True, slots=True)
 class FittedOn:
-    """Where fitted numbers come from. Scores of questions that a fit has seen are marked."""
+    """Origin of fitted numbers. Scores of questions that a fit has seen are marked."""
 
     data: str  # name and digest of the data
     split: str  # which rows of it
@@ -24,7 +24,7 @@ class FittedOn:
     seen: str = ""  # digests of these questions' texts, parted by spaces; "": not kept
 
     def has_seen(self, text: str) -> bool:
-        """Whether a question with this text was among those of the fit.
+        """Returns whether a question with this text was among those of the fit.
 
         >>> on = FittedOn("demo", "half 0", "score", seen=seen_rows(["who wrote it?"]))
         >>> on.has_seen("who wrote it?"), on.has_seen("who sang it?")
@@ -54,5 +54,5 @@ def half_of(key: str) -> int:
 
 
 def part_of(key: str, parts: int, salt: str) -> int:
-    """One of 0..parts - 1 for a key; another salt deals them otherwise."""
+    """Returns one of 0..parts - 1 for a key; another salt deals them otherwise."""
     return int(digest(salt, key)[:8], 16) % parts

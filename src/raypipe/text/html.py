@@ -170,7 +170,7 @@ def _turbo_node(node: Any) -> str | Element | None:
 
 
 def _loses(doc: Any, html: str) -> bool:
-    """Whether the standard's tree may lack text that libxml2 keeps:
+    """Returns whether the standard's tree may lack text that libxml2 keeps:
 
     - next to frames;
     - after `<script src=x />`: libxml2 ends it there, the standard reads on to the next end tag;

@@ -90,7 +90,7 @@ def read(reply: str, kind: MadeKind, passages: Sequence[str]) -> MadeText:
 
 
 def doubles(question: str, others: Sequence[frozenset[str]]) -> bool:
-    """Whether another question (as `words` of it) has nearly the same words."""
+    """Returns whether another question (as `words` of it) has nearly the same words."""
     mine = words(question)
     return any(len(mine & other) >= ALIKE * len(mine | other) for other in others)
 
@@ -100,7 +100,8 @@ def words(question: str) -> frozenset[str]:
 
 
 def place(text: str, quote: str) -> Span | None:
-    """Where a quote stands in a text with folded white space; case, and forms of quotation marks, may differ.
+    """Returns where a quote stands in a text with folded white space; case, and forms of quotation marks, may
+    differ.
 
     >>> place("He said \u201cno\u201d.", 'said  "NO"')
     (3, 12)

@@ -34,7 +34,7 @@ class PageLimits:
 
 @dataclass(frozen=True, slots=True)
 class ParseJob:
-    """One page to parse; the other fields as in `html.to_text`."""
+    """A page to parse; the other fields as in `html.to_text`."""
 
     html: bytes  # UTF-8
     parser: Parser = "lxml"
@@ -81,7 +81,7 @@ class SandboxedParser:
         return dict(zip(jobs, map(_page, self._sandbox.run(requests, stop)), strict=True))
 
     def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
-        """One page's text, as a job gets it, or why there is none."""
+        """Returns one page's text, as a job gets it, or why there is none."""
         data = storable(html).encode()
         (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
         return (None, page.fault()) if isinstance(page, ParseRefused) else (page.text, None)

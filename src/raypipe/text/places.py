@@ -1,4 +1,4 @@
-"""Where a quote stands in a document of a folder: its url with the page, page, title, section. Pure."""
+"""Places of quotes in documents of a folder: its url with the page, page, title, section. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raypipe.core.records import Block, Layout, Mark, Span
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a citation says of a stretch of a document."""
+    """Place of a stretch of a document, as a citation has it."""
 
     url: str  # relative, with #page=N for a page
     title: str
@@ -19,7 +19,7 @@ class Place:
 
 
 def place(layout: Layout, span: Span) -> Place:
-    """Where a span of a document's parsed text stands.
+    """Returns where a span of a document's parsed text stands.
 
     >>> pages = (Mark(0, 90, "iv"), Mark(91, 200, "1"))
     >>> place(Layout("d", "s", "a/b.pdf", "B", pages, (Mark(91, 200, "Method"),)), (80, 95))

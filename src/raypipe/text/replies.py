@@ -119,7 +119,7 @@ def read_rewrite(text: str, question: str) -> ParsedReply:
 
 
 def behind(text: str, mark: str) -> str:
-    """What stands behind the last of these marks; all of the text for "".
+    """Returns what stands behind the last of these marks; all of the text for "".
 
     >>> behind("It says so. Answer: Yes", "Answer:").strip()
     'Yes'
@@ -243,10 +243,10 @@ def read_calls(text: str) -> ParsedReply:
 
 
 MOST_QUERY_CHARS = 300
-"""Of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a model
-that writes more has written no query."""
+"""Limit of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a
+model that writes more has written no query."""
 
-_BEFORE = r"^(?:[^\S\n]|[>*#-])*+"  # marks of a list or heading
+_BEFORE = r"^(?>(?:[^\S\n]|[>*#-])*)"  # marks of a list or heading
 _SEARCH = re.compile(rf"{_BEFORE}search\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _ENOUGH = re.compile(rf"{_BEFORE}enough\b", re.IGNORECASE | re.MULTILINE)
 _NUMBER = re.compile(r"\d+")

@@ -122,7 +122,7 @@ def clean(text: str) -> str:
 
 
 def _without_addresses(text: str) -> str:
-    """What is left where one goes may be another: `..comcom`."""
+    """Removes addresses, also those that appear where one was removed, as in `..comcom`."""
     if not any(address in text for address in _ADDRESSES):
         return text
     kept: list[str] = []

@@ -1,5 +1,5 @@
-"""What a question asks for: the kind of thing (a person, a date, a number), one or several, which of two, and
-of which time; and spans of that kind in a sentence.
+"""The kind of answer that a question asks for: the kind of thing (a person, a date, a number), one or
+several, which of two, and of which time; and spans of that kind in a sentence.
 
 Rules over English text, with no model and no list of names. They are cautious: a question of no known kind
 has no span, and a span that the question itself mentions is no answer. Where several things in a sentence
@@ -226,7 +226,7 @@ class AskedQuestion:
 
 
 def read(question: str) -> AskedQuestion:
-    """What a question asks for.
+    """Returns what a question asks for.
 
     >>> asked = read("Which is longer, the Ohio or the Elbe?")
     >>> asked.choice, asked.direction, asked.word

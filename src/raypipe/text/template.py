@@ -168,7 +168,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ByLabel(Generic[T]):
-    """One value for all questions, or one for each label of an earlier reply."""
+    """A value for all questions, or one for each label of an earlier reply."""
 
     default: T  # `else`: for labels that the table does not name
     by: str = ""  # name of the reply; "": the default is for all

@@ -23,8 +23,8 @@ _MARKS = (
 )  # fmt: skip
 _LONGEST = max(map(len, _MARKS))
 MOST_CHARS = 500_000
-"""Of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in their
-length: they take some tenths of a second at this bound."""
+"""Limit of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in
+their length: they take some tenths of a second at this bound."""
 _MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 
@@ -55,7 +55,7 @@ def split_thoughts(text: str) -> SplitReply:
 
 
 def answer_of(text: str) -> str:
-    """What a reply says behind its thoughts. Raises UnreadableReply where it says nothing there."""
+    """Returns what a reply says behind its thoughts. Raises UnreadableReply where it says nothing there."""
     if (length := len(text)) > MOST_CHARS:
         raise UnreadableReply(f"expected a reply of at most {MOST_CHARS:,} characters, found {length:,}")
     found = split_thoughts(text)
@@ -81,7 +81,7 @@ def thinking(thoughts: str, answer: str) -> str:
 
 
 def thought_tokens(text: str, tokens: int) -> int:
-    """How many of a reply's tokens are thoughts, by their share of its characters: about.
+    """Returns how many of a reply's tokens are thoughts, by their share of its characters: about.
 
     >>> thought_tokens("<think>so</think>yes, it is", 9), thought_tokens("yes", 1)
     (6, 0)
@@ -119,5 +119,5 @@ class DraftText:
         return shown
 
     def rest(self) -> str:
-        """What is left when the reply is whole: the begin of no mark."""
+        """Returns what is left when the reply is whole: the begin of no mark."""
         return "" if self.thinking else self.held

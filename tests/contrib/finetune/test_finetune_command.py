@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 
 import pytest
 import yaml
 from checkout import ROOT
+from rich.console import Console
 from tuned import examples
 
 from raypipe.contrib.finetune.label_files import Label, write_labels
+from raypipe.contrib.finetune.tables import print_finetune
 from raypipe.core.errors import ClusterTooSmall, ConfError, DataError, ModelMissing
 
 pytestmark = pytest.mark.slow  # transformers
@@ -213,13 +216,12 @@ def record_of(place, session):
     }  # fmt: skip
 
 
-def test_the_report_is_one_page_with_the_curves_that_loads_nothing(place, session):
-    from raypipe.contrib.finetune.pages import finetune_page
-
-    text = finetune_page(record_of(place, session))
-    assert "default-src &#39;none&#39;" in text and "http" not in text.replace("http-equiv", "")
-    assert 'points="50.0,15.0 710.0,206.2"' in text and "step 2 was kept" in text
-    assert "&lt;b&gt;" in text and "<b>" not in text
+def test_the_console_has_the_curve_with_the_held_out_loss(place, session):
+    shown = io.StringIO()
+    print_finetune(Console(file=shown, width=200), record_of(place, session) | {"folder": "f"}, "entry: 1\n")
+    rows = [line.split() for line in shown.getvalue().splitlines()]
+    assert ["1", "0", "4.0000", "1.000"] in rows and ["2", "0", "1.0000", "1.000", "1.5000"] in rows
+    assert "step 2 was kept" in shown.getvalue()
 
 
 def test_what_finetune_prints_fits_its_schema(place, session):

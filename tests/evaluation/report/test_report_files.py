@@ -15,7 +15,9 @@ from rich.console import Console
 from raypipe.core.records import Citation, Gold, Hit, Question, chunk_id, source_id
 from raypipe.evaluation.report.console import print_crag, print_ranking, print_report
 from raypipe.evaluation.report.plot import CLASSES, WIDTH, dots, segments
-from raypipe.evaluation.report.report import (
+from raypipe.evaluation.report.wording import told_apart
+from raypipe.metrics.crag import Prediction, mark, pair
+from raypipe.runs.report import (
     EvalReport,
     FaultCount,
     RunFolder,
@@ -23,8 +25,6 @@ from raypipe.evaluation.report.report import (
     to_json,
     write_report,
 )
-from raypipe.evaluation.report.wording import told_apart
-from raypipe.metrics.crag import Prediction, mark, pair
 
 SCRIPT = "<script>alert('x')</script>"
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")

@@ -12,13 +12,13 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.ann import built, measured
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import to_json
 from raypipe.evaluation.report.wording import ann_lines, ann_plan
 from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.recipe_tables import RecallTooLow, ann_states, searched
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote
+from raypipe.runs.report import to_json
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import StepLine
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.driver import TaskSizes
 from raypipe.runs.plan.money import spent
+from raypipe.runs.report import StepLine
 
 SMALL = TaskSizes(12, 1)
 

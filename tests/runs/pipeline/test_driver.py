@@ -12,11 +12,11 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
+from raypipe.core.progress import Progress
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest

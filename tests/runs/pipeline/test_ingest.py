@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from raypipe.api.cli.main import main
+from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Source, source_id
-from raypipe.evaluation.report.progress import Progress
 from raypipe.readers import Row
 from raypipe.runs.pipeline import ingest as ingesting
 from raypipe.runs.pipeline.ingest import ingest

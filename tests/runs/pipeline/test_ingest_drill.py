@@ -25,13 +25,13 @@ from raypipe.api.session import Session, from_environment
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
 from raypipe.runs.pipeline.tasks import WorkerConfig
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.store import Store
 
 settings = from_environment({"RAYPIPE_CONF": sys.argv[4]})
 store, cluster = Store.open(sys.argv[1]), Session(settings, cluster=sys.argv[3]).cluster_file()
 worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
-run = RayRun("local", worker, None, cluster, (), (), None)
+run = RayRun(settings, worker, None, cluster, (), (), None)
 how = TaskReading(worker, run.run, run.connect, 0, 1 << 20)
 print(ingest(store, [Path(sys.argv[2])], "crag", Progress(sys.stderr, silent=True), reading=how).read_by)
 run.close()

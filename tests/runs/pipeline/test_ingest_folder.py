@@ -28,10 +28,10 @@ from raypipe.api.questions import rank
 from raypipe.api.session import Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, WorkerBroken
+from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.driver import TaskSizes
 from raypipe.runs.pipeline.ingest_folder import ingest_folder

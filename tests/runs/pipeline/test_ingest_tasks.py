@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.runs.pipeline.driver import nowhere
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_tasks import TaskReading

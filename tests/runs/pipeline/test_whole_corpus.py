@@ -10,8 +10,8 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

@@ -444,6 +444,60 @@ def test_metadata_of_a_client_has_no_effect_and_appears_in_no_error(app, job):
         assert reply.status_code == 400 and "s3cr3t" not in reply.text
 
 
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": None, "tool_choice": "none", "parallel_tool_calls": True, "unheard_of": None},
+        {"tools": [TOOL], "tool_choice": "none", "functions": [], "function_call": "none"},
+        {
+            "response_format": {"type": "text"},
+            "modalities": ["text"],
+            "logprobs": False,
+            "n": 1,
+            "stream": None,
+        },
+        {
+            "reasoning_effort": "low",
+            "service_tier": "auto",
+            "logit_bias": {"9": 1},
+            "top_k": 5,
+            "raypipe": None,
+        },
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_fields_whose_value_changes_nothing_are_taken(app, job, fields):
+    chat = {"model": "raypipe", "messages": [{"role": "user", "content": job.text}], **fields}
+    reply = ask(app, chat, "/v1/chat/completions")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["message"]["content"] == job.answer
+
+
+def test_turns_before_the_question_may_hold_anything(app, job):
+    cached = {"type": "text", "text": job.text, "cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {}}]},
+        {"role": "user", "content": [PICTURE, {"type": "text", "text": "what is this?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "hm"},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a pump"}]},
+        {"role": "function", "name": "search", "content": "a pump"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        {"role": "user", "name": "ada", "content": [cached]},
+        {"role": "assistant", "content": "", "prefix": True},
+    ]
+    reply = ask(app, {"model": "raypipe", "messages": messages}, "/v1/chat/completions")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["message"]["content"] == job.answer
+    with_picture = [{"role": "user", "content": [PICTURE, cached]}]
+    reply = ask(app, {"model": "raypipe", "messages": with_picture}, "/v1/chat/completions")
+    assert reply.status_code == 400 and "messages[0].content[0].type" in reply.text
+
+
 def test_the_openai_client_sees_errors_as_its_own(with_key):
     client, messages = chat_client(with_key), [{"role": "user", "content": "x"}]
     with pytest.raises(openai.NotFoundError, match="Unknown model"):
@@ -451,7 +505,9 @@ def test_the_openai_client_sees_errors_as_its_own(with_key):
     with pytest.raises(openai.BadRequestError, match="Invalid request"):
         client.chat.completions.create(model="raypipe", messages=messages, n=2)
     with pytest.raises(openai.BadRequestError, match="allowed: model, messages, stream"):
-        client.chat.completions.create(model="raypipe", messages=messages, tools=[])
+        client.chat.completions.create(model="raypipe", messages=messages, extra_body={"tols": []})
+    with pytest.raises(openai.BadRequestError, match="a recipe calls no tools"):
+        client.chat.completions.create(model="raypipe", messages=messages, tools=[TOOL])
     with pytest.raises(openai.BadRequestError, match="expected a user message"):
         client.chat.completions.create(model="raypipe", messages=[{"role": "system", "content": "x"}])
     with pytest.raises(openai.AuthenticationError):

@@ -117,7 +117,6 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-_LINE = re.compile(r"\A((?:[^{: ]|:(?! )| (?!\{))*+)(?: \{((?:[^}]|\}(?!:|\Z))*+)\})?(?:: (.*))?")
 _WORDS = {"=": "default", "->": "dest", "const": "const"}
 
 
@@ -132,10 +131,11 @@ def argument(line: str) -> tuple[str, dict[str, Any]]:
     >>> argument("--out FILE {= a.csv -> file}: the table")
     ('--out', {'help': 'the table', 'default': 'a.csv', 'dest': 'file', 'metavar': 'FILE'})
     """
-    usage, kind, help = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
+    declared, _, help = line.partition(": ")
+    usage, _, kind = declared.partition(" {")
     name, _, metavar = usage.partition(" ")
-    found: dict[str, Any] = {"help": help}
-    words = iter((kind or "").split())
+    found: dict[str, Any] = {"help": help or None}
+    words = iter(kind.removesuffix("}").split())
     for word in words:
         if word == "required":
             found["required"] = True

@@ -84,22 +84,12 @@ def _view(args: Args) -> int:
     """raypipe view /data/runs/local /data/runs/tuned
     runs DIR*: folder or URI of a finished eval, or a folder of such (default: the runs under $RAYPIPE_HOME,
       and those that the store knows)
-    --out FILE: write the page of one run or two as one file, and end
-    --without PARTS {names = ""}: of the file: leave out prompts, or pages (texts of pages, and the prompts,
-      which hold them)
     --labels FILE: where people's marks are written (default: labels.jsonl in the run's folder)
     --port N {0..65535 = 8001}: 0: a free one (default: 8001)
     store json
     """
     from raypipe.api.view import left_out, serve_view
 
-    if args.out is None and args.without:
-        raise ConfError("--without: it leaves parts out of a file, found no --out. Name it: --out FILE")
-    if args.out is not None and args.labels is not None:
-        raise ConfError("--labels: a file of --out takes no marks. Leave out one of the two")
-    if args.out is not None:
-        written = called(raypipe.write_view, args)
-        return printed(args, written, lambda made: print(f"{made.file}: {made.bytes / 1e6:.1f} MB"))
     if args.json:
         found = called(raypipe.list_runs, args, dirs=args.runs)
         if found.unread:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -128,6 +129,9 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     if sys.flags.optimize > 1:
         print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
         return ConfError.exit_code
+    for stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other letters by their numbers
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     args = read(argv)
     args.began = began
     signal.signal(signal.SIGTERM, _stop)

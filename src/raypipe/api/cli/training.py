@@ -40,7 +40,7 @@ def _fit_fuse(args: Args) -> int:
 
 def _print_fit(found: FitResult) -> None:
     on_console("experiments.print_fit", found.to_json())
-    print(f"{found.file} (next to it {found.file.stem}.json and {found.file.stem}.html)")
+    print(f"{found.file} (next to it {found.file.stem}.json, the whole report)")
     print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
 
 

@@ -1,4 +1,4 @@
-"""Whether written calls are the gold's: to the letter, and by what both give over a graph."""
+"""Accuracy of written calls against the gold's: to the letter, and by what both give over a graph."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _sound(results: Sequence[CallResult]) -> bool:
 
 
 def _values(run: RunProgram) -> list[tuple[str, ...]]:
-    """What every call that no other uses gives: its values, or that there are none for the names that it is
-    about; in an order of their own, since calls have none."""
+    """Returns what every call that no other uses gives: its values, or that there are none for the names that
+    it is about; in an order of their own, since calls have none."""
     return sorted(
         tuple(plain(v).lower() for v in r.values) or ("", *sorted(link.key for link in r.links))
         for r in operands(run.results)

@@ -1,4 +1,5 @@
-"""How often a server's replies changed, and the refresh period that follows. Pure functions on observations.
+"""Rate at which a server's replies changed, and the refresh period that follows. Pure functions on
+observations.
 
 Source: the estimator of Cho and Garcia-Molina, "Estimating frequency of change" (2003): of n looks at a page,
 X of which found it changed, the rate per interval is -log((n - X + .5) / (n + .5)).

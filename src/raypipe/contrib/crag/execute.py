@@ -121,7 +121,7 @@ class _Running:
         raise AssertionError(line)
 
     def _star(self, star: p.Star) -> _Output:
-        """What `*` stands for. Raises GraphFault for a call that does not come before."""
+        """Returns what `*` stands for. Raises GraphFault for a call that does not come before."""
         if star.call and star.call not in self.calls:
             raise GraphFault("no_values", f"*{star.call}: there is no call {star.call} before this one")
         return self.calls[star.call] if star.call else self.last

@@ -48,7 +48,7 @@ class ProgramTables:
     tables: Tables
     linker: Linker
     requests: list[str] = field(default_factory=list, kw_only=True)
-    """Those sent to a server so far: path and body of each, in order."""
+    """Requests sent to a server so far: path and body of each, in order."""
 
     async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
         """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""

@@ -102,7 +102,7 @@ def open_server(
 
 
 def _linking(ref: GraphRef, embedder: Callable[[Model], Embed]) -> tuple[Strictness, Vectors | None]:
-    """How strictly an entry's names are linked, and what compares them by meaning, if anything."""
+    """Returns how strictly an entry's names are linked, and what compares them by meaning, if anything."""
     strict = Strictness({**LEVELS, **ref.levels}, least_near=ref.near)
     if ref.embedder is None:
         return strict, None

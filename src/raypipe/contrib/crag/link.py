@@ -145,7 +145,7 @@ class NamePool:
         return set((short_company(folded) if self.company else folded).split())
 
     def _best(self, query: str, score: Callable[[str], float | None]) -> tuple[str, float] | None:
-        """Of the aliases that share a word with the query the one with the highest score."""
+        """Finds the alias with the highest score among those that share a word with the query."""
         sharing = {alias for word in query.split() for alias in self.by_word.get(word, ())}
         rated = ((-rate, alias) for alias in sharing if (rate := score(alias)))
         found = min(rated, default=None)
@@ -175,7 +175,7 @@ def _jaccard(words: set[str], theirs: set[str], least: float) -> float | None:
 
 
 def _inside(query: str, alias: str, least: float) -> float | None:
-    """How much of the longer the shorter is, in words, where it stands in the other in a row."""
+    """Returns how much of the longer the shorter is, in words, where it stands in the other in a row."""
     size, length = len(query.split()), len(alias.split())
     if f" {query} " in f" {alias} ":
         return size / length

@@ -146,8 +146,8 @@ def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, 
 
 
 def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> str:
-    """Where a program that was run lost the answer. `abstained`: its rule drew no conclusion; `denies`: the
-    gold is that the premise is false, for which no rows are evidence."""
+    """Returns where a program that was run lost the answer. `abstained`: its rule drew no conclusion;
+    `denies`: the gold is that the premise is false, for which no rows are evidence."""
     for line in lines:
         if line["fault"] is not None:
             return UNREAD

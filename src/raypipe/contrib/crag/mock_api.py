@@ -105,7 +105,7 @@ def normal(text: str) -> str:
 
 
 Made: TypeAlias = Callable[[MockApi, Row], Any]
-"""What is shown of a row."""
+"""Fields of a row that are shown."""
 
 
 def _one(table: str, key: str, made: Made) -> Answer:

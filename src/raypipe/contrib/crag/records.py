@@ -1,4 +1,4 @@
-"""What a knowledge graph and public data give: results of requests, names found, and their contracts.
+"""Records of a knowledge graph and public data: results of requests, names found, and their contracts.
 
 Plain values. Tables, a server and the language of calls are in the other modules of this package; a step
 meets them through its kit alone (`protocols.Kit.data`).
@@ -26,7 +26,7 @@ Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """How the level `embedding` compares names."""
+    """Comparison of names by the level `embedding`."""
 
     model: str  # identity of the embedder
     vectors: Vectors
@@ -37,21 +37,21 @@ class PublicFacts(Protocol):
     """Public data, opened: sentences by year, or by the names of what they are about."""
 
     def of_year(self, year: int) -> tuple[str, ...]:
-        """What is known of a year, in the order of the source; () for a year that is not there."""
+        """Returns what is known of a year, in the order of the source; () for a year that is not there."""
         ...
 
     async def about(
         self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
     ) -> tuple[str, ...]:
-        """What is known of everything of this name, linked by the first level that finds one; () for a name
-        that is not there. `company`: names are companies', whose legal forms are no part of them. `near` is
-        for the level embedding."""
+        """Returns what is known of everything of this name, linked by the first level that finds one; () for
+        a name that is not there. `company`: names are companies', whose legal forms are no part of them.
+        `near` is for the level embedding."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a written name was taken for."""
+    """Entity that a written name was taken for."""
 
     written: str
     kind: str  # of name: movie, person, company, ...
@@ -71,7 +71,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one line of a program gave."""
+    """Result of a line of a program."""
 
     call: str  # its canonical text
     rows: tuple[Mapping[str, Any], ...] = ()  # in order, `contrib.crag.relation.MOST_ROWS` at most
@@ -88,7 +88,7 @@ class CallResult:
 
 
 MOST_REQUESTS: Final = 2_000
-"""That one program may send to a server: an actor's 300 films, and then some lines more."""
+"""Requests that a program may send to a server: an actor's 300 films, and then some lines more."""
 
 MOST_SEARCHES: Final = 23
 """Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten

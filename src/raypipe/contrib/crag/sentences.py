@@ -29,7 +29,8 @@ def sentences(
     count: int | None = None,
     mean: float | None = None,
 ) -> tuple[str, ...]:
-    """One sentence per row, at most ten, then the number of further rows; of a count or a mean one sentence.
+    """Returns one sentence per row, at most ten, then the number of further rows; of a count or a mean one
+    sentence.
 
     `key`: what each row tells; None: the whole of it."""
     about = f" of {relation.about}" if relation.about else ""

@@ -33,7 +33,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _in_64_bits(value: int) -> int:
-    """What the tables can look up."""
+    """Returns what the tables can look up."""
     if abs(value) >= 2**63:
         message = "Input should be a valid integer, unable to parse string as an integer"
         raise PydanticCustomError("int_parsing", message)

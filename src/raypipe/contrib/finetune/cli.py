@@ -48,7 +48,7 @@ def _labels(args: Args) -> int:
 
 
 def _print_made(done: LabelsResult) -> None:
-    from raypipe.contrib.finetune.pages import print_labels
+    from raypipe.contrib.finetune.tables import print_labels
 
     print_labels(console(), done.to_json())
     if done.labels:
@@ -63,7 +63,7 @@ def _finetune(args: Args) -> int:
     --labels DIR {required}: a folder that `raypipe labels` wrote
     --base MODEL {required}: the model that gets the adapter: of loader vllm
     --name NAME: what recipes call the adapter (default: the preset's name)
-    --out DIR: gets the report and models.yaml with the adapter's entry (default: neither)
+    --out DIR: gets training.json and models.yaml with the adapter's entry (default: neither)
     --workers N {1..}: that share each batch (default: one for each GPU of the cluster file, else one)
     --set FIELD=VALUE ... {-> preset_sets}: a field of the preset in place of its file's, such as steps=100;
       may be repeated
@@ -72,7 +72,7 @@ def _finetune(args: Args) -> int:
     models cluster store json
     """
     from raypipe.contrib.finetune.finetune import finetune, plan_finetune, show_rows
-    from raypipe.contrib.finetune.pages import print_plan
+    from raypipe.contrib.finetune.tables import print_plan
 
     if args.count:
         for text in called(show_rows, args, sets=args.preset_sets):
@@ -91,7 +91,7 @@ def _finetune(args: Args) -> int:
 def _print_trained(made: FinetuneResult) -> None:
     import yaml
 
-    from raypipe.contrib.finetune.pages import print_finetune
+    from raypipe.contrib.finetune.tables import print_finetune
 
     done = made.to_json()
     entry = yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)

@@ -1,4 +1,5 @@
-"""Whether an adapter acts where it will serve: one training prompt, asked of base and adapter in an engine.
+"""Check that an adapter acts where it will serve: one training prompt, asked of base and adapter in an
+engine.
 
 vLLM loads an adapter whose names or shapes fit nothing without a word, and answers as the base. So the engine
 itself is asked, and equal replies with equal log-probabilities mean an adapter that changes nothing.
@@ -31,7 +32,7 @@ class NoEffect(RaypipeError):
 
 @dataclass(frozen=True, slots=True)
 class EngineReplies:
-    """What an engine said to one training prompt."""
+    """Replies of an engine to one training prompt."""
 
     base: str
     adapter: str

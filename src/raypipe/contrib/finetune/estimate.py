@@ -1,4 +1,4 @@
-"""What a training takes, known before it starts: steps, tokens, memory of a worker, and time.
+"""Estimate of a training before it starts: steps, tokens, memory of a worker, and time.
 
 Memory is arithmetic over the files' headers. Time is what earlier trainings of the same base took for a
 token, else a bound from the machine's own speed, else not known.
@@ -42,7 +42,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """What a training takes."""
+    """Estimate of a training."""
 
     rows: int
     held_out: int

@@ -19,7 +19,6 @@ from raypipe.api.session import Place, Session
 from raypipe.contrib.finetune.estimate import TrainingEstimate
 from raypipe.contrib.finetune.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.contrib.finetune.model import Device, FourBit
-from raypipe.contrib.finetune.pages import finetune_page
 from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
@@ -34,14 +33,13 @@ if TYPE_CHECKING:
     from raypipe.contrib.finetune.loop import StepPoint, TrainingState
 
 RECORD = "training.json"  # the curves and the time of a training, next to its adapter
-PAGE = "report.html"
 MODELS = "models.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class FinetunePlanResult(Result):
-    """What a training would take; one row."""
+    """Plan of a training; one row."""
 
     SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
     preset: str  # its name
@@ -174,7 +172,6 @@ def _train(
         require_effect(state.effect, replies)
         record = _record(found, planned, state, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-        (made / PAGE).write_text(finetune_page(record), encoding="utf-8")
         adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
     adapters.remove_training(store.files, found.run)
 
@@ -190,8 +187,8 @@ def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> 
 def _asked(
     found: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
 ) -> EngineReplies | None:
-    """What an engine of the session's cluster says with and without the adapter; None: vLLM is not here, or
-    the cluster file has no engines."""
+    """Returns what an engine of the session's cluster says with and without the adapter; None: vLLM is not
+    here, or the cluster file has no engines."""
     from raypipe.contrib.finetune.engine_check import ask_both, engine_is_here
 
     file = session.cluster_file()
@@ -206,7 +203,8 @@ def _record(
     found: FinetuneInputs, planned: FinetunePlanResult, state: TrainingState, called: str, identity: str,
     took: tuple[float, float | None], replies: EngineReplies | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a training did: the file RECORD, and what the report shows. `took`: seconds, and those a token."""
+    """Returns what a training did: the file RECORD, and what the report shows. `took`: seconds, and those a
+    token."""
     look = state.best_look
     return {
         "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
@@ -232,7 +230,7 @@ def _registered(
     models = None if out is None else out / MODELS
     entry = entry_with(session.catalog(), found.model.name, called, place, models)
     if models is not None:
-        copies = {models.with_name(file): file for file in (PAGE, RECORD, adapters.RECIPE)}
+        copies = {models.with_name(file): file for file in (RECORD, adapters.RECIPE)}
         for copy in copies:
             copy.unlink(missing_ok=True)  # of another training
         write_entry(models, found.model.name, entry)
@@ -247,8 +245,8 @@ _MADE = "# Made by `raypipe finetune`."  # how a models file begins that may be 
 
 
 def adapter_place(store: Store, home: Path, folder: str) -> str:
-    """Where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a copy
-    under `home`, whose name says which training it is of."""
+    """Returns where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a
+    copy under `home`, whose name says which training it is of."""
     if store.files.local:
         return f"{store.uri}/{ADAPTERS}/{folder}"
     here = home / "adapters" / folder

@@ -1,4 +1,4 @@
-"""What a training starts from: preset, labels and base, read and checked before anything runs."""
+"""Inputs of a training: preset, labels and base, read and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -61,13 +61,14 @@ class FinetuneInputs:
 
     @property
     def job(self) -> TrainingJob:
-        """What each worker gets."""
+        """Returns what each worker gets."""
         return TrainingJob(
             self.model, self.preset, self.rows, self.held_out, self.device, THREADS, self.four_bit.on
         )
 
     def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
-        """What the training takes. `records`: texts of earlier trainings' records. Raises ClusterTooSmall."""
+        """Returns what the training takes. `records`: texts of earlier trainings' records. Raises
+        ClusterTooSmall."""
         earlier = estimates.seconds_of(records, self.model.weights, self.device)
         flops = gemm() if self.device == "cpu" and not earlier else None
         found = estimates.estimate(self.job, len(self.left_out), self.workers, earlier, flops)
@@ -79,7 +80,7 @@ class FinetuneInputs:
         return training_rows.shown(self.chats, row)
 
     def label_facts(self) -> dict[str, Any]:
-        """What an adapter's recipe says of its labels."""
+        """Returns what an adapter's recipe says of its labels."""
         return {
             "folder": str(self.labels.path), "digest": self.labels.digest, "recipe": self.labels.recipe,
             "data": self.labels.data, "rows": len(self.rows), "held_out": len(self.held_out),

@@ -1,11 +1,11 @@
-"""What is forgotten, taken out of folders of training labels: by ids of questions."""
+"""Removal of forgotten texts from folders of training labels: by ids of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from raypipe.contrib.finetune.label_files import ABOUT, PAGE, ROWS, Label, read_labels, write_labels
+from raypipe.contrib.finetune.label_files import ABOUT, ROWS, Label, read_labels, write_labels
 from raypipe.runs.forget.find import ForgetDecision
 
 
@@ -23,7 +23,6 @@ class LabelFolders:
     def take_out(self, folder: Path, decision: ForgetDecision) -> None:
         found = read_labels(folder)
         left = [x for x in found.labels if not _shows(x, decision)]
-        (folder / PAGE).unlink(missing_ok=True)
         if left:
             write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
             return
@@ -32,7 +31,8 @@ class LabelFolders:
 
 
 def _shows(label: Label, decision: ForgetDecision) -> bool:
-    """Whether a label was made from answers that rest on it, or from answers that are not there any more."""
+    """Returns whether a label was made from answers that rest on it, or from answers that are not there any
+    more."""
     if label.question_id in decision.gone.resting:
         return True
     known = any(label.question_id in ids for ids in decision.safe.values())

@@ -23,13 +23,13 @@ from raypipe.core.records import Gold, Question, Reply, digest
 from raypipe.metrics.textfile import TextLine, filled, replacing, write_json, write_json_lines
 
 FORMAT = 1  # of both files
-ROWS, ABOUT, PAGE = "labels.parquet", "labels.json", "labels.html"
+ROWS, ABOUT = "labels.parquet", "labels.json"
 
 LabelRule: TypeAlias = Literal["1", "2", "3.1", "3.2.1", "3.2.2", "imported"]
 """The rule of db3's label building (section 3.3 of its paper) that gave a label; imported: a file did."""
 
 Split: TypeAlias = Literal["train", "held-out"]
-"""What a row is for: weights are fitted to train rows, and training is stopped by the held-out ones."""
+"""Use of a row: weights are fitted to train rows, and training is stopped by the held-out ones."""
 
 SCHEMA = pa.schema(
     [
@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One training example: a chat, and what the model should say to it."""
+    """A training example: a chat, and what the model should say to it."""
 
     question_id: str
     messages: Chat  # as the recipe's generate step sends it: system and user
@@ -66,7 +66,7 @@ judgement broke, or it is a draft of calls that a person is to look at."""
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One question with what was said and judged of it."""
+    """A question with its reply and the judgements of it."""
 
     question: Question
     chat: Chat  # that the step sends; (): none, since its passages are not there
@@ -98,7 +98,7 @@ def labels_digest(labels: Sequence[Label]) -> str:
 
 
 def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
-    """How many labels each rule gave, and how many questions each domain and each split has."""
+    """Returns how many labels each rule gave, and how many questions each domain and each split has."""
     by = {
         "rule": Counter[str](x.rule for x in labels),
         "domain": Counter[str](x.domain or "" for x in labels),

@@ -43,7 +43,7 @@ from raypipe.steps.generate import Generate
 from raypipe.text.template import REPLY, ByLabel, Prompt, uses
 
 CONTEXT_TOKENS = 3
-"""Of a reply that is yes or no: as many as db3's domain prompt, which is one word, may have."""
+"""Tokens of a reply that is yes or no: as many as db3's domain prompt, which is one word, may have."""
 CHECK, CONTEXT = "db3/p_check_gt", "db3/p_context"  # names of the prompts
 
 
@@ -58,7 +58,7 @@ class Labelling:
 
     @property
     def judged(self) -> bool:
-        """Whether rules give the labels."""
+        """Returns whether rules give the labels."""
         return bool(self.judge)
 
     @property

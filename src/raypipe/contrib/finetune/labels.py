@@ -20,7 +20,6 @@ from raypipe.contrib.crag.language.program import Bad
 from raypipe.contrib.finetune import label_files, training_labels
 from raypipe.contrib.finetune.label_files import JudgedAnswer, Label
 from raypipe.contrib.finetune.labelling import CHECK, CONTEXT, Labelling, labelling
-from raypipe.contrib.finetune.pages import labels_page
 from raypipe.contrib.finetune.training_questions import TrainingQuestions, training_questions
 from raypipe.contrib.finetune.truth_steps import WORDS, Words
 from raypipe.core.errors import ConfError, DataError
@@ -28,7 +27,7 @@ from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
+from raypipe.metrics.textfile import TextLine, require_file, require_writable
 from raypipe.recipes.resolve import prompt_file
 from raypipe.text.fitted_on import row_digest
 
@@ -57,7 +56,7 @@ def make_labels(
     held_out: float = HELD_OUT, idk_share: float | None = None, review: str | Path | None = None,
     reviewed: str | Path | None = None, session: Session | None = None, **options: Any,
 ) -> LabelsResult:  # fmt: skip
-    """Makes training labels for one step of a recipe by db3's rules, and a page of what they teach.
+    """Makes training labels for one step of a recipe by db3's rules.
 
     The step, by the name of its reply (None: the last that answers in words), answers the questions of
     `data`, or all stored ones; of these only those that `where` chooses, each `LABEL=V1,V2`. The option
@@ -67,7 +66,7 @@ def make_labels(
     train rows that say "i don't know"; None: as it comes. `review` is a file that is written for a person to
     correct, `reviewed` one whose lines marked "use": true outrank the rules; labels of calls come from such a
     file alone. What is cached is used, so the same call again asks nothing. `out` is the folder of
-    labels.parquet, labels.json and labels.html; None: a new one under $RAYPIPE_HOME/runs.
+    labels.parquet and labels.json; None: a new one under $RAYPIPE_HOME/runs.
 
     Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
     """
@@ -85,8 +84,7 @@ def make_labels(
     if drafts is not None:
         label_files.write_review(drafts, judged, made.into)
     labels = training_labels.labels_from(judged, given, held_out, idk_share)
-    page, named = folder / label_files.PAGE, ""
-    page.unlink(missing_ok=True)  # of other labels
+    named = ""
     if labels or made.judged:
         training_labels.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
@@ -94,7 +92,6 @@ def make_labels(
         data_named = training_labels.data_digest(questions, asked.golds)
         named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
-    write_text(page, labels_page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 
@@ -106,8 +103,8 @@ def plan_labels(
     idk_share: float | None = None, review: str | Path | None = None, reviewed: str | Path | None = None,
     session: Session | None = None, **options: Any,
 ) -> PlanResult:  # fmt: skip
-    """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
-    refuse before it asks."""
+    """Returns what `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that
+    would refuse before it asks."""
     session, how = session or Session(), EvalOptions(**options)
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         made, asked, _, _ = _prepare(

@@ -1,14 +1,12 @@
-"""The training loop of one worker. The same code alone and in a group, and the same numbers.
+"""The training loop of one worker. The same code alone and in a group.
 
 The loss of a step is the sum of its answer tokens' losses over their number in the whole effective batch,
-which every worker knows from the plan; gradients are added by one sum over all workers. Dropout is drawn by
-(seed, epoch, row), so it does not depend on where a row is computed. So one worker equals a plain process bit
-for bit, a resumed run an undisturbed one, and two workers equal one but for the order of sums.
+which every worker knows from the plan; gradients are added by one sum over all workers. A stopped training
+continues from its last checkpoint: the same rows in the same order, other draws of dropout.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -35,7 +33,7 @@ class TrainingJob:
     rows: tuple[TrainingRow, ...]
     held_out: tuple[TrainingRow, ...]  # none: nothing is looked at, and the last step counts
     device: Device
-    threads: int  # of torch, on a CPU: other numbers of threads change the last bits
+    threads: int  # of torch, on a CPU
     in_four_bits: bool
 
     def batches(self) -> list[Batch]:
@@ -57,7 +55,7 @@ class WorkerGroup:
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """One step."""
+    """A step of training."""
 
     step: int  # from 1
     epoch: int  # from 0
@@ -69,7 +67,7 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True)
 class LookPoint:
-    """One look at the held-out rows."""
+    """A look at the held-out rows."""
 
     step: int  # after which it was
     loss: float  # mean over their answer tokens
@@ -77,7 +75,7 @@ class LookPoint:
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a training is, and all that the rest of it depends on."""
+    """State of a training: all that the rest of it depends on."""
 
     step: int = 0  # steps done
     adapter: dict[str, Any] = field(default_factory=dict)  # name -> float32 tensor
@@ -183,7 +181,6 @@ def _step(
     tokens = sum(job.rows[i].trained for i in batch.rows)
     total = torch.zeros((), dtype=torch.float64)
     for i in share(batch.rows, group.rank, group.world):
-        torch.manual_seed(row_seed(job.preset.seed, batch.epoch, i))
         with held.cast():
             loss = answer_loss(held.net, job.rows[i], job.device) / tokens
         (loss * held.scale).backward()
@@ -230,12 +227,6 @@ def answer_loss(net: Any, row: TrainingRow, device: str) -> Any:
     # Of the token before the answer, up to the last but one: logits of the prompt are never computed.
     logits = net(input_ids=ids, logits_to_keep=row.trained + 1).logits[0, :-1].float()
     return torch.nn.functional.cross_entropy(logits, ids[0, row.cut :], reduction="sum")
-
-
-def row_seed(seed: int, epoch: int, row: int) -> int:
-    """What torch is seeded with before a row, so that dropout does not depend on workers or restarts."""
-    raw = hashlib.sha256(f"{seed}/{epoch}/{row}".encode()).digest()
-    return int.from_bytes(raw[:7], "big")
 
 
 def _look(held: Trainable, job: TrainingJob, group: WorkerGroup, state: TrainingState) -> bool:

@@ -1,9 +1,8 @@
 """The base model with a fresh adapter on it, ready to be trained; and a trained adapter as files.
 
-Equal settings give equal weights: the seed is set before peft draws its first factors. Norm layers compute in
-float32 whatever the base's dtype is; a base of half precision runs under autocast. Equal training gives equal
-files: peft's own writer orders target modules as a set does and names a folder of one machine, so the
-configuration is written here, from the same values.
+Workers draw equal first factors: the seed is set before peft draws them. Norm layers compute in float32
+whatever the base's dtype is; a base of half precision runs under autocast. peft's own writer names a folder
+of one machine as the base, so the configuration is written here, from the same values.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from raypipe.models.weight_files import folder_headers
 Device = Literal["cpu", "cuda"]
 BF16_CAPABILITY = 8  # of a CUDA device: from there on it computes bfloat16 (NVIDIA's Ampere)
 FP16_SCALE = 1024.0
-"""Of losses that are computed in float16, so that small gradients do not become 0. Micikevicius et al. 2018,
-section 3.2, trained with constants from 8 to 32,768."""
+"""Scale of losses that are computed in float16, so that small gradients do not become 0. Micikevicius et al.
+2018, section 3.2, trained with constants from 8 to 32,768."""
 
 
 @dataclass(frozen=True, slots=True)
 class FourBit:
-    """Whether the base is loaded in four bits."""
+    """Decision on loading the base in four bits."""
 
     on: bool
     because: str
 
 
 def four_bit(asked: str, device: Device) -> FourBit:
-    """What a preset's `four_bit` means here. Raises ConfError for "true" where it cannot be."""
+    """Returns what a preset's `four_bit` means here. Raises ConfError for "true" where it cannot be."""
     package = importlib.util.find_spec("bitsandbytes") is not None
     if asked == "false":
         return FourBit(False, "the preset says so")
@@ -74,7 +73,7 @@ class Trainable:
 
     @property
     def scale(self) -> float:
-        """Of losses before their gradients; gradients are divided by it."""
+        """Factor of losses before their gradients; gradients are divided by it."""
         import torch
 
         return FP16_SCALE if self.compute is torch.float16 else 1.0
@@ -164,7 +163,7 @@ def _file_name(parameter: str) -> str:
 
 
 def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
-    """How many numbers an adapter has, and on how many layers it is."""
+    """Returns how many numbers an adapter has, and on how many layers it is."""
     shapes = [shape for layer, shape in linear_layers(folder) if layer in target_modules]
     return r * sum(map(sum, shapes)), len(shapes)
 

@@ -1,4 +1,4 @@
-"""What this folder adds to raypipe."""
+"""Names that this folder adds to raypipe."""
 
 from pathlib import Path
 

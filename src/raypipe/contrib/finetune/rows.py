@@ -28,7 +28,7 @@ from raypipe.models.generator import harmless, marks_of
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """One chat and what the model should have said."""
+    """A chat and the reply that the model should give."""
 
     id: str  # of its question, or another name for messages
     messages: Chat

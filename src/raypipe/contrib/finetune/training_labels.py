@@ -158,7 +158,7 @@ class MixLine:
 
 @dataclass(frozen=True, slots=True)
 class LabelPath:
-    """One path through the rules, or a reason for no label."""
+    """A path through the rules, or a reason for no label."""
 
     rule: str  # "": no label
     why: str  # the reason for no label; "": there is one
@@ -167,7 +167,7 @@ class LabelPath:
 
 @dataclass(frozen=True, slots=True)
 class LabelExample:
-    """One question on its path, for people."""
+    """A question on its path, for people."""
 
     rule: str
     id: str
@@ -269,7 +269,7 @@ def mix_of(labels: Sequence[Label]) -> tuple[MixLine, ...]:
 
 
 def paths_of(judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str]) -> tuple[LabelPath, ...]:
-    """How many questions took each path, rules first; those of no questions, too."""
+    """Returns how many questions took each path, rules first; those of no questions, too."""
     rules = Counter("imported" if a.question.id in reviewed else a.rule for a in judged)
     whys = Counter[Unlabelled](a.why for a in judged if a.why is not None and a.question.id not in reviewed)
     found = [LabelPath(r, "", rules.get(r, 0)) for r in PATHS if r != "imported" or reviewed]

@@ -57,7 +57,7 @@ class _Gloo(WorkerGroup):
 
 
 def _work(config: dict[str, Any]) -> None:
-    """One worker, from the last checkpoint on."""
+    """Runs one worker, from the last checkpoint on."""
     from ray import train as ray_train
 
     context = ray_train.get_context()

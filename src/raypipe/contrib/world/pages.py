@@ -123,7 +123,7 @@ class Pages:
         return self._page(rng, self._content(rng, posed, role), number, posed.now.day, role)
 
     def _shared(self, number: int) -> SearchResult:
-        """One of the list pages that several questions cite; it depends on its number alone."""
+        """Returns one of the list pages that several questions cite; it depends on its number alone."""
         rng = Random(f"raypipe synth/{self._seed}/shared/{number}")
         kind = pick(rng, self._kinds)
         content = self._list_of(rng, pick(rng, self._profiles.refs[kind]), frozenset())
@@ -153,7 +153,8 @@ class Pages:
         return _withheld(content, posed) if posed.withheld else content
 
     def _subjects(self, posed: Posed) -> Sequence[Ref]:
-        """What pages may be about: where the answer is withheld, nothing that is the answer itself."""
+        """Returns what pages may be about: where the answer is withheld, nothing that is the answer
+        itself."""
         about, answers = posed.asked.about, (posed.asked.answer, *posed.asked.alternatives)
         if not posed.withheld:
             return about

@@ -54,7 +54,8 @@ def styles() -> dict[str, Style]:
 
 
 def frame(style: Style, title: str, number: str, language: str, site: str, small: bool) -> tuple[str, str]:
-    """What stands before and after a page's content: the head with its unique number, navigation, footer."""
+    """Returns what stands before and after a page's content: the head with its unique number, navigation,
+    footer."""
     meta = f'<meta name="request-id" content="{number}">'
     if style.name == "broken":  # the others have html, head and body tags, and close them
         return (

@@ -51,7 +51,7 @@ class SynthSummary:
 
 
 def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
-    """One line: the fields of the benchmark, then those that only an invented world can know."""
+    """Returns one line: the fields of the benchmark, then those that only an invented world can know."""
     asked, stated = posed.asked, any(r.states for r in results)
     tree = {
         "interaction_id": posed.id,

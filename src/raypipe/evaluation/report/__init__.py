@@ -1,1 +1,1 @@
-"""What a run leaves for people and programs: files, one HTML page, a console table, progress on the way."""
+"""Reports of a run for people and programs: files, one HTML page, a console table, progress on the way."""

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from raypipe.evaluation.report.report import ReplacedRows, RunFolder
 from raypipe.evaluation.report.wording import (  # fmt: skip
     ann_lines,
     cost_rows,
@@ -26,6 +25,7 @@ from raypipe.evaluation.report.wording import (  # fmt: skip
 )
 from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.runs.report import ReplacedRows, RunFolder
 
 FEW = 10
 """Questions of a slice from which on it is printed: of fewer, half of them right, the 95 % interval of the
@@ -124,7 +124,7 @@ def _print_steps(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_losses(console: Console, found: Mapping[str, Any]) -> None:
-    """Where the misses of a run were lost (`metrics.losses.Losses`)."""
+    """Prints where the misses of a run were lost (`metrics.losses.Losses`)."""
     if not found["misses"]:
         return
     first = f"lost at ({found['misses']} of {found['right'] + found['misses']})"
@@ -157,7 +157,7 @@ def print_row_faults(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def spent(report: Mapping[str, Any]) -> str:
-    """Where the wall time went, the longest part first."""
+    """Returns where the wall time went, the longest part first."""
     parts = sorted(report["clock"].items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {took:.1f}" for name, took in parts if took >= 0.05)
     return f"wall time: {report['seconds']:.1f} s" + (f", of which {listed}" if listed else "")
@@ -223,7 +223,7 @@ def _normalized(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_measures(console: Console, report: Mapping[str, Any]) -> None:
-    """What the kind of the data measures, the measure first that leads the report."""
+    """Prints what the kind of the data measures, the measure first that leads the report."""
     if not report["measures"]:
         return
     listed = sorted(report["measures"], key=lambda m: m["measure"] != report["lead"])

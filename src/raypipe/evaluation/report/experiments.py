@@ -1,14 +1,12 @@
-"""Fits and sweeps: on a console and as HTML pages. Knows what the commands print as JSON. Text from data is
-printed as it is."""
+"""Fits and sweeps on a console. Knows what the commands print as JSON. Text from data is printed as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
-from raypipe.evaluation.report import web_page
 from raypipe.evaluation.report.console import say, show
 from raypipe.evaluation.report.wording import (
     calibration_line,
@@ -24,17 +22,14 @@ from raypipe.evaluation.report.wording import (
 DECIDE = ("answers are given by", "threshold", "score", "95 % interval", "answered", "right",
           "fitted is better by", "95 % interval", "p", "verdict")  # fmt: skip
 FUSE = ("weights", "", "score", "95 % interval", "fitted is better by", "95 % interval", "p", "verdict")
-FEATURES_SHOWN = 8  # by their effect; all of them are in --json
-
-
-def _parts(found: Mapping[str, Any]) -> tuple[str, Sequence[str], Callable[[Mapping[str, Any]], list[str]]]:
-    """Of a fit: the step, the heads of its table, and what makes a row of it."""
-    return ("decide", DECIDE, _decided) if "calibration" in found else (found["step"], FUSE, _weighed)
+RELIABILITY = ("P(right), mean of a bin", "answers", "share right", "95 % interval")
+FEATURES_SHOWN = 8  # by their effect; all of them are in the fit's .json
 
 
 def print_fit(console: Console, found: Mapping[str, Any]) -> None:
     """A fit of `decide` or `fuse`: the half that it has not seen first."""
-    step, heads, row = _parts(found)
+    decides = "calibration" in found
+    step = "decide" if decides else found["step"]
     say(console, f"{step} of {found['recipe']}, fitted on run {found['run']}", style="bold")
     left = found.get("not_scored", found.get("left_out"))
     rest = f"; left out: {left} that are not scored" if left else ""
@@ -44,9 +39,11 @@ def print_fit(console: Console, found: Mapping[str, Any]) -> None:
         f"fitted on {found['split']}: {found['fitted_questions']} questions; below: mean "
         f"{found['measure']} of the {found['unseen_questions']} that the fit has not seen{rest}",
     )
+    heads, row = (DECIDE, _decided) if decides else (FUSE, _weighed)
     show(console, heads, [row(way) for way in found["unseen"]])
-    if "calibration" in found:
+    if decides:
         say(console, *_calibrations(found))
+        show(console, RELIABILITY, [_reliability(b) for b in found["calibration"]["bins"]])
         best = ", ".join(f"{w['feature']} {w['effect']:+.2f}" for w in found["weights"][:FEATURES_SHOWN])
         say(console, f"log odds for a standard deviation: {best}")
     mean = f"{found['measure']} {signed(found['seen'][0]['score'])}"
@@ -75,31 +72,21 @@ def _ends(of: Mapping[str, Any]) -> str:
 
 
 def _calibrations(found: Mapping[str, Any]) -> list[str]:
-    """How well probabilities hold, in sentences: the fitted ones', then those that the replies state."""
+    """Returns how well probabilities hold, in sentences: the fitted ones', then those that the replies
+    state."""
     told = (("P(right)", found["calibration"]), ("stated confidence", found["stated"]))
     return [calibration_line(name, c) for name, c in told if c is not None]
 
 
-def fit_page(found: Mapping[str, Any]) -> str:
-    """A fit as one HTML file that loads nothing from the network."""
-    decides, (step, head, row) = "calibration" in found, _parts(found)
-    values = {
-        "r": found if decides else {**found, "stated": None},
-        "title": f"{step} of {found['recipe']}, fitted",
-        "head": head,
-        "unseen": [row(way) for way in found["unseen"]],
-        "seen": [row(way) for way in found["seen"]],
-        "calibration": _calibrations(found) if decides else [],
-        "features": found["weights"] if decides else [],
-    }
-    return web_page.page("fit.html", ("fit.css",), (), False, values)[0]
+def _reliability(b: Mapping[str, Any]) -> list[object]:
+    return [f"{b['mean']:.2f}", b["n"], f"{b['right']:.2f}", ends(b["interval"])]
 
 
 NAMED = 4  # steps that a line names
 
 
 def print_points(console: Console, plans: Sequence[Mapping[str, Any]]) -> None:
-    """What each point is expected to take; what points share counts at the first of them."""
+    """Prints what each point is expected to take; what points share counts at the first of them."""
     estimates = [p["estimate"] for p in plans]
     tokens = any(e["tokens"] is None or any(e["tokens"]) for e in estimates)
     priced = any(e["usd"] is not None for e in estimates)
@@ -145,7 +132,7 @@ def _calls(point: Mapping[str, Any]) -> str:
 
 
 def _conclusion(sweep: Mapping[str, Any]) -> str:
-    """What the best point is worth, in a sentence."""
+    """Returns what the best point is worth, in a sentence."""
     best = f"best: {sweep['winner']}"
     if not sweep["unseen"]:
         return f"{best}. No question is left that the sweep did not see: --sample N leaves some"

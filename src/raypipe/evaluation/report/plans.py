@@ -13,7 +13,7 @@ from raypipe.evaluation.report.wording import ann_plan, between, cost_line, cut,
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    """What an eval is likely to take, then what each step asks: expected calls, their bound, the reason."""
+    """Prints what an eval is likely to take, then each step's expected calls, their bound, and the reason."""
     steps = plan["steps"]
     say(console, "; ".join([_said(steps), _time(steps), _growth(plan)]))
     tokens = any(s["estimate"]["tokens"][1] != 0 for s in steps)
@@ -43,7 +43,7 @@ def _reason(why: str, half: str) -> str:
 
 
 def _sure(step: Mapping[str, Any]) -> bool:
-    """Whether the bound of a step is the number of calls that it will make."""
+    """Returns whether the bound of a step is the number of calls that it will make."""
     return bool(step["exact"] or step["max_calls"] == 0)
 
 
@@ -78,7 +78,7 @@ def _said(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _source(step: Mapping[str, Any]) -> str:
-    """What the expected calls rest on."""
+    """Returns what the expected calls rest on."""
     if _sure(step):
         return "exact"
     if step["estimate"]["calls"] is None:
@@ -100,7 +100,8 @@ def _time(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _growth(plan: Mapping[str, Any]) -> str:
-    """What the eval adds to the store. Parsed texts are not in the estimate: their sizes are not known."""
+    """Returns what the eval adds to the store. Parsed texts are not in the estimate: their sizes are not
+    known."""
     least, most = (_total([s["estimate"]["bytes"][i] for s in plan["steps"]]) for i in (0, 1))
     if most == 0 and not any(s["max_calls"] for s in plan["steps"]):
         return "the store does not grow"
@@ -115,7 +116,7 @@ def _growth(plan: Mapping[str, Any]) -> str:
 
 
 def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
-    """Where each pool of a plan runs, and the memory it takes there."""
+    """Prints where each pool of a plan runs, and the memory it takes there."""
     if all(s["max_calls"] == 0 for s in plan["steps"]):
         return  # no pool has work
     placement = plan["placement"]
@@ -128,7 +129,7 @@ def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
 
 
 def print_assumed(console: Console, plan: Mapping[str, Any]) -> None:
-    """What a corpus of some size would take."""
+    """Prints what a corpus of some size would take."""
     size, steps = plan["assumed"], plan["steps"]
     html, chars = f"{size['html_bytes']:,.0f} bytes of HTML", f"{size['text_chars']:,.0f} characters"
     each = f"{html}, {chars}, {size['chunks']:g} chunks each"
@@ -163,7 +164,7 @@ STATES = {
 
 
 def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
-    """One row of a run (`explain.Explanation`)."""
+    """Prints a row of a run (`explain.Explanation`)."""
     say(console, f"{story['question']}: {STATES[story['state']]}", style="bold", fold=True)
     say(console, *filter(None, [story["parts"].get("text")]))
     if story["outcome"]:
@@ -196,7 +197,7 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
 
 
 def _print_evidence(console: Console, story: Mapping[str, Any]) -> None:
-    """What an answer rests on: quotes, replies of steps, chats with language models."""
+    """Prints what an answer rests on: quotes, replies of steps, chats with language models."""
     for e in story["evidence"]:
         console.print(
             Text(f"evidence: {e['quote']}"), Text(f" {e['url'] or e['source']}", "dim"), soft_wrap=True
@@ -222,7 +223,7 @@ MESSAGE_SHOWN = 4000  # characters of a message on a terminal
 
 
 def print_changes(console: Console, found: Mapping[str, Any]) -> None:
-    """What a run changed (`runs.changes.Changes`)."""
+    """Prints what a run changed (`runs.changes.Changes`)."""
     counts = f"{found['common']} questions in both runs, {found['new']} new, {found['removed']} gone"
     say(console, f"against run {found['before']}: {counts}", style="bold", fold=True)
     other = sum(found["other_path"].values())
@@ -250,7 +251,7 @@ PATH_SHOWN = 120  # characters of what a step put out, there: a ranking has thou
 
 
 def _print_differences(console: Console, differences: Sequence[Mapping[str, Any]]) -> None:
-    """What differs in a recipe, stage by stage."""
+    """Prints what differs in a recipe, stage by stage."""
     say(console, *(f"  {line}" for d in differences for line in _difference(d)))
 
 

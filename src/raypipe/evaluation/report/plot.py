@@ -21,11 +21,12 @@ SIDE = 300  # of a square plot of two shares
 EDGE = 40  # around it, for its axes
 
 CLASSES = ("exact", "judged", "missing", "hallucination", "unscored")
-"""What can become of a question, in the order of the stacked bar."""
+"""Verdicts of a question, in the order of the stacked bar."""
 
 
 def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Where a value between `low` and `high` stands between `start` and `end`, to a tenth of a unit."""
+    """Returns where a value between `low` and `high` stands between `start` and `end`, to a tenth of a
+    unit."""
     return lambda value: round(start + (end - start) * (value - low) / (high - low), 1)
 
 
@@ -46,7 +47,7 @@ def segments(score: Mapping[str, Any]) -> list[tuple[str, int, float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One score with its interval."""
+    """A score with its interval."""
 
     label: str
     y: float

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raypipe.evaluation.report.progress import clock
+from raypipe.core.progress import clock
 
 MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
 
 
 def fit_lines(report: Mapping[str, Any]) -> list[str]:
-    """What scores rest on that a fit has seen, and what the other questions say."""
+    """Returns what scores rest on that a fit has seen, and what the other questions say."""
     lines = [
         f"seen: {f['seen']} of {f['of']} questions were among the {f['n']} that {f['step']} was fitted on "
         f"({f['split']}): their scores are too good"
@@ -30,7 +30,7 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def ann_lines(report: Mapping[str, Any]) -> list[str]:
-    """What each approximate search found of what the exact one finds."""
+    """Returns what each approximate search found of what the exact one finds."""
     return [
         f"approximate: {_recall(a)} ({a['index'].rpartition('_')[0]}, {a['probes']} probes, "
         f"refine {a['refine']})"
@@ -46,7 +46,7 @@ def _recall(found: Mapping[str, Any]) -> str:
 
 
 def ann_plan(state: Mapping[str, Any]) -> str:
-    """Whether an approximate index is there that a recipe searches, and what it finds."""
+    """Returns whether an approximate index is there that a recipe searches, and what it finds."""
     of = f"{state['stage']}: {state['kind']} over {state['rows']:,} vectors"
     if not state["index"]:
         return f"{of} is not built: raypipe ann builds it once they are there, the eval does not"
@@ -58,7 +58,7 @@ def ann_plan(state: Mapping[str, Any]) -> str:
 
 
 def calibration_line(name: str, c: Mapping[str, Any]) -> str:
-    """How well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
+    """Returns how well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
     return (
         f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
         f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
@@ -68,7 +68,7 @@ def calibration_line(name: str, c: Mapping[str, Any]) -> str:
 
 
 def origin_text(report: Mapping[str, Any]) -> str:
-    """How many answers each reply gave; "" where no step decides, and of older reports."""
+    """Returns how many answers each reply gave; "" where no step decides, and of older reports."""
     return ", ".join(f"{name} {answers}" for name, answers in report.get("answered_by", {}).items())
 
 
@@ -84,7 +84,7 @@ def fault_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, int, str]
 
 
 def label_text(report: Mapping[str, Any]) -> str:
-    """What people's labels did to the verdicts; "" where there were none."""
+    """Returns what people's labels did to the verdicts; "" where there were none."""
     if (found := report["labels"]) is None:
         return ""
     return (
@@ -175,7 +175,7 @@ def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = "
 
 
 def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
-    """What a plan expects, in a line. `unpriced`: what has no price."""
+    """Returns what a plan expects, in a line. `unpriced`: what has no price."""
     parts = [f"hours on the clock {hours(cost['hours'])}"]
     for name, found, said in (("GPU-hours", cost["gpu_hours"], _gpu), ("tokens", cost["tokens"], ranged)):
         if found is None or any(found):

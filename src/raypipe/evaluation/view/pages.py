@@ -1,7 +1,8 @@
-"""The page of a run, from the files of its folder, and that of two runs over the same questions.
+"""Pages of runs, from the files of their folders: the report file, and the viewer's of one run and of two.
 
-As one file every detail is in it, as far as it stays small; served, details are fetched. One template, one
-script. The verdict on two runs is that of `evaluation.compare`; nothing is scored here.
+The report file has tables, plots and a line for each question, and no script. The viewer's pages fetch what
+stands behind a line. One template. The verdict on two runs is that of `evaluation.compare`; nothing is
+scored here.
 """
 
 from __future__ import annotations
@@ -12,74 +13,76 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raypipe.core.batches import batches
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import compare, same_question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, web_page
-from raypipe.evaluation.report.report import EVAL_AGAIN, RunFolder
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.view.rows import (
-    BLOCK,
-    Part,
-    QuestionLine,
-    RunTable,
-    block,
-    facts,
-    line_of,
-    matrix,
-    packed,
-    paired_line,
-)
+from raypipe.evaluation.view.rows import QuestionLine, RunTable, facts, line_of, matrix, paired_line
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.report import EVAL_AGAIN, RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
 
-MOST_BYTES = 30_000_000  # of a file: what the page and docs/view.md say
-MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s
+MOST_ROWS = 10_000  # lines of the report file: 4 MB of text
 GROUP_ROWS = 50  # that a browser lays out together: some two windows
 STYLES = ("base.css", "run.css")
-SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
-
-BRIEF = "passages beyond the first ten, texts that the answer does not rest on, and prompts"
-"""What a file leaves out that would have more than MOST_BYTES."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownParts:
-    """How a page is shown."""
-
-    served: bool = False  # details are fetched from the server that the page came from
-    without: tuple[Part, ...] = ()  # left out on purpose
-    labels: PersonLabels | None = None  # what people said; None: the page takes no labels
-    most_bytes: int = MOST_BYTES  # of a file
-
-
-IN_ONE_FILE = ShownParts()
+SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
 
 
 def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> None:
     """Writes report.html of a run whose table and report are there. `earlier`: the run that it is held
     against; None: there is none."""
-    page, _ = run_page(folder, manifest, earlier, IN_ONE_FILE)
-    write_text(folder.page, page)
+    write_text(folder.page, report_page(folder, manifest, earlier))
+
+
+def report_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> str:
+    """Renders the report file. Raises DataError for a folder without table or report."""
+    report, run = read_report(folder, manifest.run), RunTable(folder.results, manifest.run)
+    try:
+        lines = [line_of(run.line(id), report["lead"] or "score", None) for id in run.ids[:MOST_ROWS]]
+        values = _questions(lines, len(run.ids)) | _head(report, manifest, earlier)
+        return web_page.page("run.html", STYLES, (), False, values)[0]
+    finally:
+        run.close()
 
 
 def run_page(
-    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: ShownParts
+    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, labels: PersonLabels
 ) -> tuple[str, str]:
-    """The page and its content security policy. Raises DataError for a folder without table or report."""
+    """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
+    a folder without table or report."""
     report, run = read_report(folder, manifest.run), RunTable(folder.results, manifest.run)
     try:
-        ids = run.ids if shown.served else run.ids[:MOST_ROWS]
-        lines = [line_of(run.row(id), report["lead"] or "score", shown.labels) for id in ids]
-        values = _questions([run], lines, shown, [manifest.run[:8]], report["lead"], 1)
-        return _fitted([run], values | _head(report, manifest, earlier, shown), shown)
+        lines = [line_of(run.line(id), report["lead"] or "score", labels) for id in run.ids]
+        known = facts(lines, [manifest.run[:8]], report["lead"], labels.file)
+        return _served(_questions(lines, len(lines), known) | _head(report, manifest, earlier))
     finally:
         run.close()
+
+
+def _served(values: Mapping[str, Any]) -> tuple[str, str]:
+    return web_page.page("run.html", STYLES, SCRIPTS, True, values)
+
+
+def _questions(
+    lines: Sequence[QuestionLine], questions: int, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Values of the page's part about questions. `questions`: of the run; `known`: facts for the script of a
+    page that the viewer serves; None: the page has no script."""
+    pair = known is not None and known["pair"]
+    return {
+        "served": known is not None,
+        "pair": pair,
+        "rows": lines,
+        "group_rows": GROUP_ROWS,
+        "questions": questions,
+        "columns": ["question", *(["A", "B"] if pair else ["answer"]), "expected", "scored"],
+        "facts": known,
+    }
 
 
 def read_report(folder: RunFolder, run: str) -> dict[str, Any]:
@@ -99,77 +102,13 @@ def read_report(folder: RunFolder, run: str) -> dict[str, Any]:
     return found
 
 
-def _questions(
-    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str],
-    lead: str, span: float,
-) -> dict[str, Any]:  # fmt: skip
-    """What the part of the page about questions shows, of one run or two."""
-    columns, pair = ["question", "answer", "expected", "scored"], len(runs) > 1
-    labelled, labels = shown.labels is not None, shown.labels.file if shown.labels else ""
-    about = {"run": "-".join(names), "runs": names, "block": BLOCK, "served": shown.served}
-    about |= {"labelled": labelled, "labels": labels, "pair": pair, "lead": lead, "span": span}
-    return {
-        "served": shown.served,
-        "pair": pair,
-        "rows": lines,
-        "group_rows": GROUP_ROWS,
-        "questions": len(runs[0].ids),
-        "columns": ["question", "A", "B", "expected", "scored"] if pair else columns,
-        "facts": facts(lines, **about),
-    }
-
-
-def _fitted(runs: Sequence[RunTable], values: Mapping[str, Any], shown: ShownParts) -> tuple[str, str]:
-    """The page of these values, and its policy. A file gets as many details of its questions as fit."""
-
-    def made(blocks: Sequence[str], discloses: str) -> tuple[str, str]:
-        more = {"blocks": blocks, "discloses": discloses}
-        return web_page.page("run.html", STYLES, SCRIPTS, shown.served, {**values, **more})
-
-    if shown.served:
-        return made([], _discloses(shown.without, "", True))
-    ids = [line.id for line in values["rows"]]
-    for brief in (False, True):
-        blocks, left = list[str](), shown.most_bytes
-        for some in batches(ids, BLOCK):
-            if left >= 0:
-                blocks.append(packed(block(runs, some, shown.without, brief)))
-                left -= len(blocks[-1])
-        if left >= 0:
-            page = made(blocks, _discloses(shown.without, BRIEF if brief else "", True))
-            if len(page[0].encode()) <= shown.most_bytes:
-                return page
-    return made([], _discloses(shown.without, "all details of questions", False))
-
-
-def _discloses(on_purpose: Sequence[Part], fit: str, details: bool) -> str:
-    """What someone who gets the page can read in it. `fit`: what it leaves out to stay small; `details`: it
-    has those of its questions."""
-    held = ["questions", "answers", "what was expected"]
-    held += ["replies of models"] if details else []
-    held += ["texts of pages"] if details and "pages" not in on_purpose else []
-    held += ["prompts"] if details and not on_purpose and not fit else []
-    held += ["addresses of pages"] if details else []
-    said = f"This page holds {', '.join(held[:-1])}, and {held[-1]}."
-    if "pages" in on_purpose:
-        said += f" {'Replies and answers' if details else 'Answers'} may quote pages."
-    if on_purpose:
-        said += f" Left out on purpose: {', '.join(on_purpose)}"
-        said += ", and with pages the prompts, which hold them." if on_purpose == ("pages",) else "."
-    if fit:
-        said += f" To stay under 30 MB it leaves out {fit}. raypipe view RUN shows all."
-    return said
-
-
-def _head(
-    report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: ShownParts
-) -> dict[str, Any]:
+def _head(report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None) -> dict[str, Any]:
     slices, omitted = told_apart(report["slices"])
     cost, changed = report["cost"], None
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
         said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
-        lines = recipe_lines(earlier.recipe, manifest.recipe, "prompts" not in shown.without)
+        lines = recipe_lines(earlier.recipe, manifest.recipe)
         changed = {"against": said, "lines": lines}
     return {
         "title": f"{report['recipe']} - run {report['run']}",
@@ -186,7 +125,7 @@ def _head(
         "calibration": calibration_line("Confidence", report["calibration"]) if report["calibration"] else "",
         "cost": cost_rows(cost) if cost else [],
         "lineage": _lineage(report, manifest),
-        "recipe_text": recipe_text(manifest.recipe, "prompts" not in shown.without),
+        "recipe_text": recipe_text(manifest.recipe),
     }
 
 
@@ -239,24 +178,23 @@ def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) 
     lead = report["lead"] or "score"
     spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
     a, b = (RunTable(f.results, m.run) for f, m in (one, two))
-    common = [id for id in a.ids if id in b and same_question(a.row(id)["query"], b.row(id)["query"])]
+    common = [id for id in a.ids if id in b and same_question(a.line(id)["query"], b.line(id)["query"])]
     if not common:
         first = [next(iter(t.ids), "none") for t in (a, b)]
         raise DataError(
             f"{folders[0].path} and {folders[1].path}: expected questions that both have, found none (first "
             f"ids: {first[0]}, {first[1]}). View runs of the same data"
         )
-    lines = tuple(paired_line(a.row(id), b.row(id), lead) for id in common)
+    lines = tuple(paired_line(a.line(id), b.line(id), lead) for id in common)
     return OpenPair(folders, manifests, (a, b), lines, lead, spans.get(lead, 2.0))
 
 
-def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
-    """The page of two runs and its policy. Where `compare` refuses them it says why: runs of
-    other kinds or judges, a store that is not here."""
-    lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
-    (before, after), (a, b) = pair.manifests, pair.tables
+def pair_page(pair: OpenPair) -> tuple[str, str]:
+    """Renders the viewer's page of two runs; returns it with its policy. Where `compare` refuses them it says
+    why: runs of other kinds or judges, a store that is not here."""
+    lines, (before, after), (a, b) = pair.lines, pair.manifests, pair.tables
     names, runs = [m.title for m in pair.manifests], [m.run[:8] for m in pair.manifests]
-    values = _questions(pair.tables, lines, shown, runs, pair.measure, pair.span)
+    values = _questions(lines, len(lines), facts(lines, runs, pair.measure))
     found, refused, slices = None, "", list[dict[str, Any]]()
     try:
         both = [scored_run(folder.path, "official") for folder in pair.folders]
@@ -269,10 +207,9 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
         refused = str(e)
     became = matrix("What became of each question", lines, "A", "B")
     lost = matrix("Where each question was lost", lines, "lost in A", "lost in B")
-    changed = recipe_lines(before.recipe, after.recipe, "prompts" not in shown.without)
+    changed = recipe_lines(before.recipe, after.recipe)
     values |= {
         "title": f"{names[0]} {runs[0]} and {names[1]} {runs[1]}",
-        "questions": len(pair.lines),
         "names": names,
         "runs": runs,
         "changed": {"against": "Recipe of B against A", "lines": changed},
@@ -287,4 +224,4 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
         ],
         "matrices": [m for m in (became, lost) if m is not None],
     }
-    return _fitted(pair.tables, values, shown)
+    return _served(values)

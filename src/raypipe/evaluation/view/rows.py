@@ -1,20 +1,13 @@
-"""Questions on a page: the line of each, by what it is searched and sorted, and the details behind it.
-
-Details come in blocks: a few rows of results.parquet of each run, with each passage's text once.
-"""
+"""Questions on a page: the line of each, by what it is searched and sorted, and the row behind it."""
 
 from __future__ import annotations
 
-import base64
-import json
-import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlencode
 
 from raypipe.core.records import parse_chunk_id
@@ -32,7 +25,7 @@ LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 @dataclass(frozen=True, slots=True)
 class QuestionLine:
-    """One question of a run, or of two that are compared."""
+    """A question of a run, or of two that are compared."""
 
     id: str
     question: str
@@ -52,8 +45,8 @@ class QuestionLine:
 
 
 def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
-    """One question of one run. `lead`: the measure that its value is; `labels`: what people said, where the
-    page takes labels; None: it takes none."""
+    """Returns one question of one run. `lead`: the measure that its value is; `labels`: what people said,
+    where the page takes labels; None: it takes none."""
     verdict, measures = row["verdict"], row["measures"] or {}
     said = [] if verdict is None else [verdict, *([row["reason"].replace("_", " ")] if row["reason"] else [])]
     said += [] if verdict is not None else [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
@@ -84,7 +77,7 @@ def _filled(facets: Mapping[str, str]) -> dict[str, str]:
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
-    """One question of two runs; values are those of `measure`."""
+    """Returns one question of two runs; values are those of `measure`."""
     one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
     gain = None if one is None or two is None else two - one
     states = [STATES.get(r["verdict"] or "", "") for r in (a, b)]
@@ -107,13 +100,13 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
 
 
 def expected(row: Mapping[str, Any]) -> str:
-    """What is right: answers, or relevant documents with their grades, the best first."""
+    """Returns what is right: answers, or relevant documents with their grades, the best first."""
     best = sorted((row["grades"] or {}).items(), key=lambda d: (-d[1], d[0]))
     return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
 
 
 def _lost(row: Mapping[str, Any]) -> str:
-    """Where the gold was lost."""
+    """Returns where the gold was lost."""
     if row["lost"]:
         return str(row["lost"])
     scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
@@ -121,22 +114,28 @@ def _lost(row: Mapping[str, Any]) -> str:
 
 
 def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an answer rests on: sources of its final ranking and of its quotes."""
+    """Returns what an answer rests on: sources of its final ranking and of its quotes."""
     found = [parse_chunk_id(h["chunk"])[0] for h in row["hits"] if h["ranked"]]
     found += [q["source"] for q in row["quotes"]]
     return tuple(dict.fromkeys(s[:SOURCE_CHARS] for s in found))
 
 
-def facts(lines: Sequence[QuestionLine], **more: Any) -> dict[str, Any]:
-    """The lines in columns, as the page's script reads them; values of facets and sources are numbered."""
+def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels: str = "") -> dict[str, Any]:
+    """Returns the lines in columns, as the page's script reads them; values of facets and sources are
+    numbered. `lead`: the measure that a line's value is; `labels`: the file that people's marks are written
+    to; "": the page takes none."""
     names = list(dict.fromkeys(name for line in lines for name in line.facets))
-    if any("person" in line.facets for line in lines) or more.get("labelled"):
+    if labels:
         names = [*(n for n in names if n != "person"), "person"]
     numbers = dict.fromkeys(name for line in lines for name in line.numbers)
     sources = {s: i for i, s in enumerate(dict.fromkeys(s for line in lines for s in line.sources))}
     facets = [_facet(name, lines) for name in names]
     return {
-        **more,
+        "run": "-".join(runs),
+        "runs": runs,
+        "pair": len(runs) > 1,
+        "lead": lead,
+        "labels": labels,
         "ids": [line.id for line in lines],
         "facets": [f for f in facets if f["name"] in LINKED or 1 < len(f["values"]) <= MOST_VALUES],
         "numbers": [{"name": n, "of": [line.numbers.get(n) for line in lines]} for n in numbers],
@@ -185,12 +184,14 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
     return Matrix(title, names, [(a, [cell(a, b) for b in names]) for a in names])
 
 
-BLOCK = 16  # questions read at once: some 60 kB packed, opened in 30 to 90 ms
-TOP = 10  # passages of the ranking whose texts are shown though the answer does not rest on them
 GROUPS = 3  # row groups kept in memory, of a hundred questions each
-
-Part = Literal["prompts", "pages"]
-"""What a page can do without: prompts of language models; texts of pages, and prompts, which hold them."""
+OF_LINES = (
+    "id", "query", "labels", "golds", "grades", "answer", "outcome", "origin", "confidence", "verdict",
+    "reason", "hits.list.element.chunk", "hits.list.element.ranked", "quotes.list.element.source",
+    "faults.list.element.step", "seconds", "measures", "lost",
+)  # fmt: skip
+"""Columns that the line of a question is made of. Whole rows have texts and prompts: reading 2,706 of them
+took 7 s more."""
 
 
 class RunTable:
@@ -198,19 +199,18 @@ class RunTable:
 
     def __init__(self, path: Path, run: str) -> None:
         """Raises DataError for a file that is not the table of this run."""
-        self.about, file = about(path, run), open_table(path, ["id"], run)
-        self._file = file
+        self.about, self._file = about(path, run), open_table(path, ["id"], run)
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
             self._place |= {id: (group, i) for i, id in enumerate(ids)}
+        self._group = lru_cache(GROUPS)(self._read)
 
-        @lru_cache(GROUPS)
-        def rows(group: int) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
-            return found
-
-        self._rows = rows
+    def _read(self, group: int, columns: tuple[str, ...] | None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._file.read_row_group(group, columns and list(columns)).to_pylist(
+            maps_as_pydicts="strict"
+        )
+        return rows
 
     @property
     def ids(self) -> list[str]:
@@ -220,59 +220,14 @@ class RunTable:
         return id in self._place
 
     def row(self, id: str) -> dict[str, Any]:
-        """One row. Raises KeyError for an id that the run does not have."""
+        """Returns a whole row. Raises KeyError for an id that the run does not have."""
         group, at = self._place[id]
-        return self._rows(group)[at]
+        return self._group(group, None)[at]
+
+    def line(self, id: str) -> dict[str, Any]:
+        """Returns the columns OF_LINES of a row; KeyError as for `row`."""
+        group, at = self._place[id]
+        return self._group(group, OF_LINES)[at]
 
     def close(self) -> None:
         self._file.close()
-
-
-def block(
-    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part] = (), brief: bool = False
-) -> dict[str, Any]:
-    """Some questions of each run, and the texts of their passages by id. `brief`: without prompts, without
-    passages that are neither ranked, cited nor among the first TOP, and without texts that the answer does
-    not rest on, unless they hold the gold."""
-    texts: dict[str, str] = {}
-    rows = [[_trimmed(run.row(id), texts, without, brief) for run in runs] for id in ids]
-    return {"rows": rows, "texts": texts}
-
-
-def _trimmed(
-    row: Mapping[str, Any], texts: dict[str, str], without: Sequence[Part], brief: bool
-) -> dict[str, Any]:
-    golds = [re.compile(rf"(?<!\w){re.escape(g)}(?!\w)", re.IGNORECASE) for g in row["golds"] if g.strip()]
-    hits = []
-    for i, hit in enumerate(row["hits"]):
-        text, source = None if "pages" in without else hit["text"], parse_chunk_id(hit["chunk"])[0]
-        used = hit["ranked"] or any(
-            q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"]
-            for q in row["quotes"]
-        )
-        golden = text is not None and any(g.search(text) for g in golds)
-        if text is not None and (used or golden or (i < TOP and not brief)):
-            texts[hit["chunk"]] = text
-        if used or golden or i < TOP or not brief:
-            hits.append({**hit, "text": None})
-    shown = [h for h in hits if h["chunk"] in texts]
-    quotes = []
-    for q in row["quotes"]:
-        repeated = any(
-            q["source"] == parse_chunk_id(h["chunk"])[0] and h["start"] <= q["start"] and q["end"] <= h["end"]
-            for h in shown
-        )
-        quotes.append({**q, "text": None if "pages" in without or repeated else q["text"]})
-    replies = [{**r, "prompt": None} for r in row["replies"]] if without or brief else row["replies"]
-    return {**row, "hits": hits, "quotes": quotes, "replies": replies}
-
-
-def packed(found: Mapping[str, Any]) -> str:
-    """A block as a file holds it: base64 of zlib of JSON. No character of it is markup. Texts stand next to
-    the first question that has them: zlib looks back 32 kB, so a prompt that holds them costs little more."""
-    left, questions = dict(found["texts"]), []
-    for rows in found["rows"]:
-        own = {h["chunk"]: left.pop(h["chunk"]) for row in rows for h in row["hits"] if h["chunk"] in left}
-        questions.append({"texts": own, "rows": rows})
-    text = json.dumps(questions, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return base64.b64encode(zlib.compress(text, 6)).decode()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.readers.object_store import download
 from raypipe.runs.manifest import Manifest, read, readable
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 DEPTH = 4  # of folders that are looked into: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
@@ -21,7 +21,7 @@ MOST = 500  # of a store's runs, the latest first
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """One finished run."""
+    """A finished run."""
 
     run: str  # its id
     recipe: str  # its name

@@ -1,4 +1,4 @@
-"""What `raypipe view` answers to the browser: the list of runs, the page of one or two, details, labels.
+"""Replies of `raypipe view` to the browser: the list of runs, the page of one or two, rows, labels.
 
 Its server is for this machine alone, one request after the other. Names of other hosts are refused, so that a
 page of the web cannot reach it by a name that leads here, and marks are taken as JSON from its own pages.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,16 +20,16 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
 from raypipe.evaluation.report import web_page
-from raypipe.evaluation.report.report import RunFolder
-from raypipe.evaluation.view.pages import STYLES, OpenPair, ShownParts, open_pair, pair_page, run_page
-from raypipe.evaluation.view.rows import BLOCK, LABELS, RunTable, block
+from raypipe.evaluation.view.pages import STYLES, OpenPair, open_pair, pair_page, run_page
+from raypipe.evaluation.view.rows import LABELS, RunTable
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 OPEN = 4  # tables kept open: two pairs
-MOST_DIGITS = 10  # of a block's number
+MOST_DIGITS = 10  # of a question's number
 
 TableKey: TypeAlias = tuple[str, Path, int, int]
 """A table as it was opened: run id, path, time of change in nanoseconds, bytes. Another eval into the same
@@ -38,7 +38,7 @@ folder makes another table."""
 
 @dataclass(frozen=True, slots=True)
 class ViewReply:
-    """What goes back to the browser."""
+    """A reply to the browser."""
 
     status: int
     kind: str  # its media type
@@ -69,15 +69,15 @@ class Viewer:
                 return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
                 folder, manifest = self._folder(run)
-                shown = ShownParts(served=True, labels=self._said(folder))
-                return _page(*run_page(folder, manifest, known_before(manifest), shown))
-            case ["run", run, "block", n]:
-                return self._block([self._table(run)], n)
+                return _page(*run_page(folder, manifest, known_before(manifest), self._said(folder)))
+            case ["run", run, "question", n]:
+                table = self._table(run)
+                return _rows([table], n, table.ids)
             case ["pair", a, b]:
-                return _page(*pair_page(self._pair(a, b), ShownParts(served=True)))
-            case ["pair", a, b, "block", n]:
+                return _page(*pair_page(self._pair(a, b)))
+            case ["pair", a, b, "question", n]:
                 pair = self._pair(a, b)
-                return self._block(list(pair.tables), n, [line.id for line in pair.lines])
+                return _rows(pair.tables, n, [line.id for line in pair.lines])
         raise DataError(f"{url.path}: there is no such page")
 
     def post(self, address: str, body: Any) -> ViewReply:
@@ -113,13 +113,6 @@ class Viewer:
     def _pair(self, a: str, b: str) -> OpenPair:
         return self._pairs(self._key(a), self._key(b))
 
-    def _block(self, tables: list[RunTable], n: str, ids: list[str] | None = None) -> ViewReply:
-        ids = tables[0].ids if ids is None else ids
-        some = ids[int(n) * BLOCK :][:BLOCK] if n.isdecimal() and len(n) < MOST_DIGITS else []
-        if not some:
-            raise DataError(f"block {n}: there is no such block")
-        return _json(block(tables, some))
-
     def _label(self, run: str, id: str, label: Any) -> ViewReply:
         file, table = self._file(self._folder(run)[0]), self._table(run)
         if id not in table or (answer := table.row(id)["answer"]) is None:
@@ -149,6 +142,14 @@ def known_before(manifest: Manifest) -> Manifest | None:
         return compared_with(Store.open(manifest.store), manifest)
     except RaypipeError:
         return None
+
+
+def _rows(tables: Sequence[RunTable], n: str, ids: Sequence[str]) -> ViewReply:
+    """Returns a question's row of each run. `n`: its number in `ids`; DataError where there is none."""
+    number = int(n) if n.isdecimal() and len(n) < MOST_DIGITS else len(ids)
+    if number >= len(ids):
+        raise DataError(f"question {n}: expected a number below {len(ids)}")
+    return _json([table.row(ids[number]) for table in tables])
 
 
 def _page(text: str, policy: str) -> ViewReply:

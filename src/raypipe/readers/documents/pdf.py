@@ -1,4 +1,4 @@
-"""What the limited child does (`core.sandbox`): a PDF through PDFium, page by page, and a docx.
+"""Work of the limited child (`core.sandbox`): a PDF through PDFium, page by page, and a docx.
 
 PDFium aborts where memory ends, is not safe for threads, and its character indices disagree with themselves:
 so it lives in a child, alone, and nothing here counts on an index of it. What the document as a whole needs
@@ -156,7 +156,7 @@ def _ordered(text: pdfium.PdfTextPage) -> tuple[str, bool]:
 
 
 def _image_share(page: pdfium.PdfPage) -> float:
-    """How much of a page its largest images cover, about: 0..1."""
+    """Returns how much of a page its largest images cover, about: 0..1."""
     width, height = page.get_size()
     area = 0.0
     images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)
@@ -178,12 +178,12 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Of its letters, about."""
+        """Size of its letters, about."""
         return max(self.top - self.bottom, 1.0)
 
 
 def zigzags(boxes: Sequence[Box]) -> bool:
-    """Whether the order of the boxes jumps between two columns of prose."""
+    """Returns whether the order of the boxes jumps between two columns of prose."""
     middle = _middle(boxes)
     sides = [_side(b, middle) for b in boxes]
     if sides.count(0) >= CROSSING * len(boxes):

@@ -1,4 +1,4 @@
-"""One file to one document: title, text, pages, sections, and the pages that were lost.
+"""A file read as a document: title, text, pages, sections, and the pages that were lost.
 
 A reader has an identity: what it read is read again when that changes.
 """

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes; its name only tells kinds of text apart.
+"""Type of a file, by its first bytes; its name only tells kinds of text apart.
 
 A table of magics of our own: the libraries for it call a truncated docx a docx, a bare zip a docx, and miss
 HTML and a PDF with a line before its head. Knows bytes and names, opens nothing.
@@ -44,7 +44,7 @@ _READ = "expected txt, md, html, csv, pdf or docx"
 
 
 def file_kind(name: str, data: bytes) -> FileKind:
-    """What a file of this name and content is read as.
+    """Returns what a file of this name and content is read as.
 
     Raises UnusableLine: unsupported, encrypted, broken, empty, kind_mismatch.
     """
@@ -88,7 +88,7 @@ def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
 
 
 def _without_comments(html: bytes) -> bytes:
-    """What stands behind the comments that a page begins with."""
+    """Returns what stands behind the comments that a page begins with."""
     while html.startswith(b"<!--") and (end := html.find(b"-->", 4)) >= 0:
         html = html[end + 3 :].lstrip()
     return html

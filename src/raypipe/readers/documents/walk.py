@@ -76,7 +76,7 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
 
 
 def wanted(name: str, globs: Sequence[str]) -> bool:
-    """Whether a path matches.
+    """Returns whether a path matches.
 
     >>> wanted("a/b.pdf", ["*.pdf"]), wanted("a/b.pdf", ["*.pdf", "!a/*"]), wanted("a", [])
     (True, False, True)

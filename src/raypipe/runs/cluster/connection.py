@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import Node
 
 JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
+LONGEST_FOLDER = 40  # characters: a socket's path may have 107, and Ray puts some 66 behind its folder
 LISTENS_S = 5.0  # for a connection to a Ray's port
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's token
 
@@ -50,6 +51,7 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, das
         options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
             options["include_dashboard"] = dashboard
+            options |= _short_folder(os.environ)
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
             # others started has the niceness that they gave it.
             os.environ.setdefault("RAY_worker_niceness", "0")
@@ -70,6 +72,39 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, das
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
                 join(address, tries, pause_s, **options)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
+        held = (ray.cluster_resources(), ray.available_resources())
+        if address != "local" and (line := no_cpu_free(address, *held)):
+            print(line, file=sys.stderr, flush=True)
+
+
+def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """Says that a Ray which others use has no CPU free, so that work waits; "": it has.
+
+    >>> no_cpu_free("auto", {"CPU": 2.0}, {"memory": 1.0})
+    'no CPU is free in the Ray at auto: others hold all 2. Work waits for one; RAY_ADDRESS names another Ray'
+    >>> no_cpu_free("auto", {"CPU": 2.0}, {"CPU": 1.0})
+    ''
+    """
+    if free.get("CPU", 0.0) > 0:
+        return ""
+    held = f"no CPU is free in the Ray at {address}: others hold all {all_of.get('CPU', 0):g}"
+    return f"{held}. Work waits for one; RAY_ADDRESS names another Ray"
+
+
+def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """The folder of a Ray that is started here, where the one that it would take is too long for its sockets.
+    Raises ConfError where it was named for Ray.
+
+    >>> _short_folder({"TMPDIR": "/tmp"}), _short_folder({"TMPDIR": "/scratch" * 9})
+    ({}, {'_temp_dir': '/tmp/ray'})
+    """
+    if len(named := environ.get("RAY_TMPDIR", "")) > LONGEST_FOLDER:
+        raise ConfError(
+            f"RAY_TMPDIR: expected a folder of at most {LONGEST_FOLDER} characters, since Ray's sockets lie "
+            f"in it, found {len(named)}: {named}. Name a shorter one"
+        )
+    short = named or len(environ.get("TMPDIR", "")) <= LONGEST_FOLDER
+    return {} if short else {"_temp_dir": "/tmp/ray"}  # Ray's own, where no variable names another
 
 
 def join(

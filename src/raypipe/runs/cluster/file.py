@@ -150,14 +150,16 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class EndpointEntry:
-    """An endpoint that speaks the OpenAI chat protocol."""
+    """An endpoint that speaks the OpenAI chat protocol: one server, or several of one model."""
 
-    url: str  # up to and with /v1
+    url: str  # up to and with /v1; of several servers: with commas between them
     key_env: str = ""  # the environment variable that has its key; "": it takes none
-    concurrency: int = 16  # requests in flight, of one worker
-    per_minute: float = math.inf  # requests sent, of one worker
+    concurrency: int = 16  # requests in flight at each address, of one worker
+    per_minute: float = math.inf  # requests sent to each address, of one worker
+    tokens_per_minute: float = math.inf  # of these requests, the longest replies included
     timeout_s: float = 120.0  # of one try
     tries: int = 5
+    batch: Literal["", "openai"] = ""  # openai: jobs send chats in files to its batch API, at half the price
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from raypipe.runs.pipeline.tombstones import write_tombstone
 from raypipe.runs.release import end_releases
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.memo.disk import note_loss
+from raypipe.store.sources import merge_sizes
+from raypipe.store.tables import OF_MEMO
 from raypipe.store.text_places import holding, in_small_files, take_out_of_tables
 
 FOLLOW_S = 3.0
@@ -42,9 +44,10 @@ def apply(store: Store, decision: ForgetDecision, follow_s: float = FOLLOW_S) ->
         write_tombstone(store, stone)
     if end_releases(store, decision.releases):
         time.sleep(follow_s)
-    for table in decision.gone.memo:
+    for table in (t for t in decision.gone.keyed if t.startswith(OF_MEMO)):
         note_loss(store, table, decision.tombstones[0].id)
     take_out_of_tables(store, decision.gone, named_versions(store))
     for note in decision.notes:
         outdate(store, note)
     in_small_files(store, decision.gone, write=True)
+    merge_sizes(store)

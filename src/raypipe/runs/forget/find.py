@@ -8,8 +8,8 @@ answers by that recipe and none of them rests on a target. Reads, and changes no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raypipe.core.config import Where, build
@@ -49,11 +49,14 @@ class ForgetDecision:
 
 def find(store: Store, targets: Sequence[Target], given: Sequence[str], reason: str) -> ForgetDecision:
     """Decides what goes for some targets, but for folders outside of the store."""
-    search = _Search(store, targets)
-    gone, safe = search.gone()
-    named = search.named
-    here = holding(store, gone, named)
-    held = {(table, version) for table, versions in here.items() for version in versions}
+
+    def of(name: str) -> tuple[str, ...]:
+        return tuple(sorted({x for target in targets for x in getattr(target, name)}))
+
+    named = named_versions(store)
+    start = Gone(of("sources"), of("urls"), of("documents"), of("questions"))
+    gone, safe = _Search(store, named, start).gone()
+    held = {(table, v) for table, versions in holding(store, gone, named).items() for v in versions}
     ended = tuple(r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items()))
     notes = reads_with(store, {*gone.questions, *gone.cited}, bool(gone.documents))
     stones = tuple(target.buried(reason) for target in targets)
@@ -70,119 +73,119 @@ def named_versions(store: Store) -> dict[str, set[int]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class _Search:
-    """What a store has of some targets, in any version that is named."""
+    """A search for all that rests on some targets, in each version that is named."""
 
-    def __init__(self, store: Store, targets: Sequence[Target]) -> None:
-        def of(name: str) -> tuple[str, ...]:
-            return tuple(sorted({x for target in targets for x in getattr(target, name)}))
-
-        self.store, self.named = store, named_versions(store)
-        self.start = Gone(of("sources"), of("urls"), of("documents"), of("questions"))
+    store: Store
+    named: Mapping[str, Collection[int]]  # table -> versions
+    start: Gone  # the targets alone
 
     def gone(self) -> tuple[Gone, dict[str, tuple[str, ...]]]:
-        """The ids that go, and recipe -> the questions whose replies by it stay."""
+        """Returns the ids that go, and recipe -> the questions whose replies by it stay."""
         start = self.start
-        same = {d["id"] for d in self._rows("documents", ["id", "source"]) if d["source"] in start.sources}
-        documents = tuple(sorted({*start.documents, *same}))
+        same = {d["id"] for d in self._rows("documents", "id", "source") if d["source"] in start.sources}
+        documents = same.union(start.documents)
         cited = {
             q["id"]
-            for q in self._rows("questions", ["id", "citations"])
+            for q in self._rows("questions", "id", "citations")
             if q["id"] not in start.questions and any(map(start.cites, q["citations"] or ()))
         }
         graded = {
             r["question"]
-            for r in self._rows("relevance", ["question", "grades"])
-            if not {name for name, _ in r["grades"]}.isdisjoint(documents)
+            for r in self._rows("relevance", "question", "grades")
+            if any(name in documents for name, _ in r["grades"])
         }
-        answers, resting, asked, others = self._answers()
-        resting |= {*start.questions, *cited}
-        safe = {recipe: tuple(sorted(ids - resting)) for recipe, ids in others.items()}
-        gone = Gone(
-            start.sources, start.urls, documents, start.questions, tuple(sorted(resting)),
-            tuple(sorted(cited)), tuple(sorted(graded)), tuple(sorted(answers)), (), self._segments(),
-            dict(self._memo(asked, safe)),
-        )  # fmt: skip
-        return gone, safe
+        answers, asked, resting = set[str](), set[str](), {*start.questions, *cited}
+        others: dict[str, set[str]] = {}  # recipe -> questions of which it has an answer that stays
+        for row in self._rows("answers", "key", "recipe", "id", "text", "citations", "hits", "replies"):
+            if self._rests(row):
+                answers.add(row["key"])
+                asked.add(row["text"])
+                resting.add(row["id"])
+            else:
+                others.setdefault(row["recipe"], set()).add(row["id"])
+        safe = {recipe: ids - resting for recipe, ids in others.items()}
+        keyed = {**self._segments(), **self._cached(asked), **self._replies(safe)}
+        gone = replace(
+            start,
+            documents=tuple(sorted(documents)),
+            resting=tuple(sorted(resting)),
+            cited=tuple(sorted(cited)),
+            graded=tuple(sorted(graded)),
+            answers=tuple(sorted(answers)),
+            keyed={table: tuple(sorted(keys)) for table, keys in keyed.items() if keys},
+        )
+        return gone, {recipe: tuple(sorted(ids)) for recipe, ids in safe.items()}
 
-    def _rows(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The rows that any named version has, and those that were deleted and are in its files yet."""
+    def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
+        """Yields the rows of every named version, and deleted ones that its files still have."""
         for version in sorted(self.named.get(table, ())):
             for batch in self.store.with_deleted(table, columns, version, AT_ONCE):
                 yield from batch.to_pylist()
 
-    def _answers(self) -> tuple[set[str], set[str], set[str], dict[str, set[str]]]:
-        """Keys of answers that rest on a target, and the ids and texts of their questions; and recipe ->
-        questions that have other answers by it."""
-        start, sources = self.start, set(self.start.sources)
-        keys, resting, asked, safe = set[str](), set[str](), set[str](), dict[str, set[str]]()
-        columns = ["key", "recipe", "id", "text", "citations", "hits", "replies"]
-        for row in self._rows("answers", columns):
-            quotes = (q for _, reply in row["replies"] for q in reply["quotes"])
-            used = {*(h["source"] for h in row["hits"]), *(q["source"] for q in quotes)}
-            cites = any(map(start.cites, row["citations"] or ()))
-            if row["id"] in start.questions or cites or not used.isdisjoint(sources):
-                keys.add(row["key"])
-                resting.add(row["id"])
-                asked.add(row["text"])
-            else:
-                safe.setdefault(row["recipe"], set()).add(row["id"])
-        return keys, resting, asked, safe
+    def _of_sources(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yields the rows of the sources in all tables of a kind, in every named version."""
+        for table in (t for t in self.named if t.startswith(f"{kind}-")):
+            for version in self.named[table]:
+                found = rows(self.store.dataset(table, version), "source", self.start.sources)
+                yield from found.to_pylist()
 
-    def _segments(self) -> dict[str, tuple[int, ...]]:
-        """Table of lengths or postings -> segments of words that have words of a source."""
-        found: dict[str, set[int]] = {}
-        for table in (t for t in tables(self.store) if t.startswith("lengths-")):
-            for row in self._rows(table, ["source", "segment"]):
-                if row["source"] in self.start.sources:
-                    for name in (table, table.replace("lengths-", "postings-")):
-                        found.setdefault(name, set()).add(row["segment"])
-        return {table: tuple(sorted(segments)) for table, segments in found.items()}
+    def _rests(self, row: Mapping[str, Any]) -> bool:
+        """Returns whether an answer is to a target, cites one, found one or quotes one."""
+        quotes = (q for _, reply in row["replies"] for q in reply["quotes"])
+        used = {*(h["source"] for h in row["hits"]), *(q["source"] for q in quotes)}
+        cites = any(map(self.start.cites, row["citations"] or ()))
+        return row["id"] in self.start.questions or cites or not used.isdisjoint(self.start.sources)
 
-    def _passages(self) -> set[str]:
+    def _segments(self) -> dict[str, set[Any]]:
+        """Table of lengths or postings -> segments with words of a source."""
+        found: dict[str, set[Any]] = {}
+        for table in (t for t in self.named if t.startswith("lengths-")):
+            lengths = self._rows(table, "source", "segment")
+            of = {r["segment"] for r in lengths if r["source"] in self.start.sources}
+            found |= {table: of, table.replace("lengths-", "postings-"): of}
+        return found
+
+    def _passages(self) -> list[str]:
         """The texts of the chunks and passages of the sources."""
-        parsed, found = dict[str, set[str]](), set[str]()
-        for table in (t for t in tables(self.store) if t.startswith("texts-")):
-            for row in self._of_sources(table, ["source", "text"]):
-                parsed.setdefault(row["source"], set()).add(row["text"] or "")
-        for table in (t for t in tables(self.store) if t.startswith("passages-")):
-            for row in self._of_sources(table, None):
-                spans = (row["start"], row["end"]), (row["parent_start"], row["parent_end"])
-                found |= {t[a:b] for t in parsed.get(row["source"], ()) for a, b in spans}
-        return {x for text in found - {""} for x in (text, text.lower())}
+        parsed: dict[str, set[str]] = {}
+        for row in self._of_sources("texts"):
+            parsed.setdefault(row["source"], set()).add(row["text"] or "")
+        cut = {
+            text[start:end]
+            for row in self._of_sources("passages")
+            for start, end in ((row["start"], row["end"]), (row["parent_start"], row["parent_end"]))
+            for text in parsed.get(row["source"], ())
+        }
+        return sorted({x for text in cut - {""} for x in (text, text.lower())})
 
-    def _of_sources(self, table: str, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-        for version in self.named[table]:
-            found = rows(self.store.dataset(table, version), "source", self.start.sources, columns)
-            yield from found.to_pylist()
-
-    def _memo(
-        self, asked: Iterable[str], safe: Mapping[str, Iterable[str]]
-    ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Memo table -> keys of the cached values that go. `asked`: what was asked about the sources."""
-        passages = sorted(self._passages())
-        queries = [
-            q["text"] for q in self._rows("questions", ["id", "text"]) if q["id"] in self.start.questions
-        ]
-        pairs = [(q, p) for q in asked for p in passages]
-        kept = {recipe: set(ids) for recipe, ids in safe.items()}
+    def _cached(self, asked: Iterable[str]) -> dict[str, set[Any]]:
+        """Memo table of vectors or scores -> its keys of texts of the targets. `asked`: questions that were
+        scored with passages of the sources."""
+        passages, found = self._passages(), dict[str, set[Any]]()
+        own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
+        pairs = [(query, passage) for query in asked for passage in passages]
         for table in memo_tables(self.store):
             kind, _, identity = table.partition("-")
-            if kind == "replies":
-                keys = {
-                    row["key"]
-                    for row in self._rows(table, ["key", "recipe", "questions"])
-                    if not row["questions"] or not kept.get(row["recipe"], set()).issuperset(row["questions"])
-                }
-            else:
-                made = score_keys(identity, pairs)
-                if kind == "embeddings":
-                    made = vector_keys(identity, "passage", passages) + vector_keys(
-                        identity, "query", queries
-                    )
-                keys = lookup(self.store, MemoTable(table), sorted(made))
-            if keys:
-                yield table, tuple(sorted(keys))
+            keys = score_keys(identity, pairs) if kind == "scores" else []
+            if kind == "embeddings":
+                keys = vector_keys(identity, "passage", passages) + vector_keys(identity, "query", own)
+            found[table] = lookup(self.store, MemoTable(table), sorted(keys))
+        return found
+
+    def _replies(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
+        """Memo table of replies -> keys of those that do not say for which questions they were asked, or for
+        one that has no answer which stays."""
+        return {
+            table: {
+                row["key"]
+                for row in self._rows(table, "key", "recipe", "questions")
+                if not row["questions"] or not set(row["questions"]).issubset(safe.get(row["recipe"], ()))
+            }
+            for table in memo_tables(self.store)
+            if table.startswith("replies-")
+        }
 
 
 def save(store: Store, decision: ForgetDecision) -> None:

@@ -9,10 +9,8 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
@@ -52,16 +50,19 @@ class Target:
 
 
 def find_target(store: Store, given: str) -> Target:
-    """What a name means: the id of a question or source, the id or path of a document, or a url. What older
-    versions alone have is found there, since a release may name them; what is forgotten already by its
-    tombstone. Raises DataError for a name that nothing has, and for a path that documents of several folders
-    have."""
-    if _with_value(store, "questions", "id", given) is not None:
+    """Finds what a name means: the id of a question or source, the id or path of a document, or a url. Looks
+    through older versions, too, since a release may name them; what is forgotten already has a tombstone.
+    Raises DataError for a name that nothing has, and for a path that documents of several folders have."""
+    path = [
+        given.partition("#")[0],
+        quote(os.fsencode(given)),
+    ]  # as a citation has it, and as the folder does
+    if _row(store, "questions", "id", [given]):
         return Target("question", given, questions=(given,))
-    if _with_value(store, "sources", "id", given) is not None:
+    if _row(store, "sources", "id", [given]):
         return Target("source", given, sources=(given,))
-    if (found := _document(store, given)) is not None:
-        return Target("document", found[0], documents=(found[0],), sources=(found[1],))
+    if (row := _row(store, "documents", "id", [given]) or _row(store, "layouts", "url", path)) is not None:
+        return Target("document", row["id"], documents=(row["id"],), sources=(row["source"],))
     for version in versions(store, "questions")[::-1]:
         if any(url == given for url, _ in citations(store, version)):
             return _url(store, given, version)
@@ -74,6 +75,23 @@ def find_target(store: Store, given: str) -> Target:
     )
 
 
+def _row(store: Store, table: str, column: str, values: list[str]) -> dict[str, Any] | None:
+    """Returns the id, and of a document the source, of the row that has one of the values, from the newest
+    version with such a row. Raises DataError for several."""
+    columns = ["id", "source"] if table in ("documents", "layouts") else ["id"]
+    for version in versions(store, table)[::-1]:
+        found = rows(store.dataset(table, version), column, values, columns)
+        if found.num_rows > 1:
+            raise DataError(
+                f"{store.uri}: {found.num_rows} folders have a document {values[0]!r}; name one by its id: "
+                f"{', '.join(sorted(found['id'].to_pylist()))}"
+            )
+        if found.num_rows:
+            row: dict[str, Any] = found.to_pylist()[0]
+            return row
+    return None
+
+
 def _buried(store: Store, given: str) -> Target | None:
     """What a tombstone says of a name: the same forget again takes out what has come in since."""
     stones = {stone.id: stone for stone in tombstones(store)}
@@ -84,14 +102,6 @@ def _buried(store: Store, given: str) -> Target | None:
                 kind, given, own if kind == "url" else (), own if kind == "document" else (),
                 stone.sources, own if kind == "question" else (),
             )  # fmt: skip
-    return None
-
-
-def _with_value(store: Store, table: str, column: str, value: str) -> int | None:
-    """The newest version of a table in which a column has a value."""
-    for version in versions(store, table)[::-1]:
-        if rows(store.dataset(table, version), column, [value], [column]).num_rows:
-            return version
     return None
 
 
@@ -108,31 +118,8 @@ def _url(store: Store, url: str, version: int) -> Target:
     return Target("url", url, urls=(url,), sources=tuple(sorted(gone)))
 
 
-def citations(store: Store, version: int | None = None) -> Iterator[tuple[str, dict[str, str]]]:
-    """The url of each citation of stored questions, and its sources: id -> page, snippet or name."""
+def citations(store: Store, version: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the url of each citation of stored questions, and its sources: id -> page, snippet or name."""
     for batch in store.batches("questions", ["citations"], ROWS, version):
-        flat = pc.list_flatten(batch["citations"])
-        names = [pc.struct_field(flat, part).to_pylist() for part in PARTS]
-        for url, *ids in zip(pc.struct_field(flat, "url").to_pylist(), *names, strict=True):
-            yield url, {s: part for s, part in zip(ids, PARTS, strict=True) if s is not None}
-
-
-def _document(store: Store, given: str) -> tuple[str, str] | None:
-    """Id and source of the document with this id or path."""
-    version = _with_value(store, "documents", "id", given)
-    if version is not None:
-        found = rows(store.dataset("documents", version), "id", [given], ["source"])
-        return given, found["source"][0].as_py()
-    place = given.partition("#")[0]
-    addresses = pa.array([place, quote(os.fsencode(given))])  # as a citation has it, and as the folder does
-    for at in versions(store, "layouts")[::-1]:
-        layouts = store.scan("layouts", ["id", "url", "source"], version=at)
-        named = layouts.filter(pc.is_in(layouts["url"], value_set=addresses)).to_pylist()
-        if len(named) > 1:
-            raise DataError(
-                f"{store.uri}: {len(named)} folders have a document {place!r}; name one by its id: "
-                f"{', '.join(sorted(r['id'] for r in named))}"
-            )
-        if named:
-            return named[0]["id"], named[0]["source"]
-    return None
+        for c in (c for cited in batch["citations"].to_pylist() for c in cited or ()):
+            yield c["url"], {c[part]: part for part in PARTS if c[part] is not None}

@@ -13,8 +13,8 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.batches import batches
+from raypipe.core.progress import Progress
 from raypipe.core.records import Fault, Outcome, Question, digest
-from raypipe.evaluation.report.progress import Progress
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.pipeline import recipe_tables

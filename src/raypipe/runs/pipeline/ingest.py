@@ -17,9 +17,8 @@ from typing import TypeAlias
 
 from raypipe import readers
 from raypipe.core.disk_map import DiskMap
+from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.records import digest
-from raypipe.evaluation.report.progress import Progress, ProgressTask
-from raypipe.evaluation.report.report import ReplacedRows
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.bz2_blocks import cores
 from raypipe.readers.formats import OWN_KIND, kind_of
@@ -43,6 +42,7 @@ from raypipe.runs.pipeline.ingest_staging import (
     fault_id,
 )
 from raypipe.runs.pipeline.tombstones import require_allowed
+from raypipe.runs.report import ReplacedRows
 from raypipe.store import Store
 from raypipe.store.files import need
 

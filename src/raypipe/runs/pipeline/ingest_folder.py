@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from raypipe.core.errors import DataError
+from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.evaluation.report.progress import Progress
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.rows import ReadCounts, UnusableLine

@@ -20,8 +20,8 @@ from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.disk_map import key_of
 from raypipe.core.errors import DataError
+from raypipe.core.progress import Progress
 from raypipe.core.records import digest
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.readers import Format, ReadCounts, shards
 from raypipe.readers.rows import DuplicateCheck, Newest, Seen

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from raypipe.core.errors import CapReached, Unavailable
+from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.retry import Backoff
-from raypipe.evaluation.report.progress import Progress, ProgressTask
 from raypipe.runs.pipeline.counters import Caps, RunCounters, WallClock
 from raypipe.runs.pipeline.tasks import (
     HandedBack,

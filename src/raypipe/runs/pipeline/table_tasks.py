@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.about import about
 from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Question
@@ -164,7 +165,8 @@ class AnswersTask(RecipeTask):
             questions = questions_of(ids)
             limit_s = self.worker.question_timeout_s
             due = None if limit_s is None else time.time() + limit_s
-            answered = await ask(questions if due is None else [replace(q, due=due) for q in questions])
+            with about(run=self.run if self.fresh else ""):
+                answered = await ask(questions if due is None else [replace(q, due=due) for q in questions])
             # With a transient fault or an omitted stage no answer is stored: the row stays pending.
             complete = [
                 q.outcome != "fault" and not q.degraded and not any(f.transient for f in q.faults)

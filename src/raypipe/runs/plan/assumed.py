@@ -15,7 +15,6 @@ from typing import Any
 from raypipe.core.config import Where, build
 from raypipe.core.errors import ConfError
 from raypipe.core.prices import HOUR_S, Prices
-from raypipe.evaluation.report.report import JSON_FORMAT
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.runs.manifest import Manifest
@@ -24,6 +23,7 @@ from raypipe.runs.pipeline.tasks import Verb, Workers
 from raypipe.runs.plan.context import rate
 from raypipe.runs.plan.records import Range
 from raypipe.runs.plan.stage_bounds import KEY_BYTES, embedded_bytes
+from raypipe.runs.report import JSON_FORMAT
 from raypipe.runs.stage_records import describe
 
 ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there

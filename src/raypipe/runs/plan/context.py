@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raypipe.evaluation.report.report import StepLine
 from raypipe.runs.manifest import Manifest, reason
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.plan.records import Cost, ExpectedCalls, NewSources, Range, StepPlan, TokenSplit
 from raypipe.runs.plan.stage_bounds import times
+from raypipe.runs.report import StepLine
 from raypipe.runs.stage_records import Difference, StageRecord, describe, differences
 
 Lines = list[tuple[StepLine, int]]

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from raypipe.core.prices import HOUR_S, JUDGE, Prices
-from raypipe.evaluation.report.report import Costs, Estimate, JudgeLine, StepLine
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.plan.records import JudgePlan, Plan, Range, StepPlan
+from raypipe.runs.report import Costs, Estimate, JudgeLine, StepLine
 
 
 def asking(recipe: Recipe) -> frozenset[str]:

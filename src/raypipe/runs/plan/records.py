@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from raypipe.core.prices import TokenPrice
 from raypipe.core.records import Gold, Source
-from raypipe.evaluation.report.report import JSON_FORMAT, Estimate
 from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.stage_bounds import times
+from raypipe.runs.report import JSON_FORMAT, Estimate
 
 Range = tuple[float, float]
 TokenSplit = tuple[float, float, float]

@@ -1,9 +1,9 @@
 """The OpenAI chat protocol for the same questions: existing chat clients work unchanged.
 
-The question is the last user message. Earlier turns and system messages are ignored, since a recipe has
-prompts of its own. For the same reason sampling fields are accepted and have no effect; fields that would
-change the kind of reply (tools, several choices, a response format) are refused. The evidence is in
-`annotations`, as url_citation, and, exact to the character, in the field `raypipe`.
+The question is the last user message. Earlier turns and system messages are ignored, whatever they hold: a
+recipe has prompts of its own. For the same reason sampling fields are accepted and have no effect; fields
+that would change the kind of reply (tools, several choices, a response format) are refused unless their value
+changes nothing. The evidence is in `annotations`, as url_citation, and, exact to the character, in `raypipe`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raypipe.core.records import RANKED
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, says
-from raypipe.serving.http.requests import QueryOptions, StrictBody
+from raypipe.serving.http.requests import QueryOptions, StrictBody, mistake
 from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
 
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
@@ -32,8 +32,10 @@ _FIRST_MISTAKE = Field(fail_fast=True)
 _NOT_KEPT = AfterValidator(lambda value: None)  # of millions of values a request would hold gigabytes
 
 
-class TextPart(StrictBody):
-    """A text part of a message."""
+class TextPart(BaseModel):
+    """A text part of a message. Unknown fields are ignored, such as marks for a cache."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     type: Literal["text"] = says("Always text.", "text")
     text: str = says("The text.", "who wrote the first program?", max_length=100_000)
@@ -44,7 +46,7 @@ class ChatTurn(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    role: Literal["system", "developer", "user", "assistant"] = says(
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"] = says(
         "Who speaks; the last message of the user is the question.", "user"
     )
     content: str | Annotated[list[TextPart], _FIRST_MISTAKE] | None = says(
@@ -55,6 +57,12 @@ class ChatTurn(BaseModel):
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+
+class TextFormat(StrictBody):
+    """The form of a reply."""
+
+    type: Literal["text"] = says("Always text.", "text")
 
 
 class StreamOptions(StrictBody):
@@ -70,6 +78,8 @@ def _without_effect(example: Any, **bounds: Any) -> Any:
 
 class ChatBody(StrictBody):
     """The body of /v1/chat/completions."""
+
+    NULL_IS_ABSENT: ClassVar[bool] = True
 
     model: str = says("An id of /v1/models.", "raypipe", max_length=200)
     messages: list[ChatTurn] = Field(
@@ -88,11 +98,53 @@ class ChatBody(StrictBody):
     frequency_penalty: float | None = _without_effect(0.0, ge=-2, le=2, allow_inf_nan=False)
     presence_penalty: float | None = _without_effect(0.0, ge=-2, le=2, allow_inf_nan=False)
     seed: int | None = _without_effect(0)
+    top_k: int | None = _without_effect(0)
+    min_p: float | None = _without_effect(0.0)
+    repetition_penalty: float | None = _without_effect(1.0)
+    reasoning_effort: str | None = _without_effect("low")
+    verbosity: str | None = _without_effect("low")
     stop: Annotated[str | Annotated[list[str], _FIRST_MISTAKE] | None, _NOT_KEPT] = _without_effect("\n")
     user: str | None = _without_effect("someone")
     # of any form: no error repeats the client's keys
     metadata: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
+    chat_template_kwargs: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
+    prediction: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
+    logit_bias: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
     store: bool | None = _without_effect(False)
+    service_tier: str | None = _without_effect("auto")
+    safety_identifier: str | None = _without_effect("someone")
+    prompt_cache_key: str | None = _without_effect("")
+    prompt_cache_retention: str | None = _without_effect("24h")
+    tool_choice: Literal["none", "auto"] | None = says("No tool is called.", "none", default=None)
+    tools: Annotated[list[Any] | None, AfterValidator(bool)] = says(
+        "Tools, with tool_choice none alone.", [], default=None
+    )
+    parallel_tool_calls: bool | None = _without_effect(False)
+    function_call: Literal["none", "auto"] | None = says("No function is called.", "none", default=None)
+    functions: list[Any] | None = says("None.", [], default=None, max_length=0)
+    response_format: TextFormat | None = Field(default=None, description="The form of the reply: text.")
+    modalities: list[Literal["text"]] | None = says("The form of the reply.", ["text"], default=None)
+    logprobs: Literal[False] | None = says("Probabilities of tokens are not sent.", False, default=None)
+    top_logprobs: Literal[0] | None = says("Probabilities of tokens are not sent.", 0, default=None)
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _others_are_not_read(cls, turns: Any) -> Any:
+        """Leaves of all turns but the question their roles: they may hold tools, images and much else."""
+        if not isinstance(turns, list):
+            return turns
+        roles = [turn.get("role") if isinstance(turn, dict) else None for turn in turns]
+        last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
+        return [
+            {"role": role} if isinstance(role, str) and i != last else turn
+            for i, (turn, role) in enumerate(zip(turns, roles, strict=True))
+        ]
+
+    @model_validator(mode="after")
+    def _no_tool_is_wanted(self) -> ChatBody:
+        if self.tools and self.tool_choice != "none":
+            raise mistake("tools: expected none, or tool_choice none: a recipe calls no tools of a client")
+        return self
 
     def query(self) -> str:
         """The question. Raises RequestRefused if there is none."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -57,7 +57,10 @@ LONGEST_NAME = 40  # characters of an unknown field that is compared with the al
 
 
 class StrictBody(BaseModel):
-    """A JSON object that refuses unknown fields and other types."""
+    """A JSON object that refuses unknown fields and other types. An unknown field that is null is absent."""
+
+    NULL_IS_ABSENT: ClassVar[bool] = False
+    """Whether that holds of known fields, too: of a page null is a fault, of options nothing."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -67,7 +70,9 @@ class StrictBody(BaseModel):
         allowed = list(cls.model_fields)
         if not isinstance(tree, dict):
             raise mistake(f"expected an object; its fields: {', '.join(allowed)}")
-        unknown = [(i, name) for i, name in enumerate(tree, start=1) if name not in allowed]
+        kept = frozenset() if cls.NULL_IS_ABSENT else frozenset(allowed)
+        given = {name: value for name, value in tree.items() if value is not None or name in kept}
+        unknown = [(i, n) for i, n in enumerate(tree, start=1) if n in given and n not in allowed]
         found = []
         for number, name in unknown[:MOST_NAMED]:
             near = difflib.get_close_matches(name, allowed, 1) if len(name) <= LONGEST_NAME else []
@@ -75,7 +80,7 @@ class StrictBody(BaseModel):
             found.append(f"field {number} is unknown{meant}")
         if found:
             raise mistake(f"{', '.join(found)}; allowed: {', '.join(allowed)}")
-        return tree
+        return given
 
 
 def mistake(problem: str) -> PydanticCustomError:

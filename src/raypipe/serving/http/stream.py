@@ -25,7 +25,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from raypipe.core.records import FAULT, RANKED, Hit
-from raypipe.evaluation.report.report import ranking
+from raypipe.runs.report import ranking
 from raypipe.serving.http import errors
 from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected

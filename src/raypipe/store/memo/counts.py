@@ -1,4 +1,4 @@
-"""What a kit counts: calls that were computed and that were cached, and tokens of language models."""
+"""Counters of a kit: calls that were computed and that were cached, and tokens of language models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tokens:
 
 @dataclass(slots=True)
 class CallCounts:
-    """What a kit counted: texts to embed, pairs to score and chats to answer, each once per call."""
+    """Counts of a kit: texts to embed, pairs to score and chats to answer, each once per call."""
 
     vectors: CallCount = field(default_factory=CallCount)
     scores: CallCount = field(default_factory=CallCount)

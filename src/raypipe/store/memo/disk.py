@@ -97,7 +97,7 @@ class StoreMemo:
                     await self._fresh.put_many(*self._owed.popleft()[:3])
 
     def _write(self, table: MemoTable, keys: Sequence[str], values: Values, of: About) -> None:
-        """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""
+        """Writes a file, whole or not at all. Its name is its digest: a lost bit shows."""
         if not keys:
             return
         data = _table(table, keys, values, of)
@@ -131,7 +131,7 @@ def _table(table: MemoTable, keys: Sequence[str], values: Values, of: About) -> 
 
 
 def _columns(table: MemoTable) -> list[str]:
-    """Those that a value is in."""
+    """Returns those that a value is in."""
     return [f.name for f in fields(Generated)] if table.replies else _schema(table).names[1:]
 
 
@@ -197,7 +197,7 @@ def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
 
 
 def replaces(store: Store, name: str) -> bool:
-    """Whether the replies in a cache file take the place of older ones; reads no values."""
+    """Returns whether the replies in a cache file take the place of older ones; reads no values."""
     file = store.files.open(name)
     if file is None:
         return False
@@ -238,8 +238,8 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
 
 
 def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
-    """What these cache files bring their table, which must be there unless all of them are damaged. Damaged
-    ones are removed."""
+    """Returns what these cache files bring their table, which must be there unless all of them are damaged.
+    Damaged ones are removed."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
         content = store.files.read(name)
@@ -287,8 +287,8 @@ def note_loss(store: Store, table: str, what: str) -> None:
 
 
 def has_lost(store: Store, table: str) -> bool:
-    """Whether values of a memo table are gone, or lie in a damaged file that is not merged yet. A table that
-    is not there has lost whatever it held."""
+    """Returns whether values of a memo table are gone, or lie in a damaged file that is not merged yet. A
+    table that is not there has lost whatever it held."""
     if store.files.names(f"{MEMO_LOSSES}/{table}"):
         return True
     names = store.files.names(f"{MEMO}/{table}")
@@ -302,5 +302,5 @@ def has_lost(store: Store, table: str) -> bool:
 
 
 def intact(name: str, content: bytes) -> bool:
-    """Whether a cache file holds what its writer put there: its name is the digest of its content."""
+    """Returns whether a cache file holds what its writer put there: its name is the digest of its content."""
     return digest(content) == name.removesuffix(".arrow")

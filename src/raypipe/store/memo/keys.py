@@ -19,17 +19,18 @@ from raypipe.core.references import domain_of
 
 
 def vector_keys(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
-    """One key per text, by the model's identity, the role and the text."""
+    """Returns one key per text, by the model's identity, the role and the text."""
     return [digest(identity, role, text) for text in texts]
 
 
 def score_keys(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """One key per (query, passage), by the model's identity."""
+    """Returns one key per (query, passage), by the model's identity."""
     return [digest(identity, query, passage) for query, passage in pairs]
 
 
 def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter: str | None) -> list[str]:
-    """One key per chat, by the base model's identity, the sampling, the adapter's weights and every turn.
+    """Returns one key per chat, by the base model's identity, the sampling, the adapter's weights and every
+    turn.
 
     An adapter that the model lacks is the generator's to refuse; no reply of it is ever stored.
     """
@@ -63,7 +64,7 @@ def period_of(key: str) -> tuple[str, str, float, int] | None:
 
 
 def expired(key: str, now: float) -> bool:
-    """Whether the refresh period of a server's reply is over, so that no run looks for its key again.
+    """Returns whether the refresh period of a server's reply is over, so that no run looks for its key again.
 
     >>> [expired(request_key("v1", "", {}, period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
     [False, True, True]

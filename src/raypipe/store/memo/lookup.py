@@ -57,7 +57,7 @@ def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
 
 @dataclass(slots=True)
 class MemoRequest:
-    """One call of a step: what it wanted to know, and of which map."""
+    """A call of a step: the keys it needed, and of which map."""
 
     table: MemoTable
     keys: list[str]

@@ -31,7 +31,7 @@ from raypipe.text.thoughts import thought_tokens
 
 T = TypeVar("T")
 Values: TypeAlias = np.ndarray
-"""One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
+"""A value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
 ENTRY_BYTES = 300
 """Bytes of a cached value on top of its numbers, about: its key, and its places in two tables."""
@@ -42,7 +42,7 @@ REPLY_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class MemoTable:
-    """One map of a memo: all vectors, all scores or all replies of one model."""
+    """A map of a memo: all vectors, all scores or all replies of one model."""
 
     name: str  # embeddings-M, scores-M or replies-M; M: model identity
     dim: int = 0  # numbers per key; 0: a single number, or a reply
@@ -56,7 +56,7 @@ class MemoTable:
         return np.empty((keys, self.dim) if self.dim else keys, object if self.replies else np.float32)
 
     def nbytes(self, values: Values) -> int:
-        """What these values take in memory with their keys, about."""
+        """Returns what these values take in memory with their keys, about."""
         own = sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
         return len(values) * ENTRY_BYTES + own
 

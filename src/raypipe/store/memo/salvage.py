@@ -65,5 +65,5 @@ async def _each_of(
 
 
 def _is_of_rows(error: Exception) -> bool:
-    """Whether fewer rows may fare better."""
+    """Returns whether fewer rows may fare better."""
     return isinstance(error, OutOfMemory) or not isinstance(error, RaypipeError)

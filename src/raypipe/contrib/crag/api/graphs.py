@@ -41,7 +41,7 @@ from raypipe.text.thoughts import split_thoughts
 
 @dataclass(frozen=True, slots=True)
 class CallsResult(Result):
-    """What calls over a graph gave; a row for each line."""
+    """Results of calls over a graph; a row for each line."""
 
     SCHEMA = "call values rows:int64 requests:int64 ms:float64 fault"
     results: tuple[CallResult, ...]

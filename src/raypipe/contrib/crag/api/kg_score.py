@@ -21,9 +21,9 @@ from raypipe.contrib.crag.language.answer_rules import RULES
 from raypipe.contrib.crag.language.parser import Parse
 from raypipe.contrib.crag.language.program import Program
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.textfile import TextLine, filled
+from raypipe.runs.report import RunFolder
 from raypipe.text.moments import moment
 
 MEASURES = ("parsed", "exact", "result", "answer")
@@ -37,7 +37,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "domain": ("domain",),
     "question_type": ("question_type",),
 }
-"""What a line says -> its fields, the first that is there."""
+"""Value of a line -> the fields that may hold it, the first that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ScoredCalls:
 
 @dataclass(frozen=True, slots=True)
 class CallRate:
-    """How many of some questions have a measure."""
+    """Count of questions that have a measure."""
 
     measure: str  # of MEASURES
     right: int
@@ -200,7 +200,7 @@ def _of_run(folder: Path, reply: str) -> dict[str, str]:
 
 
 def _object(line: TextLine) -> dict[str, str]:
-    """What a line says by the names of `_NAMES`, as texts."""
+    """Returns what a line says by the names of `_NAMES`, as texts."""
     tree = line.object()
     out: dict[str, str] = {}
     for name, fields in _NAMES.items():

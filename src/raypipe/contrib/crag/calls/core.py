@@ -1,4 +1,4 @@
-"""What all calls share: linked arguments, and rows of one table by one name.
+"""Parts that all calls share: linked arguments, and rows of one table by one name.
 
 What is visible at the moment of asking, here and in the other modules: films, songs, casts and awards that
 were out on the asker's day; a daily price when its session has closed in New York; a price of a minute when

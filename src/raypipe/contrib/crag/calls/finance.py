@@ -68,7 +68,7 @@ def _any(call: LinkedCall, rel: Relation) -> bool:
 
 
 def _closed(call: LinkedCall, row: str) -> tuple[str, tuple[str, ...]]:
-    """Whether a day's session has closed."""
+    """Returns whether a day's session has closed."""
     east = call.now.eastern
     params = (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)
     return f"({row}.date < ? OR ({row}.date = ? AND ? >= ?))", params

@@ -162,7 +162,7 @@ async def fetch_movie(rows: FetchedTables, need: RowRequest) -> None:
 
 
 async def fetch_ties(rows: FetchedTables, need: RowRequest) -> None:
-    """What ties films and persons: casts, crews, Oscars."""
+    """Fetches tables that tie films and persons: casts, crews, Oscars."""
     films, persons = need.names
     oscar = need.function.endswith("oscar")
     await movies(rows, films)

@@ -122,8 +122,8 @@ _ARTISTS, _SONGS = "/music/search_artist_entity_by_name", "/music/search_song_en
 async def _found(
     rows: FetchedTables, need: RowRequest, table: str, search: str, parts: tuple[str, ...]
 ) -> AsyncIterator[tuple[str, list[Any]]]:
-    """What a search finds for each name, those that differ only in case and punctuation, else the first few,
-    with what endpoints say of it; each once."""
+    """Yields what a search finds for each name, those that differ only in case and punctuation, else the
+    first few, with what endpoints say of it; each once."""
     names = []
     for name in need.names[0]:
         found = strings(await rows.ask(search, {"query": name}), search)

@@ -18,7 +18,7 @@ from raypipe.text.moments import Moment
 
 
 def nba(call: LinkedCall) -> Relation:
-    """One row per game and team: its own columns as they are, the opponent's with opp_."""
+    """Returns one row per game and team: its own columns as they are, the opponent's with opp_."""
     columns = call.tables.columns["nba_game"]
     stems = [c.removesuffix("_home") for c in columns if c.endswith("_home")]
     both = [stem for stem in stems if f"{stem}_away" in columns]

@@ -99,7 +99,7 @@ class ExampleBank(ExampleFile):
 
 
 Kind: TypeAlias = Literal["name", "day", "period", "year", "number"]
-"""What a part of a question may be. A period is several days: a month, a quarter, last week."""
+"""Kinds of a part of a question. A period is several days: a month, a quarter, last week."""
 
 
 @dataclass(frozen=True, slots=True)

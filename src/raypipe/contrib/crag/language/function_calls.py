@@ -184,7 +184,7 @@ _FIELDS: Final = frozenset({
     "budget", "genres", "original_language", "original_title", "release_date", "revenue", "title", "rating",
     "length",
 })  # fmt: skip
-"""What is asked of a film itself; its cast and crew are tables of their own."""
+"""Fields of a film itself; its cast and crew are tables of their own."""
 
 
 def flat_program(text: str) -> str:

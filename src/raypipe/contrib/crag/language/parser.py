@@ -135,7 +135,7 @@ def _bad(text: str, at: int, piece: str, why: str) -> p.Bad:
     return p.Bad(piece, f"line {line}, column {column}: {why}", at)
 
 
-_CALLED = re.compile(r"\A(?:(?:all|average|avg|\d++)[\s(]*+)*+(get_\w*|\w+(?=\())", re.IGNORECASE)
+_CALLED = re.compile(r"\A(?>(?:(?:all|average|avg|\d++)[\s(]*+)*)(get_\w*|\w+(?=\())", re.IGNORECASE)
 
 
 def _expected(piece: str, e: Any) -> str:

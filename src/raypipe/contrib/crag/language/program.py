@@ -69,7 +69,7 @@ class Cond:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What is taken of the rows: `["key"]["len"][:3]`."""
+    """Selection from the rows: `["key"]["len"][:3]`."""
 
     key: str | None = None
     count: bool = False

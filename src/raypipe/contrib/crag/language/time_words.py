@@ -29,7 +29,7 @@ MONDAY, SUNDAY = 0, 6
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """What a word means: some days, or a moment that only the data can tell."""
+    """Meaning of a word: some days, or a moment that only the data can tell."""
 
     kind: Kind  # latest: up to the minute; earliest: the first there is; last, next: event before, after now
     first: date  # of days, both included; for the other kinds the asker's day
@@ -39,7 +39,7 @@ class When:
 def when(
     words: str, now: Moment, sessions: Sequence[date] | None = None, week_starts: int = MONDAY
 ) -> When | None:
-    """What the words mean at that moment; None for words that are no time.
+    """Returns what the words mean at that moment; None for words that are no time.
 
     `sessions` are the trading days that are known, ascending; without them every Monday to Friday is one.
     """

@@ -1,4 +1,4 @@
-"""What an answer from the knowledge graph is worth, before it may outrank the web (db3, section 2.5)."""
+"""Worth of an answer from the knowledge graph, before it may outrank the web (db3, section 2.5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raypipe.text.template import REPLY
 
 RECENT = ("update", "at the moment", "week", "last", "yesterday", "previous", "late", "today")
 NO_MATCH = "There is no match"
-"""How the graph says that a team had no game in that time."""
+"""Words by which the graph says that a team had no game in that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,8 @@ def scene(it: Any, *about: Ref, **words: str) -> Scene:
 Drawn: TypeAlias = tuple[Scene, Written]
 """A question before its wording, and its answer."""
 Shape: TypeAlias = Callable[[Attempt, str], Drawn | None]
-"""Of an attempt and the template's rule. None: there is no good question (a tie, an empty list); another
-attempt is made."""
+"""Result of an attempt and the template's rule. None: there is no good question (a tie, an empty list);
+another attempt is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Template:
         return self.id.partition(".")[0]
 
     def ask(self, attempt: Attempt) -> Asked | None:
-        """One question with its answer; None if there is no good one."""
+        """Returns one question with its answer; None if there is no good one."""
         drawn = self.shape(attempt, self.rule)
         if drawn is None:
             return None
@@ -173,7 +173,7 @@ def then(drawer: Drawer, link: Callable[[Attempt, Scene], Scene | None]) -> Draw
 
 
 def value(drawer: Drawer, answer: Callable[[Any], Written | None]) -> Shape:
-    """One value of what was drawn, or computed from it."""
+    """Returns one value of what was drawn, or computed from it."""
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
@@ -211,7 +211,8 @@ def compare(
 
 
 def count(drawer: Drawer, number: Callable[[Any], int] = len, least: int = 1) -> Shape:
-    """How many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or nothing."""
+    """Returns how many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or
+    nothing."""
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)

@@ -1,4 +1,4 @@
-"""How a value is written: as the answer, as other right answers, and in a sentence of a page."""
+"""Forms of a value: as the answer, as other right answers, and in a sentence of a page."""
 
 from __future__ import annotations
 

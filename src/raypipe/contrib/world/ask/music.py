@@ -59,7 +59,7 @@ def _latest(d: Attempt, found: Scene) -> Scene | None:
 
 
 def _charted(d: Attempt) -> Scene:
-    """What stands where on the chart of this week."""
+    """Returns what stands where on the chart of this week."""
     chart = d.world.music.chart
     rank, week = 1 + d.below(10), max(c.date for c in chart if c.date <= d.now.day)
     row = next(c for c in chart if c.date == week and c.rank == rank)
@@ -73,7 +73,7 @@ def _ranked(d: Attempt) -> Scene:
 
 
 def _wins(d: Attempt) -> Scene:
-    """How many prizes two artists won: one who won some, and any."""
+    """Returns how many prizes two artists won: one who won some, and any."""
     a, b = d.pick(list(d.world.music.won)), d.skewed(d.world.music.artists).name
     wins = tuple(len(d.world.music.won.get(x, ())) for x in (a, b))
     return scene(wins, ("artist", a), ("artist", b), a=a, b=b)

@@ -63,7 +63,7 @@ def templates() -> tuple[Template, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """One question of the dataset, without its pages."""
+    """A question of the dataset, without its pages."""
 
     number: int  # from 0
     id: str  # a uuid

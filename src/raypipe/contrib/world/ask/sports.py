@@ -70,7 +70,7 @@ def _with_game(team: Scene, s: Side) -> Scene:
 
 
 def _a_game(d: Attempt, team: Scene) -> Side:
-    """One of its games before the questions are asked."""
+    """Returns one of its games before the questions are asked."""
     return d.pick([s for s in d.world.sport.sides[team.it.name] if s.date <= SNAPSHOT])
 
 

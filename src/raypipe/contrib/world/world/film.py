@@ -156,7 +156,8 @@ def _team_of(
 
 
 def _oscars(rng: Random, year: int, cast: list[Role], crew: list[Credit]) -> list[Oscar]:
-    """One ceremony: up to five nominees a category, among the films of the year before, one of them wins."""
+    """Returns one ceremony: up to five nominees a category, among the films of the year before, one of them
+    wins."""
     runs: dict[str, list[tuple[str, str]]] = {
         PICTURE: [(c.person.name, c.movie.title) for c in crew if c.job == "Producer"],
         DIRECTING: [(c.person.name, c.movie.title) for c in crew if c.job == "Director"],

@@ -31,18 +31,18 @@ ACCENTS = str.maketrans("aeiou", "áéíöü")
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
-    """One of the items. `Random.choice` is three times slower, and pages make millions of choices."""
+    """Returns one of the items. `Random.choice` is three times slower, and pages make millions of choices."""
     return items[int(rng.random() * len(items))]
 
 
 def skewed(rng: Random, items: Sequence[T]) -> T:
-    """One of the items, early ones more often: the famous are asked about most."""
+    """Returns one of the items, early ones more often: the famous are asked about most."""
     u = rng.random()
     return items[int(u * u * len(items))]
 
 
 def number(rng: Random, low: int, count: int) -> int:
-    """One of `count` numbers from `low` on."""
+    """Returns one of `count` numbers from `low` on."""
     return low + int(rng.random() * count)
 
 

@@ -11,7 +11,7 @@ from raypipe.contrib.world.world.names import NameSource, grouped, number, pick,
 CITIES, COUNTRIES, RIVERS, MOUNTAINS, COLLEGES = 130, 12, 45, 45, 35
 MUSEUMS, BRIDGES, AUTHORS, BOOKS = 35, 30, 40, 80
 TOWNS = 60
-"""Of the cities, those that other parts of the world name as headquarters, studios and film sets."""
+"""Cities that other parts of the world name as headquarters, studios and film sets."""
 
 GUILDS = ("Ropemakers", "Printers", "Glaziers", "Salters", "Weavers", "Brewers", "Cartographers")
 

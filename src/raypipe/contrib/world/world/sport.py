@@ -64,7 +64,7 @@ class NbaGame:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One game as one team sees it: a row of the soccer table, and what a basketball question is about."""
+    """A game as one team sees it: a row of the soccer table, and what a basketball question is about."""
 
     team: str
     date: date

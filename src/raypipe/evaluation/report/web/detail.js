@@ -1,13 +1,13 @@
 /* One question opened: why it was scored so, its passages in each ranker's order, prompts, replies, the trace
-   of a graph. `q` is a row of results.parquet, with the texts of its block put back. */
+   of a graph. `q` is a row of results.parquet. */
 
 const percent = x => x === null || x === undefined ? "" : x.toFixed(2);
 
-function detail(q, texts, run, mark, file) {
+function detail(q, run, mark, file) {
   const made = make("div");
   made.append(verdict(q));
   if (mark) made.append(people(q, mark, file));
-  made.append(evidence(q, texts));
+  made.append(evidence(q));
   if (q.replies.length) made.append(make("h3", "Replies"), ...q.replies.map(reply));
   if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again", "detail"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no", f.detail || ""])));
   const took = Object.entries(q.seconds || {});
@@ -47,10 +47,10 @@ function people(q, mark, file) {
   return made;
 }
 
-function evidence(q, texts) {
+function evidence(q) {
   const made = make("div");
   if (!q.hits.length && !q.quotes.length) return made;
-  const hits = q.hits.map((h, i) => ({ ...h, rank: i, text: h.text ?? texts[h.chunk] ?? null }));
+  const hits = q.hits.map((h, i) => ({ ...h, rank: i }));
   const rankers = [...new Set(hits.flatMap(h => Object.keys(h.scores)))];
   const order = document.createElement("select"), list = make("div"), prompted = q.replies.some(r => r.prompt);
   for (const name of ["final order", ...rankers.map(r => "order of " + r), "by page"]) order.append(make("option", name));

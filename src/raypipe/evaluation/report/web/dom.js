@@ -17,15 +17,17 @@ function box(tag, ...parts) {
   return element;
 }
 
-/* The web's own addresses become links. A document's has its path, and often its page: "a%20b.pdf#page=3"; a
-   page opened from disk leads to its `file`, which browsers open from no other. */
+/* The web's own addresses become links. A document's has its path, and often its page: "a%20b.pdf#page=3";
+   its `file` is told, no browser opens one from another host's page. */
 function link(url, file) {
   if (!url) return make("span", "no address");
-  const web = /^https?:\/\//i.test(url), page = /#page=(\d+)$/.exec(url);
-  const said = web ? url : readable(url).replace(/#page=(\d+)$/, ", p. $1");
-  if (!web && !(/^file:\/\/\//.test(file) && location.protocol === "file:")) return make("span", said);
-  const a = make("a", said);
-  a.href = web ? url : file + (page ? page[0] : "");
+  if (!/^https?:\/\//i.test(url)) {
+    const span = make("span", readable(url).replace(/#page=(\d+)$/, ", p. $1"));
+    span.title = file || "";
+    return span;
+  }
+  const a = make("a", url);
+  a.href = url;
   a.rel = "noopener noreferrer nofollow";
   a.target = "_blank";
   return a;

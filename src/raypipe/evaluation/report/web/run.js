@@ -83,7 +83,7 @@ async function count() {
   at("count").textContent = said;
   if (!filtered || !shown.length || !facts.lead) return;
   tried.add(state.f.join() + state.t + state.src);
-  const looked = " \u00b7 picked after looking; " + tried.size + " filters tried";
+  const looked = " \u00b7 picked after looking; " + tried.size + (tried.size === 1 ? " filter tried" : " filters tried");
   const scored = shown.filter(i => value.get("value")[i] !== null), now = shown;
   if (!scored.length) return;
   if (!facts.pair) {
@@ -92,7 +92,7 @@ async function count() {
     return;
   }
   let found;
-  try { found = await differenceOf(scored); } catch (e) { if (now === shown) at("count").textContent = said + ": " + e.message; return; }
+  try { found = await asked("paired", { rows: scored }); } catch (e) { if (now === shown) at("count").textContent = said + ": " + e.message; return; }
   if (now !== shown) return;
   const ends = found.interval ? " [" + found.interval.map(signed).join(", ") + "]" : "";
   at("count").textContent = said + ": " + arrow(found.difference) + " " + facts.lead + " " + signed(found.difference) + ends
@@ -101,11 +101,6 @@ async function count() {
 
 const signed = x => (x > 0 ? "+" : "") + x.toFixed(3);
 const arrow = x => x > 0 ? "\u2191" : x < 0 ? "\u2193" : "=";
-
-async function differenceOf(scored) {
-  if (!facts.served) return paired(...["before", "after"].map(n => scored.map(i => value.get(n)[i])), facts.span);
-  return asked("paired", { rows: scored });
-}
 
 /* What the server says. Throws with the reason where it refuses or cannot be reached. */
 async function asked(where, sent) {
@@ -116,24 +111,17 @@ async function asked(where, sent) {
   return said;
 }
 
-/* Some questions with all that is known of them: a block of the file, or of the server. */
-const blocks = new Map();
-function block(n) {
-  if (!blocks.has(n)) {
-    const made = facts.served ? asked("block/" + n) : unpacked(at("b" + n).textContent);
-    made.catch(() => blocks.delete(n)); // the next click asks again
-    blocks.set(n, made);
+/* The row of a question in each run, fetched once. */
+const fetched = new Map();
+function question(i) {
+  if (!fetched.has(i)) {
+    const sides = asked("question/" + i);
+    sides.catch(() => fetched.delete(i)); // the next click asks again
+    fetched.set(i, sides);
   }
-  return blocks.get(n);
+  return fetched.get(i);
 }
 
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text.trim()), c => c.charCodeAt(0));
-  const questions = JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text());
-  return { rows: questions.map(q => q.rows), texts: Object.assign({}, ...questions.map(q => q.texts)) };
-}
-
-const whole = document.readyState === "loading" ? new Promise(done => document.addEventListener("DOMContentLoaded", done)) : null;
 let opened = null;
 async function open(i) {
   if (opened === (i ?? null)) return;
@@ -144,15 +132,11 @@ async function open(i) {
   if (row.hidden) { row.hidden = false; sizes(); }
   row.classList.add("open");
   row.append(place);
-  const n = Math.floor(i / facts.block);
-  await whole; // the blocks stand at the end of the file
-  if (!facts.served && !at("b" + n)) { place.textContent = "Left out of this file to keep it small. raypipe view RUN shows it."; return; }
-  let said;
-  try { said = await block(n); } catch (e) { place.textContent = e.message; return; }
+  let q;
+  try { q = await question(i); } catch (e) { place.textContent = e.message; return; }
   if (opened !== i) return;
-  const q = said.rows[i % facts.block];
-  const sides = q.map((one, side) => detail(one, said.texts, facts.runs[side], facts.served && !facts.pair ? mark : null, facts.labels));
-  if (sides.length > 1) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
+  const sides = q.map((one, side) => detail(one, facts.runs[side], facts.pair ? null : mark, facts.labels));
+  if (facts.pair) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
   place.replaceChildren(...sides);
   const seen = row.getBoundingClientRect();
   list.style.setProperty("--bar", at("bar").offsetHeight + "px");

@@ -54,7 +54,7 @@ def heartbeat(
 
 @dataclass(slots=True)
 class ProgressTask:
-    """One kind of work that is under way. Made by `Progress.task`."""
+    """A kind of work that is under way. Made by `Progress.task`."""
 
     verb: str  # parsed, embedded, answered: what was done to a unit
     unit: str  # pages, chunks, questions
@@ -118,7 +118,7 @@ class ProgressTask:
         return f", {self.tokens / writing:.0f} tokens/s" if self.tokens and writing > 0 else ""
 
     def line(self, elapsed: float) -> str:
-        """Where the work stands after this many seconds."""
+        """Returns where the work stands after this many seconds."""
         if self.total is None:
             return f"{self.verb} {self.done} {self.unit}, {clock(elapsed)} so far"
         text = f"{self.verb} {self.done}/{self.total} {self.unit}"

@@ -26,7 +26,7 @@ JSON_FORMAT = 2  # of what commands print for programs: docs/schemas
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a plan expected of a run, each a range."""
+    """Estimates of a run by its plan, each a range."""
 
     calls: tuple[float, float] | None  # to models and graphs; None: nothing says
     max_calls: int | None  # no run makes more; None: not known
@@ -38,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a run cost, in this attempt."""
+    """Costs of a run, in this attempt."""
 
     calls: int  # to models and graphs
     tokens: int  # of prompts and replies
@@ -58,7 +58,7 @@ class CostReport:
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """What one step of the recipe did."""
+    """Work of a step of the recipe."""
 
     step: str  # its name in the recipe
     rows: int  # that reached it, let in or not
@@ -104,7 +104,7 @@ class LabelLine:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCut:
-    """How long an answer may be, and whose tokens count."""
+    """Limit of an answer, and the tokenizer that counts."""
 
     tokens: int  # kept of an answer
     tokenizer: str  # its name in models.yaml
@@ -133,7 +133,7 @@ class ReplacedRows:
     files: tuple[str, ...]  # names of those that had had them; none: no note is kept of them
 
     def sentence(self) -> str:
-        """What happened, for people."""
+        """Returns what happened, for people."""
         of = f" that {', '.join(self.files)} had" if self.files else ""
         more = ", ..." if self.rows > len(self.ids) else ""
         return (
@@ -159,7 +159,7 @@ class FitLine:
 
 @dataclass(frozen=True, slots=True)
 class EvalReport:
-    """One run over one dataset."""
+    """A run over a dataset."""
 
     run: str  # run id
     recipe: str  # its name
@@ -278,7 +278,7 @@ def urls(question: Question) -> dict[str, str]:
 
 
 def answer_of(question: Question) -> str | None:
-    """What was answered; None: the question failed, was never answered, or was only ranked."""
+    """Returns what was answered; None: the question failed, was never answered, or was only ranked."""
     return None if question.outcome in ("", FAULT, RANKED) else question.answer
 
 

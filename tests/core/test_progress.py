@@ -7,7 +7,7 @@ import queue
 
 import pytest
 
-from raypipe.evaluation.report.progress import Progress, heartbeat
+from raypipe.core.progress import Progress, heartbeat
 
 
 class Clock:

@@ -1,21 +1,19 @@
-"""Labels and trainings: on a console and as HTML pages. Knows what the commands print as JSON. Text from data
-is printed as it is."""
+"""Labels and trainings as tables on a console. Text from data is printed as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from raypipe.evaluation.report import web_page
+from raypipe.core.progress import clock
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.progress import clock
 from raypipe.evaluation.report.wording import cut, share
 
 SHOWN_CHARS = 80  # of a reply
-STEPS_SHOWN = 60  # of the page's table: evenly spaced where there are more
+STEPS_SHOWN = 12  # of a training: evenly spaced where there are more; all of them are in training.json
 
 
 def print_labels(console: Console, found: Mapping[str, Any]) -> None:
@@ -39,22 +37,16 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
     calls = f"calls: {found['planned']} planned, {found['computed']} computed, {found['cached']} cached"
     say(console, calls, fold=True)
     if found["digest"]:
-        say(console, f"{found['out']}: labels.parquet, labels.json, labels.html")
+        say(console, f"{found['out']}: labels.parquet, labels.json")
     if found["review"]:
         say(console, f'{found["review"]}: correct a label, set "use": true, then add --import', fold=True)
 
 
 def _leaks(found: Mapping[str, Any]) -> str:
-    """What is known of questions in both splits."""
+    """Returns what is known of questions in both splits."""
     if not found["evaluated"]:
         return "leaks: not looked for; --against DATA names what will be evaluated on"
     return f"leaks: none between these and {found['evaluated']} questions that are evaluated on"
-
-
-def labels_page(found: Mapping[str, Any]) -> str:
-    """Labels as one HTML file that loads nothing."""
-    values = {"r": found, "leaks": _leaks(found)}
-    return web_page.page("labels.html", ("base.css", "run.css"), (), False, values)[0]
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -89,15 +81,16 @@ def _workers(found: Mapping[str, Any]) -> str:
 
 
 def print_finetune(console: Console, found: Mapping[str, Any], entry: str) -> None:
-    """What became of a training, and the entry that recipes need."""
+    """Prints what became of a training, and the entry that recipes need."""
     say(console, f"adapter {found['adapter']} on {found['base_name']}: {found['folder']}", style="bold")
     say(console, *_trained(found))
+    show(console, ("step", "epoch", "loss", "gradient norm", "held-out loss"), list(_curve(found)))
     say(console, "models.yaml:", fold=True)
     console.print(Text(entry), soft_wrap=True, end="")
 
 
 def _trained(found: Mapping[str, Any]) -> list[str]:
-    """What became of a training, in sentences."""
+    """Returns what became of a training, in sentences."""
     first, last, held = found["steps"][0], found["steps"][-1], found["held_out_loss"]
     early = ", ended early" if found["ended_early"] else ""
     kept = "the last one's adapter was kept"
@@ -118,11 +111,11 @@ def _trained(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def finetune_page(found: Mapping[str, Any]) -> str:
-    """A training as one HTML file with its curves, which loads nothing from the network."""
+def _curve(found: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    """Yields rows of the loss by step: some steps, evenly spaced, the last, and each with a held-out loss."""
     steps, looks = found["steps"], {p["step"]: p["loss"] for p in found["looks"]}
     every = max(1, -(-len(steps) // STEPS_SHOWN))
-    some = [s for i, s in enumerate(steps) if i % every == 0 or s["step"] in looks]
-    shown = [{**s, "held": looks.get(s["step"])} for s in some]
-    values = {"r": found, "lines": _trained(found), "shown": shown}
-    return web_page.page("finetune.html", ("base.css", "finetune.css"), (), False, values)[0]
+    for i, s in enumerate(steps):
+        if i % every == 0 or s["step"] in looks or i == len(steps) - 1:
+            held = f"{looks[s['step']]:.4f}" if s["step"] in looks else ""
+            yield s["step"], s["epoch"], f"{s['loss']:.4f}", f"{s['norm']:.3f}", held

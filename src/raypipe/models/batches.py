@@ -1,0 +1,290 @@
+"""A generator behind a hosted batch API, in OpenAI's protocol: files of chats, answered within a day at half
+the price. LiteLLM speaks the same protocol over vLLM.
+
+Chats that are asked at the same time make a file. Each line bears the key that the memo has of its chat, and
+the server keeps the file: a process that was killed finds its batches in the server's list, so nothing is
+kept here, and a chat is paid once. What a batch does not answer (it failed, expired, was cancelled, or one of
+its lines failed) is asked one by one. Knows the protocol; `server` sends the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from raypipe.core.about import now as about_now
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import RaypipeError, Unavailable
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault, digest
+from raypipe.core.retry import Backoff
+from raypipe.models.chat_replies import read_chat
+from raypipe.models.load import EndpointAddress
+from raypipe.models.openai import OpenAIClient
+from raypipe.models.server import ServerClient, Trouble
+from raypipe.store.memo.keys import reply_keys
+
+MOST_CHATS, MOST_BYTES = 50_000, 200_000_000  # of a file: OpenAI's bounds
+GATHER_S = 1.0  # without a further chat, then a file is sent: the chats of a task come within milliseconds
+FIRST_POLL_S, LONGEST_POLL_S = 2.0, 60.0
+WINDOW_S = 24 * 3600.0  # a batch is done, or expires: the one window of the protocol
+KNOWN_S = 3 * WINDOW_S  # a batch is looked for: its own day, and two until someone starts the run again
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+FULL = frozenset({"token_limit_exceeded", "too_many_tasks", "rate_limit_exceeded"})
+"""Errors of a batch that was not begun since others wait: it is sent again."""
+ROUTE = "/v1/chat/completions"
+
+
+@dataclass(slots=True)
+class _Row:
+    chat: Chat
+    sampling: Sampling
+    adapter: str | None
+    line: str
+    reply: asyncio.Future[Generated | Fault]
+
+
+class BatchClient:
+    """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
+
+    def __init__(
+        self, model: Model, client: OpenAIClient, one_by_one: Generator,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:  # fmt: skip
+        """`one_by_one` asks what no batch answers; `sleep` is for tests."""
+        self._model, self._chats, self._one_by_one, self._sleep = model, client, one_by_one, sleep
+        self._tries = client.server.at.tries
+        # A LiteLLM proxy finds the server behind it by its header.
+        self._send = partial(client.server.send, headers={"x-litellm-model": model.repo})
+        self._waiting: dict[str, _Row] = {}
+        self._rows: dict[str, _Row] = {}  # key -> row that waits or is under way
+        self._works: set[asyncio.Task[None]] = set()
+        self._keys_of: dict[str, frozenset[str]] = {}  # id of a batch -> keys of its lines
+
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+        body = self._chats.body(sampling, adapter)
+        run = about_now().run  # replies that are asked afresh are not those of an earlier run
+        loop, replies = asyncio.get_running_loop(), []
+        for chat, known in zip(chats, reply_keys(self._model, chats, sampling, adapter), strict=True):
+            key = digest(known, run) if run else known
+            if key not in self._rows:
+                whole = body | {"messages": [{"role": m.role, "content": m.content} for m in chat]}
+                line = {"custom_id": key, "method": "POST", "url": ROUTE, "body": whole}
+                row = _Row(chat, sampling, adapter, json.dumps(line), loop.create_future())
+                self._rows[key] = self._waiting[key] = row
+            replies.append(self._rows[key].reply)
+        work = loop.create_task(self._gather())
+        self._works.add(work)
+        work.add_done_callback(self._works.discard)
+        return list(await asyncio.gather(*map(asyncio.shield, replies)))
+
+    async def close(self) -> None:
+        for work in self._works:
+            work.cancel()
+        await self._chats.close()
+
+    async def _gather(self) -> None:
+        """Sends what waits once no further chat has come for a while."""
+        count = -1
+        while count != len(self._waiting):
+            count = len(self._waiting)
+            await self._sleep(GATHER_S)
+        left, self._waiting = self._waiting, {}
+        if not left:
+            return
+        works = []
+        rows = dict(left)
+        try:
+            for batch in await self._ours():
+                if here := left.keys() & await self._keys(batch):
+                    works.append(self._settled(self._ended(batch), {key: left.pop(key) for key in here}))
+            while left:
+                some = {key: left.pop(key) for key in _file_of(left)}
+                works.append(self._settled(self._submitted(some), some))
+            await asyncio.gather(*works)
+        except RaypipeError as e:  # of the list: no file was sent
+            _fail(rows, e)
+        finally:
+            for key in rows:
+                del self._rows[key]
+
+    async def _settled(self, ending: Awaitable[Mapping[str, Any]], rows: Mapping[str, _Row]) -> None:
+        """Takes the replies of a batch once it has ended, and asks for the others one by one."""
+        try:
+            batch, lines = await ending, []
+            if output := batch.get("output_file_id"):
+                lines = await self._lines_of(output)
+        except RaypipeError as e:
+            return _fail(rows, e)
+        for line in lines:
+            row, response = rows.get(str(line.get("custom_id"))), line.get("response") or {}
+            if row is not None and not row.reply.done() and response.get("status_code") == 200:
+                with suppress(ValueError, KeyError, IndexError, TypeError, AttributeError):  # asked alone
+                    row.reply.set_result(read_chat(response["body"], row.sampling))
+        await asyncio.gather(*(self._alone(row) for row in rows.values() if not row.reply.done()))
+
+    async def _alone(self, row: _Row) -> None:
+        try:
+            [reply] = await self._one_by_one([row.chat], row.sampling, row.adapter)
+            row.reply.set_result(reply)
+        except RaypipeError as e:
+            _fail({"": row}, e)
+
+    async def _submitted(self, rows: Mapping[str, _Row]) -> Mapping[str, Any]:
+        """A new batch of these rows, once it has ended."""
+        content = "".join(f"{row.line}\n" for row in rows.values()).encode()
+        file = await self._got(
+            "POST", "files", lambda tree: tree["id"], data={"purpose": "batch"},
+            files={"file": ("raypipe.jsonl", content, "application/jsonl")},
+        )  # fmt: skip
+        backoff = Backoff(self._tries, LONGEST_POLL_S, 10 * LONGEST_POLL_S)
+        while True:
+            batch = await self._begun(file)
+            self._keys_of[batch["id"]] = frozenset(rows)
+            ended = await self._ended(batch)
+            errors = (ended.get("errors") or {}).get("data") or []
+            full = ended["status"] == "failed" and any(e.get("code") in FULL for e in errors)
+            if not full or (wait_s := backoff.next_s()) is None:
+                return ended
+            await self._sleep(wait_s)
+
+    async def _begun(self, file: str) -> Mapping[str, Any]:
+        """A new batch of a file. One whose begin was not answered is looked for: it must not begin twice."""
+        asked = {
+            "input_file_id": file, "endpoint": ROUTE, "completion_window": "24h",
+            "metadata": {"raypipe": model_identity(self._model)},
+        }  # fmt: skip
+        backoff = Backoff(self._tries, FIRST_POLL_S, LONGEST_POLL_S)
+        while True:
+            got = await self._send("POST", "batches", _batch, once=True, json=asked)
+            if not isinstance(got, Trouble):
+                return got
+            if not got.again or (wait_s := backoff.next_s()) is None:
+                raise Unavailable(got.detail)
+            await self._sleep(wait_s)
+            for batch in await self._ours():
+                if batch["input_file_id"] == file:
+                    return batch
+
+    async def _ended(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        wait_s = FIRST_POLL_S
+        while batch["status"] not in ENDED:
+            await self._sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_POLL_S)
+            batch = await self._got("GET", f"batches/{batch['id']}", _batch)
+        return batch
+
+    async def _ours(self) -> list[Mapping[str, Any]]:
+        """The server's batches of this model that hold or will hold replies. Raises Unavailable."""
+        found: list[Mapping[str, Any]] = []
+        mine, after, more = model_identity(self._model), "", True
+        while more:
+            page, more = await self._got(
+                "GET", f"batches?limit=100{after}",
+                lambda tree: (list(map(_batch, tree["data"])), bool(tree.get("has_more") and tree["data"])),
+            )  # fmt: skip
+            found += [b for b in page if not _is_old(b) and b["status"] != "failed"]
+            more = more and not _is_old(page[-1])
+            after = f"&after={page[-1]['id']}" if page else ""
+        # A gateway may keep no metadata: then the keys of its lines tell.
+        return [b for b in found if ((b.get("metadata") or {}).get("raypipe") or mine) == mine]
+
+    async def _keys(self, batch: Mapping[str, Any]) -> frozenset[str]:
+        if (id := batch["id"]) not in self._keys_of:
+            lines = await self._lines_of(batch["input_file_id"])
+            self._keys_of[id] = frozenset(str(line.get("custom_id")) for line in lines)
+        return self._keys_of[id]
+
+    async def _lines_of(self, file: str) -> list[Any]:
+        """The lines of a file; none of one that was deleted."""
+        lines = await self._send("GET", f"files/{file}/content", list, lines=True)
+        if isinstance(lines, Trouble) and lines.again:
+            raise Unavailable(f"{lines.detail}{_LATER}")
+        return [] if isinstance(lines, Trouble) else [line for line in lines if isinstance(line, dict)]
+
+    async def _got(self, method: str, path: str, read: Callable[[Any], Any], **content: Any) -> Any:
+        """Raises Unavailable where the server has no answer: its batches stay, and are found again."""
+        got = await self._send(method, path, read, **content)
+        if isinstance(got, Trouble):
+            raise Unavailable(f"{got.detail}{_LATER}")
+        return got
+
+
+_LATER = ". Batches that have begun end without this process; the same command finds them"
+
+
+def _batch(tree: Any) -> Mapping[str, Any]:
+    """A batch as a server sends it. Raises KeyError for what is none."""
+    return {**tree, "id": tree["id"], "status": tree["status"], "input_file_id": tree["input_file_id"]}
+
+
+def _fail(rows: Mapping[str, _Row], error: Exception) -> None:
+    for row in rows.values():
+        if not row.reply.done():
+            row.reply.set_exception(error)
+            row.reply.exception()  # fetched, whether or not its caller still waits
+
+
+def _file_of(rows: Mapping[str, _Row]) -> list[str]:
+    """The keys of as many rows as a file may have."""
+    keys: list[str] = []
+    size = 0
+    for key, row in rows.items():
+        size += len(row.line) + 1
+        if keys and (len(keys) == MOST_CHATS or size > MOST_BYTES):
+            break
+        keys.append(key)
+    return keys
+
+
+def _is_old(batch: Mapping[str, Any]) -> bool:
+    made = batch.get("created_at")
+    return isinstance(made, int | float) and made < time.time() - KNOWN_S
+
+
+@contextmanager
+def watched(
+    endpoints: Sequence[EndpointAddress], say: Callable[[str], None], every_s: float = 10.0
+) -> Iterator[None]:
+    """Says during a block what becomes of the batches of these endpoints, whichever process waits for
+    them."""
+    ended, last = threading.Event(), dict[str, str]()
+
+    async def look(at: EndpointAddress) -> None:
+        client = ServerClient(replace(at, tries=1))
+        try:
+            found = await client.send(
+                "GET", "batches?limit=100", lambda tree: list(map(_batch, tree["data"]))
+            )
+        finally:
+            await client.close()
+        for b in reversed([] if isinstance(found, Trouble) else found):
+            counts = b.get("request_counts") or {}
+            line = (
+                f"batch {b['id']}: {b['status']}, {counts.get('completed', 0)}/{counts.get('total', 0)} chats"
+            )
+            before = last.get(b["id"], line if b["status"] in ENDED else "")  # what ended earlier is no news
+            last[b["id"]] = line
+            if line != before and "raypipe" in (b.get("metadata") or {}):
+                say(line)
+
+    def beat() -> None:
+        while not ended.wait(every_s):
+            for at in endpoints:
+                asyncio.run(look(at))
+
+    thread = threading.Thread(target=beat, name="batches", daemon=True)
+    if endpoints:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()

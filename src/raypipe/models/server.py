@@ -1,0 +1,209 @@
+"""Requests to the servers of one model: sent, tried again where that may help, and their troubles named.
+
+Several addresses share the requests: the one that can take a request soonest gets it; one that failed is left
+out for a while and then tried with one request. Limits of calls and tokens a minute are kept by the entry and
+by what a server says (`Retry-After`, `x-ratelimit-*`). Knows HTTP and no protocol above it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+
+from raypipe.core.connections import open_client, why_failed
+from raypipe.core.retry import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
+from raypipe.models.load import EndpointAddress
+
+T = TypeVar("T")
+
+OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
+"""Statuses that say nothing about the request: the operator has to correct something."""
+BROKEN = frozenset({"unreachable", "timeout", "unavailable", "overloaded"})
+"""Troubles after which an address is left out while others answer."""
+SPENT = re.compile(r"quota|billing|insufficient.{0,9}(balance|credit|fund)|credit balance|no credit", re.I)
+"""An account that has nothing left, in the code or message of an error. Where such an error comes with
+`Retry-After` it is a limit of calls: some providers have one sentence for both."""
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
+ASKED_WAIT_S = 60.0  # that a server may ask for: limits are of a minute
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A request without a reply."""
+
+    reason: str  # a short fixed word
+    detail: str  # for people, without the key
+    transient: bool  # True: time or an operator can end it
+    again: bool = False  # True: the same request may succeed in a moment
+    error: Any = None  # of a refused request: what the server said, as JSON
+
+
+@dataclass(slots=True)
+class _Address:
+    url: str
+    next_s: float = 0.0  # when its next request may leave, on the clock
+    flying: int = 0  # requests
+    failed: int = 0  # tries, one after the other
+
+
+class ServerClient:
+    """One event loop's requests to an endpoint; `await close()` it."""
+
+    def __init__(
+        self,
+        at: EndpointAddress,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`sleep` and `clock` (seconds) are for tests."""
+        self.at, self._sleep, self._clock = at, sleep, clock
+        options = {"timeout": at.timeout_s, "headers": at.headers, "follow_redirects": False}
+        self._client = open_client(httpx.AsyncClient, **options)
+        self._addresses = [_Address(url) for url in at.urls]
+        self._most = at.concurrency * len(at.urls)
+        self._room = asyncio.Semaphore(self._most)
+        self._failing = 0  # requests in a row that got nothing
+        self._answered = 0  # requests that got a reply
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def send(
+        self, method: str, path: str, read: Callable[[Any], T], tokens: float = 0, once: bool = False,
+        lines: bool = False, **content: Any,
+    ) -> T | Trouble:  # fmt: skip
+        """What `read` makes of the JSON that comes. What reading a tree of another shape raises is a trouble
+        of the server. `tokens`: of the request, for limits; `path` with a slash stands next to /v1;
+        `once`: it is not tried again; `lines`: JSON comes as lines; `content`: as httpx takes it."""
+        async with self._room:
+            # Once a whole round of requests got nothing, each further one is one try, until one gets through:
+            # a server that is down costs a run minutes, not hours.
+            tries = 1 if once or self._failing >= self._most else self.at.tries
+            backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S)
+            while True:
+                address, answered = await self._turn(tokens), self._answered
+                result = await self._try(address, method, path, read, lines, content)
+                self._learn(address, result)
+                if not isinstance(result, Trouble):
+                    self._failing, self._answered = 0, self._answered + 1
+                    return result
+                if result.reason == "overloaded" and self._answered > answered:
+                    backoff.reset()  # others get through: the turn comes
+                if not result.again or (wait_s := backoff.next_s()) is None:
+                    self._failing = self._failing + 1 if result.transient else 0
+                    return result
+                if len(self._addresses) == 1:  # else the next address may answer at once
+                    await self._sleep(wait_s)
+
+    async def _turn(self, tokens: float) -> _Address:
+        """The address that takes the next request, once it does."""
+        while True:
+            # One that failed is tried with one request at a time.
+            open_ = [a for a in self._addresses if not (a.failed and a.flying)] or self._addresses
+            now = self._clock()
+            address = min(open_, key=lambda a: (max(a.next_s, now), a.flying))
+            if address.next_s <= now:
+                pause_s = max(60.0 / self.at.per_minute, tokens * 60.0 / self.at.tokens_per_minute)
+                address.next_s = now + pause_s
+                return address
+            await self._sleep(address.next_s - now)
+
+    def _learn(self, address: _Address, result: object) -> None:
+        if isinstance(result, Trouble) and result.reason in BROKEN:
+            address.failed += 1
+            if len(self._addresses) > 1:
+                out_s = min(FIRST_WAIT_S * 2.0**address.failed, LONGEST_WAIT_S)
+                address.next_s = max(address.next_s, self._clock() + out_s)
+        else:
+            address.failed = 0
+
+    async def _try(
+        self, address: _Address, method: str, path: str, read: Callable[[Any], T], lines: bool,
+        content: Mapping[str, Any],
+    ) -> T | Trouble:  # fmt: skip
+        url = f"{address.url}/{path}"
+        if path.startswith("/"):  # next to /v1, and not under it
+            url = f"{address.url.removesuffix('/v1')}{path}"
+        address.flying += 1
+        try:
+            async with asyncio.timeout(self.at.timeout_s):  # httpx limits each read, not their sum
+                response = await self._client.request(method, url, **content)
+        except UnicodeEncodeError as e:
+            return self._trouble(address, "unsendable", f"the text is not valid: {e.reason}", False)
+        except (httpx.TimeoutException, TimeoutError):
+            detail = f"no answer within {self.at.timeout_s:g} s"
+            return self._trouble(address, "timeout", detail, True, True)
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
+            return self._trouble(address, "unreachable", why_failed(e, url), True, True)
+        finally:
+            address.flying -= 1
+        headers = response.headers
+        wait_s = max(retry_after_s(headers), limit_wait_s(headers, address.flying))
+        if wait_s:  # every request waits, not this one alone: the limit is the key's, or the server's
+            address.next_s = max(address.next_s, self._clock() + min(wait_s, ASKED_WAIT_S))
+        if response.status_code != 200:
+            return self._refused(address, response, response.status_code)
+        try:
+            text = response.text  # a line's end is no other sign that a text may have
+            tree = [json.loads(x) for x in text.split("\n") if x.strip()] if lines else response.json()
+            if (status := _status_inside(tree)) is not None:
+                return self._refused(address, response, status)
+            return read(tree)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
+            kind = headers.get("content-type", "no content type")
+            found = f"{kind} ({type(e).__name__}: {e}): {self.at.shown(response.text)}"
+            detail = f"expected a reply of the protocol, found {found}. Is this the API's address, up to /v1?"
+            return self._trouble(address, "not_the_protocol", detail, True, True)
+
+    def _refused(self, address: _Address, response: httpx.Response, status: int) -> Trouble:
+        detail, error = f"status {status}: {self.at.shown(response.text)}", _error_of(response)
+        if (
+            status in (402, 403, 429)
+            and not retry_after_s(response.headers)
+            and SPENT.search(json.dumps(error))
+        ):
+            return self._trouble(address, "unpaid", f"{detail}. See the account's plan and billing", True)
+        if status in RETRY_STATUSES:
+            reason = "overloaded" if status == 429 else "unavailable"
+            return self._trouble(address, reason, detail, True, True)
+        if status in OPERATOR:
+            return self._trouble(address, OPERATOR[status], f"{detail}. Check the key, url and model", True)
+        if status < 400:
+            return self._trouble(address, "redirected", f"{detail}. Put the final address in url", True)
+        return self._trouble(address, "refused", detail, status >= 500, False, error)
+
+    def _trouble(
+        self, address: _Address, reason: str, detail: str, transient: bool, again: bool = False,
+        error: Any = None,
+    ) -> Trouble:  # fmt: skip
+        """Servers may quote the key they were sent."""
+        key = self.at.key
+        detail = f"{address.url}: {detail}"
+        return Trouble(reason, detail.replace(key, "***") if key else detail, transient, again, error)
+
+
+def _error_of(response: httpx.Response) -> Any:
+    """The error in an answer, whatever its form."""
+    try:
+        tree = response.json()
+    except ValueError:
+        return response.text
+    return tree.get("error", tree.get("detail", tree)) if isinstance(tree, dict) else tree
+
+
+def _status_inside(tree: Any) -> int | None:
+    """The status of an error that came with status 200, as gateways send; None: it is no such error."""
+    error = tree.get("error") if isinstance(tree, dict) else None
+    try:
+        status = int(error["code"])  # type: ignore[index]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return status if 300 <= status < 600 else None
