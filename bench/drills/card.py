@@ -38,9 +38,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
 sys.path.insert(0, str(Path(__file__).parent))
-from kills import environment
 from memory import highest
 from nodes import PATIENCE_S, SOON, Raylet
+from own_ray import environment
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES, PAGE_CHARS = 2706, 50, 2000  # CRAG's questions and search results; a page of 250 KB is not
