@@ -145,6 +145,11 @@ class CountingModel(ThreadingHTTPServer):
         self.name = f"http://127.0.0.1:{self.server_port}/v1#{MODEL}"  # as --llm takes it
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says what went wrong, but for a client that was killed before it had its reply."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class Chat(BaseHTTPRequestHandler):
     """One connection of a client, which stays open."""
@@ -156,7 +161,11 @@ class Chat(BaseHTTPRequestHandler):
         self._send({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:  # who asked was killed before all of it was sent
+            self.close_connection = True
+            return
         self.server.calls.note(body)
         asked = json.loads(body)
         said = reply(asked["messages"])
