@@ -187,7 +187,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
     ConfError, ModelMissing."""
     for model in recipe.embedders():
         load.present(model)
-    place, sizes = _placed(session, session.cluster_file(), store.uri, recipe.embedders())
+    place, sizes = worker_and_sizes(session, session.cluster_file(), store.uri, recipe.embedders())
     place = replace(place, threads=len(os.sched_getaffinity(0)))
     with session.shown() as progress:
         yield Pipeline(store, recipe, place, sizes, inline, progress)
@@ -197,7 +197,7 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
     """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
     require_graphs(recipe)
     file = as_declared(session.cluster_file(), recipe.models())
-    place, sizes = _placed(session, file, store.uri, ())
+    place, sizes = worker_and_sizes(session, file, store.uri, ())
     silent, said = Progress(sys.stderr, silent=True), workers_of(file, recipe)
     return Pipeline(store, recipe, place, sizes, inline, silent, said)
 
@@ -225,7 +225,7 @@ def _on_cluster(
     refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
     written = _with_batches(written, used)
-    place, sizes = _placed(session, written, uri, used)
+    place, sizes = worker_and_sizes(session, written, uri, used)
     run = RayRun(session.settings, place, recipe, written, models, used, judge)
     return place, sizes, run
 
@@ -257,10 +257,10 @@ def _watched(
     return watched(endpoints, say)
 
 
-def _placed(
+def worker_and_sizes(
     session: Session, file: Cluster, uri: str, models: Sequence[Model]
 ) -> tuple[WorkerConfig, TaskSizes]:
-    """What a cluster file says of a worker and of its tasks."""
+    """Settings of a worker and sizes of tasks, as a cluster file says them."""
     threads = max(1, int(file.pools["embed"].cpus))
     addresses = endpoint_addresses(file, models, session.settings.keys, batch=True)
     timeout_s = file.limits.question_timeout_s

@@ -18,7 +18,8 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -136,7 +137,8 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         sys.path.append(here)
     try:
         args.settings = from_environment()
-        code: int = args.do(args)
+        with _kept_stdout(args, own):
+            code: int = args.do(args)
         return code
     except RaypipeError as e:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
@@ -158,6 +160,20 @@ def _take_all_letters(*streams: object) -> None:
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _kept_stdout(args: argparse.Namespace, own: bool) -> Iterator[None]:
+    """Keeps stdout for the JSON of a command. What libraries print goes to stderr: of a lost node Ray says so
+    on stdout. A process that runs nothing else ends so, for Ray speaks until its end."""
+    args.stdout = sys.stdout
+    if getattr(args, "json", False):
+        sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        if not own:
+            sys.stdout = args.stdout
 
 
 def _failed(command: str, error: Exception) -> int:
