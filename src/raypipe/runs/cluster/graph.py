@@ -33,9 +33,10 @@ from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, Verb, Worke
 
 TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
 
-IN_FLIGHT, CALLS = 3, 2
-"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, one waits. Four fake GPUs, 40
-parts of 2 s: busy .9993; with Ray's 2 in flight and 1 call .786 (bench/drills/streamed.py)."""
+IN_FLIGHT, CALLS = 4, 2
+"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, two wait. Ray's own are 2 and 1.
+Pools have a fixed size: one that may shrink does so while the first pages are parsed, and did not grow again
+(four fake GPUs, 40 parts of 2 s: one did them all; bench/drills/streamed.py)."""
 
 LIGHT = {"num_cpus": 0}
 """Needs of reading ids and of storing rows where they are not one task with an operator: they compute
@@ -207,7 +208,7 @@ def _mapped(
         return rows.map_batches(named(*given), **whole, **_tasks(pool, parts), **RETRIES)
     size = min(pool.size, parts)
     strategy = ActorPoolStrategy(
-        min_size=1, max_size=size, initial_size=size,
+        size=size,
         max_tasks_in_flight_per_actor=IN_FLIGHT, max_concurrent_calls_per_actor=CALLS,
     )  # fmt: skip
     # `map_batches` wants a number of rows where there is a GPU; a batch is a part here, whole.
