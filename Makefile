@@ -23,7 +23,7 @@ else ifneq ($(profile),gpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval bench quick test test-all test-ray drill lint format lock schemas docs wheel clean
+.PHONY: help setup eval eval-llm bench quick test test-all test-ray drill lint format lock schemas docs wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,13 @@ setup: $(ready)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu;
 
 eval: $(small)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
+
+llm := smollm2-135m-instruct
+eval-llm: $(ready) ## the same questions by a language model of 135M (a download of 93 MB), next to `eval` without one
+	@$(py) -m raypipe models fetch $(llm)
+	@RAY_ADDRESS=local $(py) jobs/eval.py local --rule words --out out/llm/local $(ARGS)
+	@RAY_ADDRESS=local $(py) jobs/eval.py rag --llm $(llm) --rule words --out out/llm/rag $(ARGS)
+	@$(py) -m raypipe compare out/llm/local out/llm/rag
 
 bench: $(tested)  ## speed next to other libraries, 20 minutes alone on two cores; writes the table of docs/performance.md
 	@$(py) -m raypipe bench --record $(ARGS)

@@ -204,7 +204,7 @@ def _rows(
             yield a, "gone"
         else:
             known = stored.get(a.id)
-            # What is read replaces all that the store has of a question, so its golds are written, too.
+            # The rows read replace all that the store has of a question, so its golds are written, too.
             same = known is not None and known == a.question(a.id) and a.id not in judged
             gold = own_golds.get(a.id) if same else None
             if gold is None or not gold.answers:

@@ -288,7 +288,7 @@ def max_t(differences: Sequence[Floats], seed: int = 0) -> list[float]:
     for _ in range(DRAWS // _AT_ONCE):
         signs = rng.integers(0, 2, (_AT_ONCE, len(table)), np.int8) * np.int8(2) - np.int8(1)
         drawn = np.abs(signs.astype(np.float32) @ table.astype(np.float32))[:, order]
-        # Of each run: the largest of it and of all that are less sure.
+        # For each run the largest of it and of all that are less sure.
         largest = np.maximum.accumulate(drawn[:, ::-1], axis=1)[:, ::-1]
         as_far += (largest >= found[order] * (1 - 1e-5)).sum(axis=0)
     steps = np.maximum.accumulate((as_far + 1) / (DRAWS + 1))

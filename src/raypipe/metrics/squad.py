@@ -22,7 +22,7 @@ def normalized(text: str) -> str:
     >>> normalized("The  F1-score, a (U.S.)!")
     'f1score us'
     """
-    # Of bytes: no byte of a letter beyond ASCII is one of these, and of a page it takes a tenth of the time.
+    # On bytes: no byte of a letter beyond ASCII is one of these, and of a page it takes a tenth of the time.
     plain = text.lower().encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", plain.decode("utf-8", "surrogatepass")).split())
 

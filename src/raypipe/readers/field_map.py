@@ -26,7 +26,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "query": (
         "question", "query", "prompt", "question_text", "query_text", "user_input", "instruction", "input",
     ),
-    # Where a file has both, `answer` is what a system said and `ground_truth` is right (as in ragas).
+    # If a file has both, `answer` is what a system said and `ground_truth` is right (as in ragas).
     "answer": (
         "ground_truths", "ground_truth", "gold_answers", "gold_answer", "golds", "gold", "reference_answer",
         "reference", "expected_answer", "expected_output", "answers", "answer", "correct_answer",

@@ -67,7 +67,7 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
     with reaching(dataset.uri), store.durable(table):
         for old in older:  # first: with two, nothing says which one is searched
             store.dataset(table).drop_index(old)
-        # Of unit rows distance and inner product give one order, and k-means is made for distances.
+        # For unit rows distance and inner product give one order, and k-means is made for distances.
         store.dataset(table).create_index(
             "vector", how.index.upper(), name=name, metric="l2",
             num_partitions=max(1, rows // PARTITION_ROWS),

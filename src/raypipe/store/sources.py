@@ -164,7 +164,7 @@ def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[s
 
     def without(label: str) -> Ids:
         dataset = opened(label)
-        # Of all sources, since that is noted; then those go that lack what it is made of.
+        # All sources, since that is noted; then those go that lack what it is made of.
         every = sources if dataset is None else lacked(store, dataset, labels[label], sources)
         return every.without(gone)
 

@@ -747,3 +747,11 @@ def test_what_the_command_line_names_of_the_reports_is_there():
         for module, name in re.findall(r'"(\w+)\.(print_\w+|show)"', file.read_text()):
             found = importlib.import_module(f"raypipe.evaluation.report.{module}")
             assert hasattr(found, name), f"{file.name}: {name}"
+
+
+def test_a_terminal_of_ascii_shows_other_letters_by_their_numbers():
+    code = "import sys; from raypipe.api.cli.main import _take_all_letters as take; "
+    code += "take(sys.stdout); print('\u00fc')"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "\\xfc\n", done.stderr

@@ -129,9 +129,7 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     if sys.flags.optimize > 1:
         print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
         return ConfError.exit_code
-    for stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other letters by their numbers
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
+    _take_all_letters(sys.stdout, sys.stderr)
     args = read(argv)
     args.began = began
     signal.signal(signal.SIGTERM, _stop)
@@ -155,6 +153,13 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         return 0
     except Exception as e:
         return _failed(args.command, e)
+
+
+def _take_all_letters(*streams: object) -> None:
+    """Lets a terminal show letters that it lacks, as those of ASCII do, by their numbers."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -224,7 +224,7 @@ def answer_loss(net: Any, row: TrainingRow, device: str) -> Any:
     import torch
 
     ids = torch.tensor([row.ids], device=device)
-    # Of the token before the answer, up to the last but one: logits of the prompt are never computed.
+    # From the token before the answer to the last but one: logits of the prompt are never computed.
     logits = net(input_ids=ids, logits_to_keep=row.trained + 1).logits[0, :-1].float()
     return torch.nn.functional.cross_entropy(logits, ids[0, row.cut :], reduction="sum")
 

@@ -1,1 +1,1 @@
-"""The page of a run or of two: what it shows of each question, as one file or served by blocks."""
+"""The pages of runs: the report file, and the viewer that serves one run or compares two."""

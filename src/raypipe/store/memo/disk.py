@@ -33,12 +33,12 @@ from raypipe.store.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.parts import write_rows
 from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of
 
-# Of keys and values that a process computed and keeps in memory: 10,000 vectors of 768 numbers, those of
+# Bytes of computed keys and values that a process keeps in memory: 10,000 vectors of 768 numbers, those of
 # five questions with fifty real pages each. A text that comes back later than that is computed again.
 FRESH_BYTES = 32 << 20
 _REPLACES = b"raypipe.replaces"  # in the metadata of a cache file: its replies were asked for afresh
-# Of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16 MiB, 79
-# with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
+# Bytes of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16
+# MiB, 79 with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
 FOLD_BYTES = 8 << 20
 
 
@@ -253,7 +253,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
         tables.append(arrow.rows_of(content))
     if not tables:
         return Folded(pa.table({}), [], damaged)
-    # Those that replace others come first: of two values of a key the first one is kept.
+    # Values that replace others come first: of two values of a key the first one is kept.
     tables.sort(key=lambda t: not _replaces(t.schema))
     newer = {key for t in tables if _replaces(t.schema) for key in t["key"].to_pylist()}
     content = pa.concat_tables([t.replace_schema_metadata(None) for t in tables])

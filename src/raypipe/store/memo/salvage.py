@@ -27,7 +27,7 @@ async def each(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]
     for e in errors:
         if not isinstance(e, Exception):
             raise e
-    # What is no row's fault is the news: the rest may follow from it.
+    # A failure that is no row's fault is the news: the rest may follow from it.
     errors.sort(key=lambda e: not isinstance(e, RaypipeError))
     return came, errors[0] if errors else None  # type: ignore[return-value]
 
