@@ -166,8 +166,9 @@ class Chat(BaseHTTPRequestHandler):
         if len(body) < length:  # who asked was killed before all of it was sent
             self.close_connection = True
             return
-        self.server.calls.note(body)
         asked = json.loads(body)
+        if asked["messages"][0]["content"] in PROMPTS:  # else a command sees whether the model is there
+            self.server.calls.note(body)
         said = reply(asked["messages"])
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(said.split())}
         message = {"role": "assistant", "content": said}
