@@ -23,7 +23,7 @@ else ifneq ($(profile),gpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval bench quick test test-all drill lint format lock schemas docs wheel clean
+.PHONY: help setup eval eval-llm bench quick test test-all test-ray drill lint format lock schemas docs wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,13 @@ setup: $(ready)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu;
 
 eval: $(small)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
+
+llm := smollm2-135m-instruct
+eval-llm: $(ready) ## the same questions by a language model of 135M (a download of 93 MB), next to `eval` without one
+	@$(py) -m raypipe models fetch $(llm)
+	@RAY_ADDRESS=local $(py) jobs/eval.py local --rule words --out out/llm/local $(ARGS)
+	@RAY_ADDRESS=local $(py) jobs/eval.py rag --llm $(llm) --rule words --out out/llm/rag $(ARGS)
+	@$(py) -m raypipe compare out/llm/local out/llm/rag
 
 bench: $(tested)  ## speed next to other libraries, 20 minutes alone on two cores; writes the table of docs/performance.md
 	@$(py) -m raypipe bench --record $(ARGS)
@@ -45,12 +52,22 @@ test: $(tested)   ## the tests, as CI runs them; ARGS="..." are pytest's
 test-all: $(tested) ## all tests, with the kills, races and comparisons that take long
 	@$(py) tests/support/run.py --all $(ARGS)
 
+# The pinned lists with another Ray in them: what pyproject.toml allows beyond the pin is tested so, oldest and newest.
+other := .venv-ray-$(RAY)
+test-ray: $(tested) ## tests that start Ray, with another Ray (RAY=2.59.0), in an environment of its own
+	@test -n "$(RAY)" || { echo "expected RAY, a version: make test-ray RAY=2.59.0" >&2; exit 2; }
+	@$(uv) venv --quiet --allow-existing --python $(py) $(other)
+	@{ sed '/^ray==/,/[0-9a-f]$$/d' requirements/$(profile).txt; echo 'ray==$(RAY)'; } > $(other)/requirements.txt
+	@$(uv) pip sync --quiet --python $(other) $(other)/requirements.txt requirements/test.txt
+	@$(uv) pip install --quiet --python $(other) --no-deps --editable .
+	@$(other)/bin/python -m pytest -p no:xdist -m "ray and not drill" $(ARGS)
+
 # Each kills something that a run depends on, feeds it what is broken, or puts a defect back that a test must catch;
 # prints JSON lines, and fails unless everything came back or was caught.
 DRILLS := drill.py crash.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
 	"streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
 	"serve_drill.py --requests 2000" "faults.py --faults 1000" "defects.py --json" \
-	"forget.py --sources 20"
+	"forget.py --sources 20" submitted.py card.py
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) bench/drills/$$drill || exit 1; done
@@ -112,4 +129,4 @@ wheel: $(ready)  ## dist/raypipe-*.whl
 	$(uv) build --quiet --wheel
 
 clean:           ## remove .venv, out and dist
-	rm -rf .venv out dist
+	rm -rf .venv .venv-ray-* out dist

@@ -122,24 +122,10 @@ def pools():
     return pools
 
 
-@pytest.fixture(params=["one warm pool", pytest.param("a pool for each table", marks=pytest.mark.drill)])
-def run_tasks(request, local_ray, pools):
-    """(work, tasks, pool, limits) -> results, in both ways that a cluster file may lead to."""
-    from raypipe.runs.cluster.warm_pool import WarmPool
-
-    if request.param != "one warm pool":
-        yield pools.run_tasks
-        return
-    started = []
-
-    def run(work, tasks, pool, limits=pools.LIMITS):
-        if not started:
-            started.append(WarmPool(pool, limits))
-        return started[0].run(work, tasks)
-
-    yield run
-    for pool in started:
-        pool.close()
+@pytest.fixture
+def run_tasks(local_ray, pools):
+    """(work, tasks, pool, limits) -> results, as a graph of Ray Data."""
+    return pools.run_tasks
 
 
 @pytest.fixture(scope="module")

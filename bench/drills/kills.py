@@ -115,9 +115,8 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     os.dup2(said, 1)
     os.dup2(said, 2)
     from raypipe.core.errors import ConfError
-    from raypipe.runs.cluster import connection
-    from raypipe.runs.cluster.file import LIMITS, Pool
-    from raypipe.runs.cluster.warm_pool import WarmPool
+    from raypipe.runs.cluster import connection, pools
+    from raypipe.runs.cluster.file import Pool
 
     file = folder / "diary"
     try:
@@ -146,11 +145,9 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
             timer.start()
     of_worker = next((k for k in kills if k.who == "worker" and k.nth), None)
 
-    warm = WarmPool(Pool(actors=ACTORS, cpus=0.5), LIMITS)
-
     def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         armed = Armed(fill, life.kept, file, of_worker, cast(Any, fill).worker)
-        return warm.run(armed, parts)
+        return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
     life = Life(folder, folder.parent / "world", runner)
     life.kept.mkdir(exist_ok=True)

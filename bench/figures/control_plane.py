@@ -35,10 +35,10 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
+from raypipe.runs.pipeline.answer_operators import answers_table
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest_log import driving
-from raypipe.runs.pipeline.table_tasks import answers_table
 from raypipe.runs.pipeline.tasks import HandedBack, Task, TaskResult, Verb, WorkerConfig, inline
 from raypipe.runs.pipeline.upkeep import CompactTask
 from raypipe.runs.plan.planner import plan

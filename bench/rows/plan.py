@@ -24,8 +24,8 @@ from raypipe.core.config import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.golds import questions_of
+from raypipe.runs.pipeline.answer_operators import answers_table
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
-from raypipe.runs.pipeline.table_tasks import answers_table
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.plan.planner import plan
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part

@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.questions import ask as ask
     from raypipe.api.questions import rank as rank
     from raypipe.api.questions import walk as walk
+    from raypipe.api.ray_data import dataset as dataset
+    from raypipe.api.ray_data import step as step
     from raypipe.api.release import promote as promote
     from raypipe.api.release import prune as prune
     from raypipe.api.release import releases as releases

@@ -8,10 +8,10 @@ from checkout import ROOT, SUPPORT
 
 import raypipe
 from raypipe.api.cli.main import main
-from raypipe.api.served import ServedModel, open_judge, require_answering, require_same
-from raypipe.api.session import from_environment, load_recipe
+from raypipe.api.served import ServedModel, open_judge, read_judge, require_answering, require_same
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf
-from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models.load import EndpointAddress
 from raypipe.runs.stage_records import models_of
 
@@ -33,6 +33,54 @@ def test_one_served_model_answers_in_the_place_of_every_generator_of_a_recipe(na
     assert {(m.name, m.loader) for m in made.models() if m.kind == "generator"} == {
         ("org/Some-Model", "openai")
     }
+
+
+def folder_of_a_model(tmp_path):
+    """A folder whose files say that it has a language model; its weights are never read here."""
+    made = tmp_path / "own-chat"
+    made.mkdir()
+    (made / "config.json").write_text(
+        json.dumps(
+            {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "max_position_embeddings": 8192}
+        )
+    )
+    (made / "tokenizer.json").write_text("{}")
+    (made / "model.safetensors").write_bytes(b"")
+    return made
+
+
+def test_an_entry_or_a_folder_takes_the_place_of_every_generator_and_changes_no_passage(tmp_path):
+    served, named = (of("db3-task1-700", llm) for llm in (f"{URL}#a", "glm-4-9b-chat"))
+    own = of("db3-task1-700", str(folder_of_a_model(tmp_path)))
+    assert [m.name for m in named.models() if m.kind == "generator"] == ["glm-4-9b-chat"]
+    [model] = [m for m in own.models() if m.kind == "generator"]
+    assert (model.name, model.loader, model.dtype, model.max_model_len) == (
+        "own-chat",
+        "vllm",
+        "bfloat16",
+        8192,
+    )
+    assert served.passages_digest() == named.passages_digest() == own.passages_digest()
+    assert len({served.digest(), named.digest(), own.digest()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("llm", "error", "message"),
+    [
+        ("glm-4-9b-cht", ModelMissing, "--llm glm-4-9b-cht: .*did you mean 'glm-4-9b-chat'"),
+        ("all-MiniLM-L6-v2", ConfError, "--llm all-MiniLM-L6-v2: expected a generator"),
+        ("{empty}", ConfError, "expected config.json, found none"),
+    ],
+)
+def test_what_is_no_language_model_is_refused_with_what_is_meant(tmp_path, llm, error, message):
+    with pytest.raises(error, match=message):
+        of("vanilla", llm.format(empty=tmp_path))
+
+
+def test_a_judge_is_named_and_never_the_model_that_llm_names():
+    session = Session(models=str(SUPPORT / "fake_models.yaml"), llm=f"{URL}#m")
+    assert read_judge(session, "scripted", "official").name == "scripted"
+    assert read_judge(session, "http://127.0.0.1:8/v1#j", "official").path == "judge"
 
 
 def test_the_model_is_identity_and_the_address_is_not():
@@ -87,9 +135,9 @@ def test_a_constraint_that_the_servers_dialect_cannot_hold_is_refused_before_any
 
 def test_a_release_that_another_model_made_is_not_served_by_this_one():
     made = of("vanilla", f"{URL}#a")
-    require_same(made.models(), f"{URL}#a")
+    require_same(made.models(), Session(llm=f"{URL}#a"))
     with pytest.raises(ConfError, match="made with the model 'a', found 'b'"):
-        require_same(made.models(), f"{URL}#b")
+        require_same(made.models(), Session(llm=f"{URL}#b"))
 
 
 def models(*names):

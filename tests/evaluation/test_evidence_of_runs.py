@@ -16,6 +16,7 @@ from raypipe.api.session import load_recipe, swap_steps
 from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.judged_run import judged_run
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
@@ -40,6 +41,7 @@ BRIEF = ASKING.replace(
     "prompt: crag/vanilla",
     'prompt: {system: "Answer in three words.", user: "{{ text }}", variables: [text]}',
 )
+SHORT = ASKING.replace("max_tokens: 50", "max_tokens: 2")
 JUDGES = """
 def kind(question, prediction, truths):
     return True
@@ -55,7 +57,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home: Path = tmp_path_factory.mktemp("evidence")
     write(home / "world", 12, pages=8, seed=9, page_chars=1500)
     bench = Bench(home, home / "world")
-    for name, recipe in (("sure", SURE), ("other", OTHER), ("asking", ASKING), ("brief", BRIEF)):
+    for name, recipe in (
+        ("sure", SURE), ("other", OTHER), ("asking", ASKING), ("brief", BRIEF), ("short", SHORT),
+    ):  # fmt: skip
         bench.run(recipe, out=name)
         (home / f"{name}.yaml").write_text(recipe)
     (home / "evidencejudges.py").write_text(JUDGES)
@@ -91,6 +95,18 @@ def test_the_table_has_the_prompts_of_replies_with_their_tokens(folder: Path) ->
     assert all(
         r["prompt"] is None for row in each(RunFolder(folder / "sure").results) for r in row["replies"]
     )
+
+
+def test_replies_that_were_cut_are_counted_and_are_wrong_by_the_rule_words(folder: Path, said: Any) -> None:
+    report = json.loads(RunFolder(folder / "short").report.read_text())
+    [cut] = report["cut_replies"]
+    assert (cut["step"], cut["cut"], cut["replies"], cut["tokens"]) == ("generate:llm", 12, 12, 2)
+    _, out, _ = said("losses", folder / "short")
+    assert "12 of 12 replies of generate:llm were cut at 2 tokens" in out
+    run = judged_run(folder / "short", "words")
+    open_ = [v for v in run.marks()[0].verdicts if v.outcome != "unscored"]
+    assert open_ and all((v.outcome, v.reason) == ("hallucination", "cut") for v in open_)
+    assert json.loads(RunFolder(folder / "sure").report.read_text())["cut_replies"] == []
 
 
 def test_other_shapes_are_made_from_the_table(folder: Path, said: Any, tmp_path: Path) -> None:

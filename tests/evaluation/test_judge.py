@@ -17,20 +17,21 @@ from raypipe.api.served import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import CapReached, DataError
+from raypipe.core.errors import CapReached, ConfError, DataError
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP
 from raypipe.core.prices import JUDGE, Prices, TokenPrice
 from raypipe.core.progress import Progress
 from raypipe.core.records import Fault, Gold
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
+from raypipe.evaluation.judge import MAX_TOKENS, PROMPTS, ModelJudge, judge_plan, judged, schema
 from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.models import catalog
+from raypipe.models.constraint import longest_reply
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
@@ -57,9 +58,16 @@ def judge(rule="official", kit=None, **entry):
     return ModelJudge(model, prompt_file(CONF, PROMPTS[rule]), rule, kit or LocalKit(None))
 
 
-def ask(rows, script, rule="official"):
+class Unheld(Scripted):
+    """A server that holds no reply to the schema that it is sent."""
+
+    async def generate(self, chats, sampling, adapter=None):
+        return await super().generate(chats, replace(sampling, constraint=None), adapter)
+
+
+def ask(rows, script, rule="official", server=Scripted):
     """(the replies that decide, the judge's line, its marks, how many calls it took)"""
-    scripted = Scripted(script, max_model_len=8192)
+    scripted = server(script, max_model_len=8192)
     texts = {r.question: f"question {r.question}" for r in rows}
     replies, line = asyncio.run(judged(judge(rule), scripted.generate, rows, texts, CallCounts()))
     scored = [Prediction(r.question, r.prediction, r.truths, replies.get(r.question), r.labels) for r in rows]
@@ -97,9 +105,51 @@ def test_truths_are_asked_in_turn_until_one_is_met():
 
 def test_a_reply_that_cannot_be_read_is_a_hallucination_and_counted():
     rows = [Prediction("q", "four", ("five",)), Prediction("p", "four", ("five", "4"))]
-    _, said, marks, _ = ask(rows, by_truth({"five": "Hard to say!", "4": RIGHT}))
+    _, said, marks, _ = ask(rows, by_truth({"five": "Hard to say!", "4": RIGHT}), server=Unheld)
     assert said.unreadable == 1 and marks.score.n_hallucination == 1 and marks.score.n_correct == 1
     assert marks.verdicts[0].reason == "judge_unreadable"
+
+
+class ServerKit(ForwardingKit):
+    """A kit whose models are behind one server."""
+
+    def __init__(self, server):
+        super().__init__(LocalKit(None))
+        self._server = server
+
+    def generator(self, model):
+        return self._server.generate
+
+    async def close(self):
+        await self._kit.close()
+
+
+def test_a_judge_whose_replies_mostly_cannot_be_read_is_refused_and_scores_nothing(tmp_path):
+    store, rows = Store.create(str(tmp_path)), [Prediction(f"q{i}", f"{i}", ("five",)) for i in range(3)]
+    texts = {r.question: f"question {r.question}" for r in rows}
+
+    def script(chat, sampling, adapter):
+        return RIGHT if "Prediction: 0" in chat[-1].content else "The answer is right, I think."
+
+    kit = ServerKit(Unheld(script, max_model_len=8192))
+    with pytest.raises(
+        ConfError, match="--judge judge: expected judgements, found 2 of 3 that cannot be read"
+    ):
+        judge(kit=kit).ask(store, rows, texts, False)
+
+
+@pytest.mark.parametrize("rule", PROMPTS)
+def test_a_judgement_is_held_to_a_schema_that_ends_and_that_its_rule_can_read(rule):
+    held = schema(rule)
+    assert longest_reply(held) <= MAX_TOKENS
+    said = []
+
+    def script(chat, sampling, adapter):
+        said.append(sampling.constraint)
+        return RIGHT if rule == "official" else '{"Accuracy":"True"}'
+
+    _, line, marks, _ = ask([Prediction("q", "four", ("five",))], script, rule)
+    assert said == [held] and line.unreadable == 0 and marks.score.n_correct == 1
 
 
 def test_no_reply_is_unscored_unless_another_truth_was_met():

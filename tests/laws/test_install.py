@@ -32,8 +32,8 @@ def named(requirements):
     for requirement in requirements:
         name = re.sub(r"[-_.]+", "-", re.split(r"[\[<>=~!;]", requirement)[0].lower())
         if name == "raypipe":
-            extra = re.search(r"\[(.*)]", requirement)[1]
-            yield from named(PROJECT["project"]["optional-dependencies"][extra])
+            for extra in re.search(r"\[(.*)]", requirement)[1].split(","):
+                yield from named(PROJECT["project"]["optional-dependencies"][extra])
         else:
             yield name
 

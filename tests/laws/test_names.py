@@ -46,7 +46,7 @@ ELSEWHERE = """
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")
-DATA = re.compile(r"\.(json|jsonl|html|bin|safetensors|trec|parquet|gz|bz2)$")  # of runs and models
+DATA = re.compile(r"\.(json|jsonl|html|txt|bin|safetensors|trec|parquet|gz|bz2)$")  # of runs and models
 EXAMPLE = re.compile(r"(?m)^(?: {4}|>>> |\.\.\. ).*$|^.*\u2192.*$")  # on a page: code, and names of the past
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^(?: {4}|\$ )((?:raypipe|python|ray|make) [^#\n]*)", re.MULTILINE)

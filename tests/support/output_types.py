@@ -154,6 +154,7 @@ Eval = printed(
     interval=Interval | None,
     rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none where nothing was scored
     bounds=Interval | None,
+    answer_words=float | None,  # mean words of an answer that does not abstain; null: there is none
     controls=dict[str, CragScore],
     slices=listed(SliceScore),
     kind=str,  # of the data: crag, qa, ranking, or a path with the digits of its source

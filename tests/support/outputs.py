@@ -26,7 +26,7 @@ from raypipe.api.forget import ForgetResult
 from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
-from raypipe.api.models import ModelAddResult, ModelNeedsResult
+from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
@@ -153,6 +153,7 @@ OUTPUTS: Mapping[str, Any] = {
         interval=Interval | None,
         rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none: nothing was scored
         bounds=Interval | None,
+        answer_words=float | None,  # mean words of an answer that does not abstain; null: there is none
         controls=dict[str, CragScore],
         slices=listed(parts.SliceScore),
         judge=JudgeLine | None,  # null: none was asked now
@@ -209,7 +210,8 @@ OUTPUTS: Mapping[str, Any] = {
         instructor=str,  # an embedder of the T5 shape
     ),
     "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
-    | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult),
+    | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult)
+    | printed("ModelFetched", "`models fetch NAME --json`.", ModelFetchResult),
     "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(parts.Call)),
     "kg score": printed(
         "KgScore",

@@ -108,6 +108,10 @@ DB3_DOMAIN: Rows = {
     "generate:domain.reply": ("label", "2.4 domain"),
     "generate:domain.labels": (("finance", "music", "sports", "movie"), "2.4 domain: first of these found"),
     "generate:domain.default": ("open", "2.4 domain: anything else"),
+    "generate:domain.choices": (
+        ("movie", "sports", "finance", "music", "other"),
+        "open: what its prompt names",
+    ),
     "generate:domain.max_tokens": (3, "2.4 domain"),
 }
 DB3_PUBLIC: Rows = {
@@ -228,7 +232,8 @@ OWN: Rows = {
     "generate:llm.model": ("optional-llm", "open: whichever is named"),
     "generate:llm.passages": (10, "open"),
     "generate:llm.context_chars": (8000, "open: ten passages of 700 characters, and their marks"),
-    "generate:llm.max_tokens": (512, "open"),
+    "generate:llm.layout": ("list", "open: small models copy marks"),
+    "generate:llm.max_tokens": (128, "open: one sentence"),
     "decide.prefer": (("llm", "extract"), "open"),
 }
 MULTIHOP: Rows = {

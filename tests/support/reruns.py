@@ -70,6 +70,10 @@ class WorkerKit(ForwardingKit):
         other._kit = self._kit.with_index(index)
         return other
 
+    @property
+    def process(self):
+        return self._kit.process
+
     def loading_s(self):
         return self._kit.loading_s()
 

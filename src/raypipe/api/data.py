@@ -89,8 +89,8 @@ def ingest(
         if found == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
-            with open_reading(session, filled) as reading:
-                reads = [ingesting.ingest(filled, files, found, progress, kind=kind, reading=reading)]
+            reading = open_reading(session, filled)
+            reads = [ingesting.ingest(filled, files, found, progress, kind=kind, reading=reading)]
     bad = [b for read in reads for b in ingesting.bad_lines(filled, read.fingerprint)]
     return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[:BAD_SHOWN]))
 

@@ -55,7 +55,7 @@ class ServeArgs:
     log: str | None = None  # file for a line of each request; None: stderr of the gateway, which Ray keeps
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: RequestLimits = field(default_factory=RequestLimits)
-    llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
+    llm: str | None = None  # an entry, a folder or URL#MODEL that stands in the place of every generator
     capture: CaptureConfig | None = None  # which answers are written into the store; None: none
     key_filters: str | None = None  # file of keys that may search a part of the store, each with its filter
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
@@ -131,7 +131,7 @@ class ServeArgs:
         a location."""
         if self.follow_live:
             live = from_plain(live_now(Store.open(store)).recipe)
-            require_same(live.models(), self.llm)
+            require_same(live.models(), self.session(settings))
             return live
         return require_graphs(self.session(settings).recipe(self.recipe))
 

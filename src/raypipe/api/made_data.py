@@ -15,7 +15,7 @@ from raypipe import readers
 from raypipe.api.data import ingest
 from raypipe.api.paths import Data, format_for, inputs
 from raypipe.api.results import Result, as_json, outside_loop
-from raypipe.api.served import ServedModel, replies, require_answering
+from raypipe.api.served import generator_of, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.llm import Generated, Sampling
@@ -100,8 +100,8 @@ def make_questions(
     """
     session = session or Session()
     if session.llm is None:
-        raise ConfError("--llm: expected URL#MODEL, such as http://127.0.0.1:8000/v1#MODEL; found none")
-    model = session.catalog().served(LLM, ServedModel.parse(session.llm, "--llm").model)
+        raise ConfError("--llm: expected an entry, a folder or URL#MODEL of a server; found none")
+    model = generator_of(session, "--llm", session.llm, LLM)
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     prompts = {n: prompt_file(session.settings.conf, f"questions/{n}") for n in making.PROMPTS}
     require_file(out, "--out")
@@ -129,7 +129,7 @@ def make_questions(
 
             async def make() -> MadeSet:
                 show = lambda m: task.reach(len(m.kept))  # noqa: E731
-                async with LocalKit(None, engines={}, endpoints=endpoints) as own:
+                async with LocalKit(None, endpoints=endpoints) as own:
                     kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
                     generate = retrying(kit.generator(model), TRIES)
                     return await making.make(planned, drawn, number, generate, prompts, show)
@@ -139,7 +139,7 @@ def make_questions(
     if not made.kept:
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
         raise DataError(f"{session.llm}: none of {made.written} questions can be used: {why}")
-    write_json_lines(Path(out), (line_of(q, model.repo) for q in made.kept))
+    write_json_lines(Path(out), (line_of(q, model.repo or model.name) for q in made.kept))
     calls = tally.replies
     return MadeQuestionsResult(
         plan, Path(out), tuple(made.kept), made.written, dict(made.rejected), calls.computed, calls.cached

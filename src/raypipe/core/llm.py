@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from raypipe.core.records import Fault
@@ -70,6 +70,9 @@ class Grammar:
 Constraint: TypeAlias = Choice | Regex | JsonSchema | Grammar
 
 
+REPEATED = (4, 64)
+"""Tokens of a text whose repetition ends a reply, where that is asked for (`Sampling.repeats`): from 4 on, as
+digits and blanks repeat in right answers; 64 are two or three sentences."""
 _RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (1, math.inf),
     "temperature": (0, 2),
@@ -93,6 +96,8 @@ class Sampling:
     stop: tuple[str, ...] = ()  # the reply ends before the first of these
     logprobs: bool = False  # whether `Generated.logprob` is wanted
     constraint: Constraint | None = None
+    repeats: int = field(default=0, metadata={"added": True})  # `digests.ADDED`
+    """The reply is cut where a text (of REPEATED tokens) stands this often in a row; 0: it is not."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
@@ -100,6 +105,8 @@ class Sampling:
         for name, (low, high) in _RANGES.items():
             if not low <= (value := getattr(self, name)) <= high:  # NaN is within nothing
                 raise ValueError(f"{name}: expected {low} to {high}, found {value}")
+        if self.repeats and not 2 <= self.repeats <= 100:
+            raise ValueError(f"repeats: expected 0, or 2 to 100, found {self.repeats}")
         if "" in self.stop:
             raise ValueError("stop: expected texts, found an empty one, which would end every reply at once")
         if 0 < self.temperature < 0.01:

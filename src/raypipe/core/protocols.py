@@ -53,6 +53,7 @@ class Model:
     tokenizer_path: str = ""  # of a remote generator: the folder of its tokenizer, which `weights` names too
     dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
     template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
+    engine: str = ""  # of a vLLM engine: arguments of its own as JSON, which `weights` names too
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
     unsent: tuple[
         str, ...
@@ -136,6 +137,7 @@ class Bound:
     that the plan can look it up in the memo."""
     tokens: float = 0  # of one call of a language model, prompt and reply together
     reply_tokens: float = 0  # of its reply
+    prompt_tokens: float = math.inf  # of an ordinary prompt, about; math.inf: not known
     replies: float = math.inf  # calls of a language model among `calls`, where there are tokens; inf: all
     all_tokens: float = math.inf  # of all these calls about one question together; inf: `tokens` each
     dim: int = 0  # of the vector that one call gives; 0: it gives a score or a text

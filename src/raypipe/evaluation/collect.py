@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 from typing import Any
@@ -70,6 +70,8 @@ class Collected:
     routing: Routing | None = None  # routers and calls against golds; None: not looked at yet
     loss_notes: tuple[str, ...] = ()  # what could not be told apart
     prompt_injection: PromptInjection | None = None  # orders in pages that reached an answer
+    replies: Counter[str] = field(default_factory=Counter)  # of language models, by name, that the memo has
+    cut: Counter[str] = field(default_factory=Counter)  # of these, that ended by their length
 
 
 def collect(
@@ -107,8 +109,13 @@ def collect(
             text = dict(zip(chunks, loop.run(index.texts(chunks)), strict=True))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             paragraphs = loop.run(_evidence_paragraphs(index, batch)) if form == "annotators" else {}
-            _pair(store, batch, golds, form, found, paragraphs)
             prompts = loop.run(lookup.of(batch))
+            cut = {q.id: {n for n, p in prompts[q.id].items() if p["finish"] == "length"} for q in batch}
+            for q in batch:
+                found.replies.update(prompts[q.id].keys())
+                found.cut.update(cut[q.id])
+            short = {q.id for q in batch if q.origin in cut[q.id]}
+            _pair(store, batch, golds, form, found, paragraphs, short)
             rows = []
             for q in batch:
                 if q.id in golds:
@@ -146,12 +153,14 @@ def _count(question: Question, answered: Question, found: Collected) -> None:
 
 def _pair(
     store: Store, batch: Sequence[Question], golds: Mapping[str, Gold], form: GoldForm, found: Collected,
-    paragraphs: Mapping[str, tuple[str, ...]],
+    paragraphs: Mapping[str, tuple[str, ...]], cut: Container[str],
 ) -> None:  # fmt: skip
-    """Adds what is scored of these answers; of rankings the documents, of a question that failed none."""
+    """Adds what is scored of these answers; of rankings the documents, of a question that failed none. `cut`:
+    ids of questions whose answer ended by its length."""
     if form != "grades":
         rows, without = pair(batch, golds, {})
-        rows = [replace(r, evidence=paragraphs.get(r.question, ())) for r in rows]
+        evidence = ((r, paragraphs.get(r.question, ())) for r in rows)
+        rows = [replace(r, evidence=of, cut=r.question in cut) for r, of in evidence]
     else:
         judged = [q for q in batch if q.id in golds and golds[q.id].grades]
         sources = {h.source for q in judged for h in q.hits}

@@ -38,6 +38,7 @@ from raypipe.runs.plan.records import Plan
 from raypipe.runs.report import (
     AnswerCut,
     CostReport,
+    CutReplies,
     EvalReport,
     FaultCount,
     FitLine,
@@ -45,6 +46,7 @@ from raypipe.runs.report import (
     LabelLine,
     StepLine,
 )
+from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.text.fitted_on import FittedOn
 
@@ -70,20 +72,32 @@ class ScoredAnswers:
     lost: Losses | None  # where the misses were lost; None: not looked for
     judge: JudgeLine | None  # None: there was no judge
     labels: LabelLine | None  # None: no labels were given
+    cut: tuple[CutReplies, ...]
+
+
+def cut_replies(recipe: Recipe, answers: Collected) -> tuple[CutReplies, ...]:
+    """The steps of which some replies were cut, in recipe order."""
+    steps = ((s.name, s.step) for s in recipe.question if isinstance(s.step, Generate))
+    return tuple(
+        CutReplies(name, n, answers.replies[step.into], step.max_tokens + step.model.thought_tokens)
+        for name, step in steps
+        if (n := answers.cut[step.into])
+    )
 
 
 def score_answers(
-    store: Store, answers: Collected, scoring: Scoring, judge: Judge | None, labels: PersonLabels | None,
-    fresh: bool, spend: Spend | None,
+    store: Store, recipe: Recipe, answers: Collected, scoring: Scoring, judge: Judge | None,
+    labels: PersonLabels | None, fresh: bool, spend: Spend | None,
 ) -> ScoredAnswers:  # fmt: skip
-    """Scores what was collected. `judge` decides what the rule leaves open, and `fresh` asks it again;
-    `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped."""
+    """Scores what was collected of a recipe's answers. `judge` decides what the rule leaves open, and `fresh`
+    asks it again; `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
+    cut = cut_replies(recipe, answers)
     marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     return ScoredAnswers(
@@ -93,7 +107,8 @@ def score_answers(
         marks=marks,
         scores=scores,
         right=right,
-        lost=losses(right, answers.lost, answers.loss_notes),
+        lost=losses(right, answers.lost, (*answers.loss_notes, *(c.sentence() for c in cut))),
+        cut=cut,
         judge=said,
         labels=None if labels is None else label_line(labels, rows, marks),
     )
@@ -118,7 +133,7 @@ def eval_report(
     `ann`: of the approximate indexes that were searched; `oracle` and `oracle_golds`: as in EvalReport."""
     recipe, answers, seconds = pipeline.recipe, scored.answers, pipeline.clock.total()
     asks, prices = asking(recipe), pipeline.caps.prices
-    attempt = _lines(recipe, plan.planned(), done.since(), {})
+    attempt = _lines(recipe, plan, done.since(), {})
     cut = next((c for s in recipe.question if (c := answer_cut(s.step)) is not None), None)
     fits, texts = fits_of(recipe), answers.texts
     unseen = [q for q, t in texts.items() if not has_seen(fits.values(), t)]
@@ -148,7 +163,7 @@ def eval_report(
         ),
         faults=_fault_counts(faults),
         answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
-        steps=_lines(recipe, plan.planned(), done.counts, done.earlier.counts),
+        steps=_lines(recipe, plan, done.counts, done.earlier.counts),
         marks=scored.marks,
         scores=scored.scores,
         judge=scored.judge,
@@ -156,6 +171,7 @@ def eval_report(
         answer_cut=cut and AnswerCut(cut[0], cut[1].name, cut[1].weights),
         prompt_injection=answers.prompt_injection,
         losses=scored.lost,
+        cut_replies=scored.cut,
         routing=answers.routing,
         calibration=stated_calibration(answers.stated, scored.right),
         fits=_fit_lines(fits, list(texts.values())),
@@ -212,11 +228,10 @@ def _rows_of(
     return (store.rows(table, "source", ids, columns) for ids in some)
 
 
-def _lines(
-    recipe: Recipe, planned: Mapping[str, int | None], counts: Counts, earlier: Counts
-) -> tuple[StepLine, ...]:
+def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
     """A line for each stage. The work of a stage that calls no model is its rows. What earlier attempts
     computed was in their own plans, and is added to this one's."""
+    planned, likely = plan.planned(), {s.step: s.estimate()["calls"] for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}
     out = []
     for name in (s.name for half in (recipe.corpus, recipe.question) for s in half):
@@ -227,6 +242,7 @@ def _lines(
             name, count.rows, None if bound is None else bound + resumed, asked, count.calls.cached,
             count.skipped, count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated,
             resumed, count.loading, tokens.thoughts,
+            None if (low_high := likely[name]) is None else (low_high[0] + resumed, low_high[1] + resumed),
         )  # fmt: skip
         out.append(line)
     return tuple(out)

@@ -104,7 +104,9 @@ def evaluate(
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
+                scored = score_answers(
+                    store, pipeline.recipe, answers, scoring, judge, labels, how.fresh, spend
+                )
             done.memo_damaged += damaged
             mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
@@ -145,6 +147,7 @@ def _write_run(
     write_predictions(folder, report.run)
     write_report(folder, report)
     pipeline.builder.compact()
+    folder.graphs.write_text("\n\n".join(pipeline.stats))
     digest = recipe.digest()
     keys = _answer_keys(digest, questions, sources, todo, report)
     tables = (*table_names(store, recipe), "answers", "questions", "golds")
@@ -172,6 +175,7 @@ def _write_run(
         faults=report.faults,
         backend=pipeline.worker.backend,
         device=pipeline.worker.device,
+        batch_invariant=pipeline.worker.engine_limits.batch_invariant,
         origin=origin,
         rows_by_worker=places,
         rule=report.marks.rule,

@@ -11,12 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
@@ -38,6 +38,24 @@ from raypipe.text.thoughts import split_thoughts
 
 PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_check_gt"}
 """Each rule's prompt under prompts/. The first is shown one truth at a time, the second all of them."""
+
+_ANSWERS: Mapping[Rule, Mapping[str, Any]] = {
+    "official": {
+        "score": {"enum": [0, 1]},
+        "explanation": {"type": "string", "pattern": r"^[ !#-\[\]-z|~]{0,120}$"},
+    },
+    "accuracy": {"Accuracy": {"enum": ["True", "False"]}},
+}
+"""What each rule's prompt asks for. No brace in the explanation: CRAG's evaluator reads the last {...}. And
+ASCII, so that the longest one takes fewer than MAX_TOKENS."""
+
+
+def schema(rule: Rule) -> JsonSchema:
+    """The form of a judgement by a rule."""
+    fields = _ANSWERS[rule]
+    whole = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    return JsonSchema(json.dumps(whole))
+
 
 MAX_TOKENS = 256  # of a judgement: a score and one sentence
 CAPPED_AT_ONCE = 100  # calls in flight under a cap, as many as answers of a task
@@ -72,9 +90,16 @@ class ModelJudge:
                 await self.kit.close()
 
         try:
-            return asyncio.run(ask())
+            replies, line = asyncio.run(ask())
         finally:
             merge_memo(store)
+        if 2 * line.unreadable > len(replies):
+            raise ConfError(
+                f"--judge {self.model.name}: expected judgements, found {line.unreadable} of {len(replies)} "
+                f"that cannot be read: it cannot judge, so nothing was scored. The answers are kept; name "
+                f"another judge"
+            )
+        return replies, line
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
@@ -132,9 +157,11 @@ OPEN = "\0"
 """An answer that no rule decides: no truth equals it."""
 
 
-def judge_sampling(model: Model) -> Sampling:
-    """What is sent with each chat of a judge."""
-    return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens)
+def judge_sampling(model: Model, rule: Rule) -> Sampling:
+    """What is sent with each chat of a judge. A model that thinks writes its thoughts first, which are no
+    JSON."""
+    held = None if model.thought_tokens else schema(rule)
+    return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens, constraint=held)
 
 
 async def judged(
@@ -163,7 +190,7 @@ async def judged(
                 each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
             asks[row.question] = [render({**values, **one}) for one in each]
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    sampling, turn = judge_sampling(judge.model), 0
+    sampling, turn = judge_sampling(judge.model, rule), 0
 
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""

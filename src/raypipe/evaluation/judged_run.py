@@ -154,7 +154,8 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     for r in each(results, manifest.run):
         if r["golds"]:
             said = r["judge_response"] if own else None
-            rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"]))
+            cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])
+            rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"], cut=cut))
             texts[r["id"]] = r["query"]
     by, judge = (known["rule"].partition("@")[0], known["judge"]) if own else (rule or crag.DEFAULT_RULE, "")
     return JudgedRun(str(path), by, judge, "", tuple(rows), texts, manifest)

@@ -1,8 +1,12 @@
-"""CRAG's two scoring rules, verdict by verdict. Pure functions; knows judge replies, not the judge.
+"""Scoring rules with a verdict on each answer: CRAG's two, and one that needs no judge. Pure functions; knows
+judge replies, not the judge.
 
 - `official`: the published evaluator's evident intent. "i don't know" is missing; a truth that equals the
   prediction, or "invalid" in both, is right; "invalid" in only one of them is wrong for that truth;
   everything else is for the judge, who answers in JSON with `score` 0 or 1.
+- `words`: ours, for answers in sentences. "i don't know" is missing; an answer is right where the words of a
+  truth stand in it, one after the other, else wrong. So is one that its model was cut in, and one of over
+  MOST_WORDS words. A truth that is a boolean, or one stop word, decides nothing.
 - `accuracy`: the evaluator of the earlier contest versions, under which most published runs were scored.
   "i don't know" is missing; equality is right; else it is right where the judge's reply has "true" in
   it.
@@ -27,12 +31,14 @@ from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
 from raypipe.metrics.certainty import Interval, rate_interval, score_interval
 from raypipe.metrics.losses import by_size, shared
+from raypipe.metrics.squad import contains, exact_match, normalized
 from raypipe.text.replies import parse_response
+from raypipe.text.words import STOP_WORDS
 
 Rule: TypeAlias = str
 """A name of RULES, or the path of a rule of your own: `mypkg.metrics:verdict`, a function of a `Prediction`
 that returns a `VerdictOutcome`."""
-RULES: tuple[Rule, ...] = ("official", "accuracy")
+RULES: tuple[Rule, ...] = ("official", "accuracy", "words")
 DEFAULT_RULE: Rule = "official"
 
 VerdictOutcome: TypeAlias = Literal["correct", "exact", "missing", "hallucination", "unscored"]
@@ -47,6 +53,10 @@ Reason: TypeAlias = Literal[
     "abstained",  # missing
     "no_judge_reply",  # unscored
     "no_prediction",  # unscored: the question could not be done
+    "words",  # rule words: a truth stands in the answer, or none does
+    "cut",  # hallucination by rule words: the answer ended by its length
+    "wordy",  # hallucination by rule words: over MOST_WORDS words
+    "no_words",  # unscored by rule words: no truth has words to look for
     "rule",  # a rule from outside said so
     "person",  # a person said so: people outrank judges
 ]
@@ -71,6 +81,7 @@ class Prediction:
     ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: it failed, or none is asked
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
+    cut: bool = False  # the reply that is the answer ended by its length
     person: bool | None = None  # a person calls it right, or wrong; None: no person says
 
 
@@ -117,6 +128,7 @@ class Marks:
     controls: Mapping[str, CragScore]  # constant answer -> its score on the same truths
     slices: tuple[Slice, ...]
     verdicts: tuple[Verdict, ...]  # one per prediction, in order
+    words: float | None = None  # mean number of words of an answer that does not abstain; None: there is none
 
     @property
     def people(self) -> int:
@@ -147,6 +159,8 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     truths = [t.strip().lower() for t in row.truths]
     if IDK in prediction:
         return "missing", "abstained"
+    if rule == "words":
+        return _by_words(row)
     if prediction in truths:
         return "exact", "equal"
     if rule == "official":
@@ -162,6 +176,28 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     score = parse_response(row.judge_response).score
     outcome: VerdictOutcome = "correct" if score == 1 else "hallucination"
     return outcome, "judge_unreadable" if score == -1 else "judge"
+
+
+MOST_WORDS = 40  # of a right answer by rule words: three times a page's longest gold names nearly everything
+_BOOLEANS = frozenset({"yes", "no", "true", "false"})
+
+
+def _by_words(row: Prediction) -> tuple[VerdictOutcome, Reason]:
+    """The verdict of rule words on an answer that does not abstain."""
+    truths = [t for t in row.truths if not _wordless(normalized(t).split())]
+    if not truths:
+        return "unscored", "no_words"
+    if row.cut:
+        return "hallucination", "cut"
+    if len((row.prediction or "").split()) > MOST_WORDS:
+        return "hallucination", "wordy"
+    if exact_match(row.prediction or "", truths):
+        return "exact", "equal"
+    return ("correct" if contains(row.prediction or "", truths) else "hallucination"), "words"
+
+
+def _wordless(truth: Sequence[str]) -> bool:
+    return len(truth) == 0 or (len(truth) == 1 and truth[0] in STOP_WORDS | _BOOLEANS)
 
 
 @functools.cache
@@ -261,12 +297,18 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
     verdicts = tuple(judge(r, rule) for r in rows)
     overall = total(verdicts)
     sure, parts = (interval(overall), bounds(overall)), (controls(rows, rule), slices(rows, verdicts))
-    return Marks(rule_id(rule), overall, *sure, *parts, verdicts)
+    said = [r.prediction for r in rows if r.prediction is not None and IDK not in r.prediction.lower()]
+    words = sum(len(text.split()) for text in said) / len(said) if said else None
+    return Marks(rule_id(rule), overall, *sure, *parts, verdicts, words)
 
 
 def intervals_to_json(marks: Marks) -> dict[str, Any]:
     """Returns what reports say of how sure a score is."""
-    return {"interval": marks.interval, "rate_intervals": rate_intervals(marks.score), "bounds": marks.bounds}
+    rates = rate_intervals(marks.score)
+    return {
+        "interval": marks.interval, "rate_intervals": rates, "bounds": marks.bounds,
+        "answer_words": marks.words,
+    }  # fmt: skip
 
 
 def parts_to_json(marks: Marks) -> dict[str, Any]:

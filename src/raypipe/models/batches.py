@@ -37,7 +37,7 @@ GATHER_S = 1.0  # without a further chat, then a file is sent: the chats of a ta
 FIRST_POLL_S, LONGEST_POLL_S = 2.0, 60.0
 WINDOW_S = 24 * 3600.0  # a batch is done, or expires: the one window of the protocol
 KNOWN_S = 3 * WINDOW_S  # a batch is looked for: its own day, and two until someone starts the run again
-ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled", "error"})
 FULL = frozenset({"token_limit_exceeded", "too_many_tasks", "rate_limit_exceeded"})
 """Errors of a batch that was not begun since others wait: it is sent again."""
 ROUTE = "/v1/chat/completions"
@@ -100,17 +100,18 @@ class BatchClient:
         left, self._waiting = self._waiting, {}
         if not left:
             return
-        works = []
-        rows = dict(left)
+        rows, there = dict(left), list[tuple[Mapping[str, Any], Mapping[str, _Row]]]()
         try:
             for batch in await self._ours():
                 if here := left.keys() & await self._keys(batch):
-                    works.append(self._settled(self._ended(batch), {key: left.pop(key) for key in here}))
+                    there.append((batch, {key: left.pop(key) for key in here}))
+            files = []
             while left:
-                some = {key: left.pop(key) for key in _file_of(left)}
-                works.append(self._settled(self._submitted(some), some))
+                files.append({key: left.pop(key) for key in _file_of(left)})
+            works = [self._settled(self._ended(batch), some) for batch, some in there]
+            works += [self._settled(self._submitted(some), some) for some in files]
             await asyncio.gather(*works)
-        except RaypipeError as e:  # of the list: no file was sent
+        except Exception as e:  # of the list, so no file was sent, or a defect: the callers raise it
             _fail(rows, e)
         finally:
             for key in rows:
@@ -134,7 +135,8 @@ class BatchClient:
     async def _alone(self, row: _Row) -> None:
         try:
             [reply] = await self._one_by_one([row.chat], row.sampling, row.adapter)
-            row.reply.set_result(reply)
+            if not row.reply.done():
+                row.reply.set_result(reply)
         except RaypipeError as e:
             _fail({"": row}, e)
 
@@ -258,28 +260,26 @@ def watched(
     them."""
     ended, last = threading.Event(), dict[str, str]()
 
-    async def look(at: EndpointAddress) -> None:
+    async def look(at: EndpointAddress, first: bool) -> None:
         client = ServerClient(replace(at, tries=1))
         try:
-            found = await client.send(
-                "GET", "batches?limit=100", lambda tree: list(map(_batch, tree["data"]))
-            )
+            found = await client.send("GET", "batches?limit=100", lambda t: list(map(_batch, t["data"])))
         finally:
             await client.close()
         for b in reversed([] if isinstance(found, Trouble) else found):
             counts = b.get("request_counts") or {}
-            line = (
-                f"batch {b['id']}: {b['status']}, {counts.get('completed', 0)}/{counts.get('total', 0)} chats"
-            )
-            before = last.get(b["id"], line if b["status"] in ENDED else "")  # what ended earlier is no news
-            last[b["id"]] = line
-            if line != before and "raypipe" in (b.get("metadata") or {}):
+            count = f"{counts.get('completed', 0)}/{counts.get('total', 0)} chats"
+            line, old = f"batch {b['id']}: {b['status']}, {count}", first and b["status"] in ENDED
+            if last.get(b["id"]) != line and not old and "raypipe" in (b.get("metadata") or {}):
                 say(line)
+            last[b["id"]] = line
 
     def beat() -> None:
-        while not ended.wait(every_s):
+        first = True
+        while first or not ended.wait(every_s):
             for at in endpoints:
-                asyncio.run(look(at))
+                asyncio.run(look(at, first))
+            first = False
 
     thread = threading.Thread(target=beat, name="batches", daemon=True)
     if endpoints:

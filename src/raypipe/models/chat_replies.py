@@ -13,7 +13,9 @@ from raypipe.core.llm import STEP, Finish, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.text.thoughts import thinking
 
-CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "max_length", "token_limit"})
+CUT = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "model_length", "max_length", "token_limit", "repetition"}
+)
 WITHHELD = frozenset(
     {
         "content_filter", "content_filtered", "guardrail_intervened", "filtered", "safety", "recitation",
@@ -31,7 +33,7 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
     message, end = choice["message"], str(choice.get("finish_reason") or "").lower()
     usage = tree.get("usage") or {}
     generated = int(usage.get("completion_tokens") or 0)
-    text, thoughts = _texts(message.get("content"))
+    text, thoughts = _texts(content := message.get("content"))
     if end in WITHHELD:
         return Fault(STEP, "filtered", "the endpoint withheld the reply", transient=False)
     if end in BROKEN_OFF:
@@ -41,7 +43,10 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
         return Fault(STEP, "tool_call", detail, transient=False)
     for name in ("reasoning_content", "reasoning"):
         thoughts = thoughts or (message[name] if isinstance(message.get(name), str) else "")
-    if not text and isinstance(refusal := message.get("refusal"), str) and refusal:
+    parts = (
+        [message, *(p for p in content if isinstance(p, dict))] if isinstance(content, list) else [message]
+    )
+    if refusal := not text and next((str(part["refusal"]) for part in parts if part.get("refusal")), ""):
         return Fault(STEP, "declined", f"the model refuses to answer: {refusal[:200]!r}", transient=False)
     text = thinking(thoughts, text)
     cut = end in CUT or (not end and generated >= sampling.max_tokens)

@@ -223,8 +223,13 @@ class Engine:
 
 
 def _start(model: Model, limits: EngineLimits) -> Any:
-    # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
+    # Read by vLLM when it is imported, here and in its children: no report of usage to anyone, and warnings
+    # alone, on stderr. stdout belongs to the command.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if limits.batch_invariant:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 

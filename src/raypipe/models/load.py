@@ -8,6 +8,7 @@ first model that needs them is opened.
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Tokenize
 from raypipe.core.records import Span
-from raypipe.models import fake, folder, generator
+from raypipe.models import engine_arguments, fake, folder, generator
 from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
 from raypipe.models.shared_encoders import SharedEncoders
@@ -113,6 +114,8 @@ class EngineLimits:
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory
     max_num_seqs: int = 128  # replies written at the same time, at most
+    batch_invariant: bool = False  # whether a reply is the same whatever stands in its batch
+    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments, which change no reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ def require_startable(model: Model) -> None:
     """Raises ModelMissing or ConfError for a vLLM model whose engine cannot start."""
     present(model)
     generator.check(model)
+    engine_arguments.require(json.loads(model.engine or "{}"), f"model {model.name!r}: engine")
 
 
 def open_tokenizer(model: Model) -> Tokenize:

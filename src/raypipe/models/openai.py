@@ -24,6 +24,7 @@ from raypipe.models.chat_replies import read_chat
 from raypipe.models.constraint import structured
 from raypipe.models.load import EndpointAddress
 from raypipe.models.server import ServerClient, Trouble
+from raypipe.models.vllm_terms import repetition
 
 SAMPLED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty")
 NEUTRAL: Mapping[str, float] = {
@@ -80,6 +81,8 @@ class OpenAIClient:
             body["logprobs"] = True
         if self._model.dialect == "vllm":
             body |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+            if sampling.repeats:
+                body["repetition_detection"] = repetition(sampling)
         if self._model.template:
             body["chat_template_kwargs"] = json.loads(self._model.template)
         body = {name: value for name, value in body.items() if name not in self._model.unsent}

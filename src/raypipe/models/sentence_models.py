@@ -7,6 +7,7 @@ Its vectors are made unit rows, whatever its folder says: the index holds no oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,9 +42,13 @@ class SentenceEmbedder:
                 f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}. "
                 f"Correct the entry, or use a folder of that model"
             )
-        if (own := self._net.max_seq_length) is not None:
-            require_room(model, own)
-        self._net.max_seq_length = model.max_tokens
+        own = self._net.max_seq_length
+        if own == math.inf:  # static vectors: any length, and their tokenizer cuts
+            self._net[0].tokenizer.enable_truncation(model.max_tokens)
+        else:
+            if own is not None:
+                require_room(model, own)
+            self._net.max_seq_length = model.max_tokens
         if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
             self._net.set_pooling_include_prompt(False)
         self._model, self._batch = model, rows_of(device)

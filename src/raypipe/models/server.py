@@ -149,11 +149,11 @@ class ServerClient:
         wait_s = max(retry_after_s(headers), limit_wait_s(headers, address.flying))
         if wait_s:  # every request waits, not this one alone: the limit is the key's, or the server's
             address.next_s = max(address.next_s, self._clock() + min(wait_s, ASKED_WAIT_S))
-        if response.status_code != 200:
+        if not 200 <= response.status_code < 300:
             return self._refused(address, response, response.status_code)
         try:
-            text = response.text  # a line's end is no other sign that a text may have
-            tree = [json.loads(x) for x in text.split("\n") if x.strip()] if lines else response.json()
+            some = response.content.split(b"\n") if lines else []
+            tree = [json.loads(line) for line in some if line.strip()] if lines else response.json()
             if (status := _status_inside(tree)) is not None:
                 return self._refused(address, response, status)
             return read(tree)
@@ -165,11 +165,11 @@ class ServerClient:
 
     def _refused(self, address: _Address, response: httpx.Response, status: int) -> Trouble:
         detail, error = f"status {status}: {self.at.shown(response.text)}", _error_of(response)
-        if (
-            status in (402, 403, 429)
-            and not retry_after_s(response.headers)
-            and SPENT.search(json.dumps(error))
-        ):
+        said = json.dumps(error)
+        spent = (
+            SPENT.search(said) if status in (402, 403, 429) else status == 400 and "credit balance" in said
+        )
+        if spent and not retry_after_s(response.headers):
             return self._trouble(address, "unpaid", f"{detail}. See the account's plan and billing", True)
         if status in RETRY_STATUSES:
             reason = "overloaded" if status == 429 else "unavailable"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from raypipe.core.llm import STEP, Constraint, Generated, Sampling
+from raypipe.core.llm import REPEATED, STEP, Constraint, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator
@@ -30,6 +31,9 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
     if model.adapters:
         count = len(model.adapters)
         given |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(model)}
+    # Those of the files come over what only speed rests on; none is a name of `engine_arguments.OWN`.
+    given |= {"enable_prefix_caching": True, "disable_log_stats": True}
+    given |= {**limits.engine, **json.loads(model.engine or "{}")}
     return given | {
         "model": model.path,
         "dtype": model.dtype,  # vLLM's own "auto" computes float32 weights as bfloat16
@@ -39,8 +43,6 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
         "load_format": "safetensors",  # pickles in the same folder are not opened
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's
-        "enable_prefix_caching": True,
-        "disable_log_stats": True,
         "logprobs_mode": "processed_logprobs",  # of what could be chosen, after the constraint
         # One grammar library, never a fallback: vLLM keeps the first requested, and another reads the
         # same grammar otherwise.
@@ -52,7 +54,7 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
     """`kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError for a constraint that does not compile or
     end, and what vLLM raises for what it refuses."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 
     return SamplingParams(
         max_tokens=sampling.max_tokens,
@@ -64,8 +66,15 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
         stop=list(sampling.stop),
         logprobs=0 if sampling.logprobs else None,  # 0: of the chosen tokens alone
         structured_outputs=_structured(sampling.constraint),
+        repetition_detection=RepetitionDetectionParams(**repetition(sampling)) if sampling.repeats else None,
         output_kind=RequestOutputKind[kind],
     )
+
+
+def repetition(sampling: Sampling) -> dict[str, int]:
+    """The repetition that ends a reply, in vLLM's words."""
+    shortest, longest = REPEATED
+    return {"min_pattern_size": shortest, "max_pattern_size": longest, "min_count": sampling.repeats}
 
 
 def _structured(constraint: Constraint | None) -> Any:
@@ -83,14 +92,14 @@ def reply(
     """From vLLM's last output. A stream's has its last piece alone, so text and tokens are given."""
     last = output.outputs[0]
     text = last.text if text is None else text
-    if last.finish_reason not in ("stop", "length"):
-        detail = f"expected finish stop or length, found {last.finish_reason}"
+    if last.finish_reason not in ("stop", "length", "repetition"):
+        detail = f"expected finish stop, length or repetition, found {last.finish_reason}"
         return fault("engine_error", detail, transient=True)
     if not text:
         return fault("empty_reply", "the model ended its reply before any text")
     return Generated(
         text=text,
-        finish=last.finish_reason,
+        finish="stop" if last.finish_reason == "stop" else "length",
         prompt_tokens=len(output.prompt_token_ids),
         cached_tokens=output.num_cached_tokens or 0,
         generated_tokens=len(last.token_ids) if tokens is None else tokens,

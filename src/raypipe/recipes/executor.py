@@ -108,7 +108,7 @@ class QuestionExecutor:
 
     `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. An
     endpoint `degrades`: a stage whose service is unavailable is omitted. `on_stage` is called when a stage
-    begins and when it ends.
+    begins and when it ends. `stages`: those that are run, of rows for which those before them were.
     """
 
     def __init__(
@@ -119,14 +119,18 @@ class QuestionExecutor:
         degrades: bool = False,
         on_stage: OnStage = lambda stage, seconds: None,
         loading_s: LoadingS = lambda: 0.0,
+        stages: slice = slice(None),
     ) -> None:
-        self.counts = {s.name: StageCounters() for s in recipe.question}
+        chosen = range(len(recipe.question))[stages]
+        self.counts = {recipe.question[i].name: StageCounters() for i in chosen}
         self._on_stage, self._loading_s = on_stage, loading_s
         self._digest = recipe.digest()
         self._ranks = not any(decides(s.step) for s in recipe.question)
+        self._last = recipe.question[-1].name
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
-        for i, stage in enumerate(recipe.question):
+        for i in chosen:
+            stage = recipe.question[i]
             within = cached(kit, memo, self.counts[stage.name].calls, asking)
             ask = stage.step.open(within)
             if decides(stage.step):
@@ -155,7 +159,7 @@ class QuestionExecutor:
             took = time.perf_counter() - start
             self.counts[stage.name].spend(took, self._loading_s() - loaded)
             self._on_stage(stage.name, took)
-            if self._ranks and stage is self._stages[-1][0]:
+            if self._ranks and stage.name == self._last:
                 rows = [replace(q, outcome="ranked" if goes_on(q) else "fault") for q in rows]
             yield stage.name, rows
 

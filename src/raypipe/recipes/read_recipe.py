@@ -115,7 +115,7 @@ def _written(item: Any, half: str, where: Where, taken: Collection[str]) -> Writ
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
     """The recipe in an already parsed mapping with the keys about, corpus and question."""
     config.require_known(tree, KEYS, where)
-    corpus, question = (_stages(tree, half, where, resolve) for half in HALVES)
+    corpus, question = (stages(tree, half, where, resolve) for half in HALVES)
     return checked(Recipe(name, str(tree.get("about", "")), corpus, question), where)
 
 
@@ -127,7 +127,7 @@ def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[Ra
         for key in tree
         if key not in KEYS
     ]
-    corpus, question = (_stages(tree, half, where, resolve, found) for half in HALVES)
+    corpus, question = (stages(tree, half, where, resolve, found) for half in HALVES)
     return found or misfits(Recipe("checked", "", corpus, question), where)
 
 
@@ -138,18 +138,18 @@ def checked(recipe: Recipe, where: Where) -> Recipe:
     return recipe
 
 
-def _stages(
+def stages(
     tree: Mapping[str, Any], half: str, where: Where, resolve: Resolve, found: Found = None
 ) -> tuple[Stage[Any], ...]:
-    """With `found` a stage with an error in it is not whole."""
-    stages: list[Stage[Any]] = []
+    """The stages of one half of a tree. Raises ConfError; with `found` a stage with an error is not whole."""
+    made: list[Stage[Any]] = []
     for step in written_steps(tree, half, where, found):
         when: Mapping[str, Labels] = {}
         with collected(found):
             when = _gate(step.fields.pop("when", {}), step.where.at("when"))
-        made = config.build(step.cls, step.fields, step.where, resolve, found)
-        stages.append(Stage(step.name, made, when, step.plugin))
-    return tuple(stages)
+        built = config.build(step.cls, step.fields, step.where, resolve, found)
+        made.append(Stage(step.name, built, when, step.plugin))
+    return tuple(made)
 
 
 def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:

@@ -75,6 +75,7 @@ class Manifest:
     lead: str = ""  # the measure that the report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions that a fit or adapter of the recipe has seen
+    batch_invariant: bool = False  # whether engines gave the same reply whatever stood in its batch
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
 
     @property

@@ -74,6 +74,7 @@ class StepLine:
     resumed: int = 0  # of what was computed: by earlier attempts, which were stopped
     loading: float = 0.0  # seconds of loading the models that it was the first to ask, summed over its actors
     thought_tokens: int = 0  # of the generated ones: what models thought before they answered, about
+    expected: tuple[int, int] | None = None  # calls that the plan held for likely; None: it could not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,20 @@ class FitLine:
 
 
 @dataclass(frozen=True, slots=True)
+class CutReplies:
+    """Replies of one step that ended by their length; of those that the memo has."""
+
+    step: str  # its name in the recipe
+    cut: int
+    replies: int
+    tokens: int  # that each was allowed
+
+    def sentence(self) -> str:
+        """What happened, for people."""
+        return f"{self.cut} of {self.replies} replies of {self.step} were cut at {self.tokens} tokens"
+
+
+@dataclass(frozen=True, slots=True)
 class EvalReport:
     """A run over a dataset."""
 
@@ -196,11 +211,12 @@ class EvalReport:
     calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
     losses: Losses | None = None  # where the misses were lost; None: not looked for
     ann: tuple[AnnRecall, ...] = ()  # of the approximate indexes that were searched
+    cut_replies: tuple[CutReplies, ...] = ()  # of the steps of which some were cut
 
 
 FILES = {
     "report": "report.json", "predictions": "predictions.jsonl", "results": "results.parquet",
-    "page": "report.html", "changes": "changes.json", "manifest": "manifest.json",
+    "page": "report.html", "changes": "changes.json", "graphs": "graphs.txt", "manifest": "manifest.json",
 }  # fmt: skip
 
 
@@ -217,6 +233,7 @@ class RunFolder:
     results: Path = field(init=False)  # a row for each question: evaluation.result_table.SCHEMA
     page: Path = field(init=False)  # the report for people
     changes: Path = field(init=False)  # what a reprocess changed
+    graphs: Path = field(init=False)  # operators of each graph of Ray Data, with their rows and seconds
     manifest: Path = field(init=False)  # what the run was made of; written last: with it a folder is whole
 
     def __post_init__(self) -> None:
@@ -240,7 +257,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         **part("replaced", "without_truth"),
         "faults": sum(f.rows for f in report.faults if not f.recovered),
         "faults_by_reason": json_of(report.faults),
-        **part("answered_by"),
+        **part("answered_by", "cut_replies"),
         "rule": marks.rule,
         **asdict(marks.score),
         "unscored": marks.score.n_unscored,

@@ -3,10 +3,12 @@ the kit, prompts and reply formats through `text`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from raypipe.core.digests import ADDED
 from raypipe.core.index import Index
 from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
@@ -30,8 +32,10 @@ from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.template import REPLY, ByLabel, Prompt
 from raypipe.text.windows import require_splitter
 
-SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs")
+SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs", "repeats")
 """Fields of the step that `core.llm.Sampling` has under the same names."""
+CHARS_PER_TOKEN = 4
+"""Characters of a token of English text, about, with vocabularies of 32,000 to 256,000."""
 ReplyKind: TypeAlias = Literal[
     "plain", "label", "certainty", "json", "confidence", "calls", "text", "keywords", "rewrite"
 ]
@@ -105,6 +109,7 @@ class Generate:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logprobs: bool = False  # whether the reply's log-probability is wanted
+    repeats: int = field(default=0, metadata=ADDED)  # a text so often in a row ends the reply; 0: none does
 
     version: ClassVar[int] = 4
 
@@ -117,6 +122,11 @@ class Generate:
         self._check_context()
         require_adapters(self.model, self.adapter)
         constraint = self.sampling().constraint
+        if self.model.dialect == "openai" and self.repeats:
+            raise ValueError(
+                f"repeats: {self.model.name!r} is behind a server of dialect openai, which cuts no such "
+                f"reply. Say dialect: vllm in its entry of the models file where vLLM answers"
+            )
         if self.model.dialect == "openai" and not isinstance(constraint, JsonSchema | None):
             raise ValueError(
                 f"model: {self.model.name!r} is behind a server of dialect openai, which holds replies to "
@@ -140,7 +150,25 @@ class Generate:
             return Bound(0, reach, "never")
         plain = self.reads() <= FIELDS
         tokens, reply = self.model.max_model_len, self.sampling().max_tokens
-        return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply)
+        prompt = self._prompt_tokens(question, reach)
+        return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply, prompt_tokens=prompt)
+
+    def _prompt_tokens(self, question: Question, reach: Reach) -> float:
+        """Tokens of an ordinary chat about a question; math.inf where it shows replies, or passages of any
+        length."""
+        if any(v.startswith(REPLY) for v in self._variables()):
+            return math.inf
+        context = 0.0
+        if "context" in self._variables():
+            budget = self.context_chars or CHARS_PER_TOKEN * (self.context_tokens or math.inf)
+            most = min(reach.order, math.inf if self.passages is None else self.passages)
+            found = most * reach.passage_chars if most and not self.first else math.inf
+            context = min(budget, found)
+        own = sum(
+            len(x) for x in (question.text, question.body, question.asked_at, *map(str, self.fill.values()))
+        )
+        fixed = max(len(p.system) + len(p.user) for p in self.prompt.values())
+        return min((context + own + fixed) / CHARS_PER_TOKEN, self.model.max_model_len)
 
     def open(self, kit: Kit) -> Ask:
         if self.model.absent:

@@ -229,9 +229,16 @@ def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadat
 def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any]]:
     """Part -> facts, of each part that need not be done again. One whose record is damaged, or whose files
     are gone, is not among them."""
-    names = [n.removesuffix(".json") for n in store.files.names(_folder(table, run))]
-    records = {part: read_record(store, table, run, part) for part in names}
-    return {part: record.facts for part, record in records.items() if record is not None}
+    return dict(new_parts(store, table, run, set()))
+
+
+def new_parts(store: Store, table: str, run: str, seen: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The same of those that are not among `seen`, which they join."""
+    for name in store.files.names(_folder(table, run)):
+        part, is_record, _ = name.rpartition(".json")
+        if is_record and part not in seen and (record := read_record(store, table, run, part)) is not None:
+            seen.add(part)
+            yield part, record.facts
 
 
 def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
@@ -293,3 +300,21 @@ def _folder(table: str, run: str) -> str:
 def record_path(table: str, run: str, part: str) -> str:
     """The file that says what came of a part."""
     return f"{_folder(table, run)}/{check_run(part)}.json"
+
+
+def halt(store: Store, table: str, run: str, why: str) -> None:
+    """Says in a file of a run why no more of its parts begin; it goes with the completion records."""
+    store.files.write(_halt(table, run), sealed(why))
+
+
+def halted(store: Store, table: str, run: str) -> str | None:
+    """Why no more parts begin; None: they do."""
+    return unsealed(store.files.read(_halt(table, run)) or b"")
+
+
+def go_on(store: Store, table: str, run: str) -> None:
+    store.files.remove(_halt(table, run))
+
+
+def _halt(table: str, run: str) -> str:
+    return f"{_folder(table, run)}/halt"

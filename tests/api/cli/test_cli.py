@@ -428,6 +428,24 @@ def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_p
     assert lines[1]["text"] is None and lines[1]["fault"]["reason"] == "not_html"
 
 
+def test_what_code_of_a_user_prints_is_not_in_the_json(tmp_path):
+    (tmp_path / "talking.py").write_text("def verdict(row):\n    print('loud')\n    return 'correct'\n")
+    (tmp_path / "p.jsonl").write_text(json.dumps({"query": "q", "answer": "a", "prediction": "a"}) + "\n")
+    words = [
+        sys.executable,
+        "-m",
+        "raypipe",
+        "score",
+        "crag",
+        "p.jsonl",
+        "--rule",
+        "talking:verdict",
+        "--json",
+    ]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert json.loads(done.stdout)["score"] == 1.0 and "loud" in done.stderr
+
+
 def test_score_crag_reads_any_systems_predictions(capsys, tmp_path):
     file = tmp_path / "p.jsonl"
     rows = [("paris", "Paris"), ("4", "i don't know"), ("rome", "berlin"), ("oslo", "perhaps oslo")]
@@ -729,3 +747,11 @@ def test_what_the_command_line_names_of_the_reports_is_there():
         for module, name in re.findall(r'"(\w+)\.(print_\w+|show)"', file.read_text()):
             found = importlib.import_module(f"raypipe.evaluation.report.{module}")
             assert hasattr(found, name), f"{file.name}: {name}"
+
+
+def test_a_terminal_of_ascii_shows_other_letters_by_their_numbers():
+    code = "import sys; from raypipe.api.cli.main import _take_all_letters as take; "
+    code += "take(sys.stdout); print('\u00fc')"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "\\xfc\n", done.stderr

@@ -7,6 +7,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
+from raypipe.core.llm import Grammar
 from raypipe.core.records import Question
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
@@ -22,7 +23,7 @@ class Kit(LocalKit):
     def __init__(self):
         super().__init__(None, "transformers")
         self.scripted = Scripted(
-            lambda chat, sampling, _: CALLS if sampling.constraint else "movie", (), 8192
+            lambda chat, sampling, _: CALLS if isinstance(sampling.constraint, Grammar) else "movie", (), 8192
         )
 
     def generator(self, model):

@@ -122,6 +122,7 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
         "resumed",
         "loading",
         "thought_tokens",
+        "expected",
     ]
     assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
     assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)

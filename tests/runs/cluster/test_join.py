@@ -83,3 +83,20 @@ def test_a_ray_of_its_own_asks_for_a_token_that_its_processes_alone_have(tmp_pat
     done = subprocess.run([sys.executable, "-c", OWN], env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["token", "True", "64"], done.stderr
     assert not (tmp_path / ".ray").exists()
+
+
+def test_a_long_folder_for_temporary_files_gives_ray_a_short_one_and_one_named_for_ray_is_refused():
+    code = """
+long = "/scratch" * 9
+print(connection._short_folder({"TMPDIR": "/tmp"}), connection._short_folder({"TMPDIR": long}))
+try:
+    connection._short_folder({"RAY_TMPDIR": long})
+except ConfError as e:
+    print(e)
+for free in ({}, {"CPU": 1.0}):
+    print(connection.no_cpu_free("auto", {"CPU": 2.0}, free))
+"""
+    short, refused, full, fine = said(code).splitlines()
+    assert short == "{} {'_temp_dir': '/tmp/ray'}"
+    assert refused.startswith("RAY_TMPDIR: expected a folder of at most 40 characters")
+    assert full.startswith("no CPU is free in the Ray at auto: others hold all 2.") and not fine

@@ -58,7 +58,7 @@ NAMED: Mapping[str, Callable[[str], Any]] = {
     "above_0": _number(float, lambda x: 0 < x < math.inf, "a number above 0", "above_0"),
     "share": _number(float, lambda x: 0 < x <= 1, "a share above 0 and at most 1", "share"),
     "share_or_0": _number(float, lambda x: 0 <= x <= 1, "a share from 0 to 1", "share from 0 to 1"),
-    "rule": one_of("official", "accuracy"),
+    "rule": one_of("official", "accuracy", "words"),
     "kind": one_of("crag", "qa", "qasper", "ranking"),
     "format": one_of(*FORMATS, kind="readers"),
     "format_or_files": one_of(*FORMATS, "files", kind="readers"),
@@ -95,8 +95,8 @@ SHARED: Mapping[str, str] = {
     --models FILE: models file laid over conf/models.yaml: an entry of the same name replaces its entry whole
     """,
     "llm": """
-    --llm URL#MODEL: a model behind a server of the OpenAI protocol, in the place of the recipe's language
-      models: http://127.0.0.1:8000/v1#MODEL; its key: $RAYPIPE_LLM_KEY
+    --llm MODEL: in the place of the recipe's language models: a generator of the models file, a folder, or
+      URL#MODEL of a server of the OpenAI protocol: http://127.0.0.1:8000/v1#MODEL; its key: $RAYPIPE_LLM_KEY
     """,
     "graph": """
     --graph [NAME=]WHERE ... {-> graphs}: where the recipe's graphs, public data and examples lie: folders,
@@ -125,10 +125,10 @@ SHARED: Mapping[str, str] = {
     --fresh: answer all questions, and ask language models again in place of using cached replies
     """,
     "scoring": """
-    --rule RULE {rule}: of scoring data of kind crag: official, accuracy, or MODULE:NAME of your own
-      (official)
-    --judge MODEL: decides what the rule leaves open: a generator of the models file, URL#MODEL of a server
-      (its key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own
+    --rule RULE {rule}: of scoring data of kind crag: official, accuracy, words (a truth's words stand in the
+      answer; no judge), or MODULE:NAME of your own (official)
+    --judge MODEL: decides what the rule leaves open: a generator of the models file, a folder, URL#MODEL of
+      a server (its key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own
     """,
     "caps": """
     --max-calls N {1..}: start no task after N calls to models and graphs

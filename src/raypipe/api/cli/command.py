@@ -178,7 +178,7 @@ def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any
     """Prints a result: with --json as one object, else as `show` does: a function of the result, or
     MODULE.FUNCTION of the package `report`, which writes the JSON to the console. Returns exit code 0."""
     if args.json:
-        print_json(found.to_json())
+        print_json(found.to_json(), args)
     elif isinstance(show, str):
         on_console(show, found.to_json(), **more)
     else:
@@ -209,11 +209,11 @@ def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | Non
     console().print(made)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, args: Args) -> None:
     """One line on stdout. NaN and infinity are refused: they are not JSON."""
-    json.dump(value, sys.stdout, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    json.dump(value, args.stdout, ensure_ascii=False, allow_nan=False)
+    args.stdout.write("\n")
+    args.stdout.flush()
 
 
 def say(line: object) -> None:

@@ -78,7 +78,7 @@ def _parse(args: Args) -> int:
     for page in raypipe.parse_html(args.files, args.html):
         failed += page.fault is not None
         if args.json:
-            print_json(page.to_json())
+            print_json(page.to_json(), args)
         elif page.fault:
             say(f"raypipe parse: {page.file}: {page.fault.reason}: {page.fault.detail}")
         else:

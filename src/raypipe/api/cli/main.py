@@ -18,7 +18,8 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -128,9 +129,7 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     if sys.flags.optimize > 1:
         print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
         return ConfError.exit_code
-    for stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other letters by their numbers
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
+    _take_all_letters(sys.stdout, sys.stderr)
     args = read(argv)
     args.began = began
     signal.signal(signal.SIGTERM, _stop)
@@ -138,7 +137,8 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         sys.path.append(here)
     try:
         args.settings = from_environment()
-        code: int = args.do(args)
+        with _kept_stdout(args, own):
+            code: int = args.do(args)
         return code
     except RaypipeError as e:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
@@ -153,6 +153,27 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         return 0
     except Exception as e:
         return _failed(args.command, e)
+
+
+def _take_all_letters(*streams: object) -> None:
+    """Lets a terminal show letters that it lacks, as those of ASCII do, by their numbers."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _kept_stdout(args: argparse.Namespace, own: bool) -> Iterator[None]:
+    """Keeps stdout for the JSON of a command. What libraries print goes to stderr: of a lost node Ray says so
+    on stdout. A process that runs nothing else ends so, for Ray speaks until its end."""
+    args.stdout = sys.stdout
+    if getattr(args, "json", False):
+        sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        if not own:
+            sys.stdout = args.stdout
 
 
 def _failed(command: str, error: Exception) -> int:

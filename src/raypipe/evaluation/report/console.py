@@ -11,6 +11,7 @@ from rich.text import Text
 
 from raypipe.evaluation.report.wording import (  # fmt: skip
     ann_lines,
+    between,
     cost_rows,
     ends,
     fault_rows,
@@ -25,7 +26,7 @@ from raypipe.evaluation.report.wording import (  # fmt: skip
 )
 from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.runs.report import ReplacedRows, RunFolder
+from raypipe.runs.report import CutReplies, ReplacedRows, RunFolder
 
 FEW = 10
 """Questions of a slice from which on it is printed: of fewer, half of them right, the 95 % interval of the
@@ -63,6 +64,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     say(console, head, style="bold", fold=True)
     if by := origin_text(report):
         say(console, f"answered by: {by}", style="bold", fold=True)
+    if not (report["losses"] and report["losses"]["misses"]):  # whose notes say it
+        say(console, *(CutReplies(**c).sentence() for c in report["cut_replies"]))
     say(console, *_inputs(report), fold=True)
     say(console, *(ReplacedRows(**rows).sentence() for rows in report["replaced"]))
     print_measures(console, report)
@@ -103,17 +106,20 @@ def _inputs(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _print_steps(console: Console, report: Mapping[str, Any]) -> None:
-    steps, counted = report["steps"], ("planned", "computed", "cached", "skipped", "faults")
+    steps, counted = report["steps"], ("computed", "cached", "skipped", "faults")
     rows = []
     for s in (s for s in steps if s["rows"]):
-        counts = ("not known" if s[k] is None else s[k] for k in counted)
-        rows.append((s["step"], s["rows"], *counts, f"{s['seconds']:.1f}"))
+        most = "not known" if s["planned"] is None else s["planned"]
+        counts = (between(s["expected"], str, "-"), *(s[k] for k in counted))
+        rows.append((s["step"], s["rows"], *counts, f"{s['seconds']:.1f}", most))
     if rows:
-        show(console, ("step", "rows", *counted, "seconds"), rows)
-    bounds = [s["planned"] for s in steps]
+        show(console, ("step", "rows", "expected", *counted, "seconds", "at most"), rows)
+    bounds, likely = ([s[k] for s in steps] for k in ("planned", "expected"))
     planned = "not known how many" if None in bounds else str(sum(bounds))
+    expected = None if None in likely else [sum(n[i] for n in likely) for i in (0, 1)]
     computed, known = (sum(s[k] for s in steps) for k in ("computed", "cached"))
-    say(console, f"calls: {planned} planned, {computed} computed, {known} cached", fold=True)
+    said = f"{between(expected, str)} expected, {computed} computed, {known} cached"
+    say(console, f"calls: {said}, at most {planned}", fold=True)
     if damaged := report["memo_damaged"]:
         say(console, f"cache: {damaged} damaged tables or files were mended or dropped", fold=True)
     say(console, spent(report))
@@ -249,7 +255,8 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     show(console, (f"rule {found['rule']}", "score", *rates, "unscored", "of"), rows, 0)
     correct = f"{found['n_correct']} correct ({found['n_correct_exact']} exactly)"
     counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"
-    lines = [f"{counted}, {found['n_unscored']} unscored"]
+    wordy = "" if found["answer_words"] is None else f"; {found['answer_words']:.1f} words an answer"
+    lines = [f"{counted}, {found['n_unscored']} unscored{wordy}"]
     if found["interval"] and "measures" not in found:  # those of a run stand in the table of its measures
         within = (f"{name} {ends(of, share)}" for name, of in found["rate_intervals"].items())
         lines += [f"95 % interval of the score: {ends(found['interval'], signed)}"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from raypipe.evaluation.report import plot
 from raypipe.evaluation.report.wording import (
     ann_lines,
+    between,
     cut,
     fault_rows,
     fit_lines,
@@ -71,6 +72,7 @@ def templates() -> Environment:
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
     env.filters.update(ann_lines=ann_lines, cut=cut, origin_text=origin_text, fault_rows=fault_rows)
+    env.filters["expected"] = lambda calls: between(calls, str, "-")
     return env
 
 

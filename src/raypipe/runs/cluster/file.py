@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from raypipe.core.protocols import Model
 from raypipe.models.load import EngineLimits
@@ -116,6 +116,8 @@ class Engines:
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of its GPUs' memory
     max_num_seqs: int = 128  # replies written at the same time, at most
+    batch_invariant: bool = False  # a reply is the same whatever its batch: GPUs of capability 8.0 and up
+    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments, which change no reply
     wait_s: float = 120.0  # for room that others hold, or for machines that an autoscaler starts
 
     def __post_init__(self) -> None:
@@ -145,7 +147,10 @@ class Engines:
 
     def limits(self, device: str) -> EngineLimits:
         kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
-        return EngineLimits(kind, self.kv_cache_gib, self.gpu_memory_utilization, self.max_num_seqs)
+        return EngineLimits(
+            kind, self.kv_cache_gib, self.gpu_memory_utilization, self.max_num_seqs, self.batch_invariant,
+            self.engine,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +215,10 @@ class Cluster:
             raise ValueError(f"pools: {', '.join(sorted(missing))} missing; expected parse, embed and answer")
         if self.sources_per_task < 1 or self.questions_per_task < 1:
             raise ValueError("sources_per_task and questions_per_task must be at least 1")
+        if self.engines and self.engines.batch_invariant and not self.device.startswith("cuda"):
+            raise ValueError("engines: batch_invariant needs a GPU of compute capability 8.0, found a CPU")
         if not self.machines:
             raise ValueError("machines: expected the machines that the file is written for, found none")
-
-    @property
-    def one_pool(self) -> Pool | None:
-        """The pool of all verbs, if they are equal and hold no GPU; else None."""
-        pools = set(self.pools.values())
-        return pools.pop() if len(pools) == 1 and not self.pools["embed"].gpus else None
 
     @property
     def usd_per_hour(self) -> float | None:

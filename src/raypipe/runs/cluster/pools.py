@@ -1,28 +1,16 @@
-"""Tasks on Ray Data: the actor pools, and the engines that run next to the pool that calls them.
+"""The engines of a job, and tasks on one pool next to them.
 
-What a task computes and stores is in `runs.pipeline.tasks`, what an engine is in `models.engine_actors`, what
-fits is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
-cluster and none waits for another. Where all pools are equal and hold no GPU, `warm_pool.py` keeps one.
+What a task computes and stores is in `runs.pipeline`, what an engine is in `models.engine_actors`, what fits
+is checked by `capacity.py` before anything starts, and how tasks run is in `running.py`.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import os
-import pickle
-import traceback
 import uuid
-import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-import ray
-import ray.data
-from ray.data import ActorPoolStrategy, DataContext
-from ray.util.annotations import RayDeprecationWarning
 
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
@@ -32,10 +20,10 @@ from raypipe.models.engine import Engine
 from raypipe.models.engine_actors import reserved
 from raypipe.runs.cluster import connection
 from raypipe.runs.cluster.capacity import Node, declared_nodes, most_engines, preflight_engines, startable
-from raypipe.runs.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
+from raypipe.runs.cluster.file import LIMITS, Cluster, Engines, Pool, PoolName, Timeouts
 from raypipe.runs.cluster.joining import FIRST, Joining
-from raypipe.runs.cluster.worker import TRIES, Worker, row_by_row
-from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
+from raypipe.runs.cluster.running import run
+from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,97 +94,27 @@ class EngineGroup:
         return functools.partial(Engine, model, self.engines.limits(self.device), exit_when_dead=True)
 
 
-class _DataWorker:
-    """A worker as Ray Data wants it."""
-
-    def __init__(self, work: TableTask, limits: Timeouts) -> None:
-        self._worker = Worker(limits, work)
-        self._broken = False  # True: nothing more is computed in this process
-
-    async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[str]]]:
-        for packed in batch["task"]:
-            if self._broken:
-                os._exit(1)  # Ray starts another in its place, and sends it this task again
-            try:
-                done = await self._worker.do(_unpacked(packed))
-                self._broken = isinstance(done, HandedBack) and done.then == "replace"
-                yield {"result": [_packed(done)]}
-            except Exception as e:  # as a value: an exception would count as one more dead worker
-                yield {"result": [_packed(e)]}
-
-
-def _packed(what: Task | TaskResult | HandedBack | Exception) -> str:
-    """A task, its result or an exception as text. An exception that cannot be sent becomes a message with its
-    trace."""
-    try:
-        pickle.loads(data := pickle.dumps(what))
-    except Exception:
-        if not isinstance(what, Exception):
-            raise
-        data = pickle.dumps(RuntimeError("".join(traceback.format_exception(what))))
-    return base64.b64encode(data).decode()
-
-
-def _unpacked(text: str) -> Any:
-    """What `_packed` made a text of: in our own workers, or here."""
-    return pickle.loads(base64.b64decode(text))
-
-
 def run_with_engines(
-    group: EngineGroup, work: TableTask, tasks: Sequence[Task], limits: Timeouts = LIMITS
+    group: EngineGroup,
+    work: TableTask,
+    tasks: Sequence[Task],
+    limits: Timeouts = LIMITS,
+    said: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
     """As `run_tasks`, with the group's engines up as long as it takes. Without tasks nothing is started."""
     if tasks:
         with group.running():
-            yield from run_tasks(work, tasks, group.engines.answer, limits)
+            yield from run_tasks(work, tasks, group.engines.answer, limits, "answer", said)
 
 
 def run_tasks(
-    work: TableTask, tasks: Sequence[Task], pool: Pool, limits: Timeouts = LIMITS
+    work: TableTask,
+    tasks: Sequence[Task],
+    pool: Pool,
+    limits: Timeouts = LIMITS,
+    verb: Verb = "parse",
+    said: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
-    """Runs every task on a pool of actors and yields the results, in any order.
-
-    An actor that hands a task back since it is broken is replaced before its next one.
-
-    A task whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
-    one that still takes its worker with it, or more time than a row may take, has failed, and the task is
-    done without it. An exception inside a task ends the run: tasks that were done before stay done. So does a
-    list of tasks that the caller empties.
-    """
-    if not tasks:
-        return
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_errored_blocks = -1  # a block is a task: one whose workers died is found missing below
-    rows = [{"task": _packed(t)} for t in tasks]
-    work = with_worker(work, threads=max(1, int(pool.cpus)))  # torch would take cores that other actors use
-    with warnings.catch_warnings():
-        # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
-        warnings.filterwarnings("ignore", category=RayDeprecationWarning)
-        pooled = _pooled(work, rows, pool, limits)
-    left = {t.name: t for t in tasks}
-    for row in pooled.iter_rows():
-        done = _unpacked(row["result"])
-        if isinstance(done, Exception):
-            raise done
-        if left.pop(done.name, None) is not None:  # Ray may hand on a task twice whose worker died after it
-            yield done
-        if not tasks:
-            return  # and with the iterator its actors end
-    for task in left.values():
-        yield row_by_row(work, task, pool, limits)
-
-
-def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Timeouts) -> ray.data.Dataset:
-    """The tasks through a pool of actors, lazily: one row for each that is done."""
-    return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _DataWorker,
-        fn_constructor_args=(work, limits),
-        batch_size=1,
-        compute=ActorPoolStrategy(size=min(pool.size, len(rows))),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus or None,
-        # Restarts without end: a pool whose actors may not restart any more never ends.
-        ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": TRIES - 1},
-    )
+    """Runs every task on the workers of one pool (`running.run`)."""
+    pools: dict[PoolName, Pool] = {"parse": pool, "embed": pool, "answer": pool}
+    return run(verb, work, tasks, lambda: pools, limits, said)

@@ -10,11 +10,11 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.corpus_operators import WholeCorpusTask
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.table_build import TableBuild
 from raypipe.runs.pipeline.table_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
 from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
-from raypipe.runs.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.ids import Ids, distinct, sources_with_chunks
 from raypipe.store.memo.disk import memo_versions

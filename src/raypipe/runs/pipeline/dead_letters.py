@@ -3,7 +3,7 @@
 A row is blamed only if another row of its task passed on the same worker, and if the models of the stage that
 raised still compute there, which a probe shows. Rows none of which passes are never to blame: another worker
 gets them. Knows faults and batches; knows no recipe and no worker. A row that kills its worker is found by
-`runs.cluster.pools`; whether too many rows failed is decided by `evaluation.fault_budget`.
+`runs.cluster.trials`; whether too many rows failed is decided by `evaluation.fault_budget`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from raypipe.store import FAULTS
 
 FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows that failed: id, fault as `dataclasses.asdict` makes it."""
+
+Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
+"""A row of the table `faults`: id, fault, attempts, and what names the work that it failed in."""
 
 R = TypeVar("R")
 
@@ -187,8 +190,8 @@ def failed_rows(table: pa.Table) -> FailedRows:
     return list(dict(found[::-1]).items())
 
 
-def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str) -> pa.Table:
-    """(id, fault, attempts, digest of the work) -> rows of the table `faults`."""
+def faults_table(rows: Sequence[Failed], run: str) -> pa.Table:
+    """Rows of the table `faults`."""
     out = [{"id": id, **fault, "attempts": n, "digest": of, "run": run} for id, fault, n, of in rows]
     return pa.Table.from_pylist(out, schema=FAULTS)
 

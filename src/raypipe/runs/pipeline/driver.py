@@ -18,13 +18,13 @@ from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.pipeline import recipe_tables
+from raypipe.runs.pipeline.answer_operators import AnswersTask
 from raypipe.runs.pipeline.corpus_builds import CorpusBuilds, failed_ids
 from raypipe.runs.pipeline.counters import NO_CAPS, Caps, RunCounters, WallClock
 from raypipe.runs.pipeline.dead_letters import final_last
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, ann_names, answer_sources
 from raypipe.runs.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
-from raypipe.runs.pipeline.table_tasks import AnswersTask
 from raypipe.runs.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
 from raypipe.store import ANSWERS, Run, Store, begun
 from raypipe.store.ids import Ids, stand_in
@@ -64,6 +64,7 @@ class Pipeline:
     # missing, since it may connect. None: they never do.
     streams: Callable[[], bool] | None = None
     ahead: Callable[[], object] = nowhere  # starts workers for tasks that are still to be found
+    stats: Sequence[str] = ()  # of each graph that ran, as Ray Data says it
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search

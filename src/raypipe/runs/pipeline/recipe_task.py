@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -22,15 +22,21 @@ from raypipe.models.warm_up import compute_once
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
-from raypipe.runs.pipeline.dead_letters import Compute, Probe, Suspects, Unproven, bisected, faults_table
+from raypipe.runs.pipeline.blocks import Share, facts_of
+from raypipe.runs.pipeline.dead_letters import (
+    Compute,
+    Failed,
+    Probe,
+    Suspects,
+    Unproven,
+    bisected,
+    faults_table,
+)
 from raypipe.runs.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.store import Store, write_part
 
 R = TypeVar("R")
 P = ParamSpec("P")
-
-Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
-"""A row of the table `faults`: id, fault, attempts, and what names the work that it failed in."""
 
 
 class _Counted(Protocol):
@@ -89,7 +95,7 @@ class Opened(Generic[R]):
                     count.in_vain(StageCounters())
                 if isinstance(e, Unproven):
                     return HandedBack(task.name, str(e), "keep", Suspects(e.rows, passed > 0), counts)
-                return HandedBack(task.name, str(e), _then(e), Suspects(witnessed=passed > 0), counts)
+                return unable(task.name, e, Suspects(witnessed=passed > 0), counts)
             passed += done.ids - done.faults
             return done
 
@@ -122,6 +128,11 @@ class RecipeTask(ABC):
     table: str  # that it fills
     run: str
 
+    @property
+    def records(self) -> tuple[str, str]:
+        """The table and run whose completion records say that a part is done."""
+        return self.table, self.run
+
     @abstractmethod
     def opened(self, store: Store, kit: LocalKit) -> Opened[pa.Table]: ...
 
@@ -146,19 +157,17 @@ class RecipeTask(ABC):
         made, failed = await work.computed(task, self.recipe, backoff_of(self.worker), witnessed)
         rows = pa.concat_tables(made)
         if not task.trial:
+            share = Share(work.counts, time.perf_counter() - start, work.kit.process)
+            facts = facts_of({"": share}, len(task.ids), rows.num_rows, len(failed))
 
             def write() -> None:
                 write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
-                write_part(store, self.table, self.run, task.name, rows, facts_of(work.counts))
+                write_part(store, self.table, self.run, task.name, rows, facts)
 
             await until_available(write, backoff_of(self.worker))
         counts, took = work.take(), time.perf_counter() - start
-        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts, seconds=took)
-
-
-def facts_of(counts: Mapping[str, StageCounters]) -> dict[str, Any]:
-    """What a completion record says of a task; `tasks.stage_counts` reads it."""
-    return {"counts": {name: asdict(count) for name, count in counts.items()}}
+        where = work.kit.process
+        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts, where, took)
 
 
 async def task_with_ids(store: Store, task: Task, worker: WorkerConfig) -> Task:
@@ -182,15 +191,22 @@ def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], trials:
         try:
             rows, faults = await until_available(lambda: do(task), backoff_of(worker))
         except Unavailable as e:
-            return HandedBack(task.name, str(e), _then(e), Suspects(), {})
-        return TaskResult(task.name, task.rows, rows, faults, seconds=time.perf_counter() - start)
+            return unable(task.name, e)
+        took = time.perf_counter() - start
+        return TaskResult(task.name, task.rows, rows, faults, seconds=took)
 
     return run_task
 
 
-def _then(e: Unavailable) -> Literal["replace", "stop"]:
-    """What becomes of a worker, or of the run, that could not do a task."""
-    return "replace" if isinstance(e, WorkerBroken) else "stop"
+def unable(
+    part: str,
+    e: Unavailable,
+    suspects: Suspects | None = None,
+    counts: Mapping[str, StageCounters] | None = None,
+) -> HandedBack:
+    """A task that comes back: what is broken is the worker, or the run is to stop."""
+    then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
+    return HandedBack(part, str(e), then, suspects or Suspects(), counts or {})
 
 
 async def _unprobed(stage: str) -> None:

@@ -6,28 +6,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.about import about
 from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Model
-from raypipe.core.records import Fault, Question
 from raypipe.core.retry import until_available
 from raypipe.models.kit import LocalKit
-from raypipe.models.products import product_on
-from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, fine
+from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
+from raypipe.runs.pipeline.blocks import Share, facts_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
-from raypipe.runs.pipeline.recipe_tables import AnswerSources
-from raypipe.runs.pipeline.recipe_task import Opened, RecipeTask, backoff_of, facts_of, in_order, retried
+from raypipe.runs.pipeline.recipe_task import Opened, RecipeTask, backoff_of, in_order, retried
 from raypipe.runs.pipeline.tasks import RunTask, Task, WorkerConfig
-from raypipe.store import ANSWERS, Store, with_chunkless, write_part
-from raypipe.store.index import IndexSpec, LanceIndex
+from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.inverter import Inverter
 from raypipe.store.memo.disk import StoreMemo
 
@@ -114,19 +110,25 @@ class PostingsTask:
     passages: str  # table
     run: str
 
+    @property
+    def records(self) -> tuple[str, str]:
+        return self.table, self.run
+
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Calls no model, so it needs no kit. Raises Unavailable where the store stays so for all tries, and
-        StoreError."""
+        """Calls no model: the kit only names the process. Raises Unavailable where the store stays so for all
+        tries, and StoreError."""
 
         def opened() -> tuple[Store, Inverter]:
             store = Store.open(self.worker.store)
             return store, Inverter(store, self.texts, self.passages, self.analyzer)
 
         store, inverter = await until_available(opened, backoff_of(self.worker))
-        return retried(self.worker, lambda task: self._invert(store, inverter, task), trials=True)
+        process = kit.process if kit else ""
+        return retried(self.worker, lambda task: self._invert(store, inverter, task, process), trials=True)
 
-    def _invert(self, store: Store, inverter: Inverter, task: Task) -> tuple[int, int]:
+    def _invert(self, store: Store, inverter: Inverter, task: Task, process: str) -> tuple[int, int]:
         """Stores the words of a task's sources; how many rows of lengths, and how many sources failed."""
+        start = time.perf_counter()
         left = [i for i in task.with_ids(store).ids if i not in task.failed]
         lengths, postings = inverter.rows(left, self.run, task.name)
         if task.trial:
@@ -134,71 +136,7 @@ class PostingsTask:
         failed = [(i, asdict(x.fault), x.attempts, self.table) for i, x in task.failed.items()]
         write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
         write_part(store, self.postings, self.run, task.name, postings, {})
-        write_part(store, self.table, self.run, task.name, lengths, facts_of({}))
+        share = Share({}, time.perf_counter() - start, process)
+        facts = facts_of({"": share}, task.rows, lengths.num_rows, len(failed))
+        write_part(store, self.table, self.run, task.name, lengths, facts)
         return int(lengths.num_rows), len(task.failed)
-
-
-@dataclass(frozen=True, slots=True)
-class AnswersTask(RecipeTask):
-    """Questions through the question half."""
-
-    sources: AnswerSources  # what the questions are answered from
-    index: IndexSpec
-    memo: Mapping[str, int]  # memo table -> pinned version
-    fresh: bool = False  # True: language models are asked again, whatever the memo has of them
-
-    def opened(self, store: Store, kit: LocalKit) -> Opened[pa.Table]:
-        memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-        kit = kit.with_index(LanceIndex(self.index, product_on(self.worker.device)))
-        ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
-        recipe = self.recipe.digest()
-
-        keys: dict[str, str] = {}  # question id -> key of its answer
-
-        def questions_of(ids: tuple[str, ...]) -> list[Question]:
-            rows = in_order(store.rows("questions", "id", ids), "id", ids)
-            questions = arrow.question.records(rows)
-            keys.update({q.id: self.sources.key(recipe, q) for q in questions})
-            return questions
-
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            questions = questions_of(ids)
-            limit_s = self.worker.question_timeout_s
-            due = None if limit_s is None else time.time() + limit_s
-            with about(run=self.run if self.fresh else ""):
-                answered = await ask(questions if due is None else [replace(q, due=due) for q in questions])
-            # With a transient fault or an omitted stage no answer is stored: the row stays pending.
-            complete = [
-                q.outcome != "fault" and not q.degraded and not any(f.transient for f in q.faults)
-                for q in answered
-            ]
-            of = [self.sources.row(q) for q in questions]  # steps may narrow the citations
-            kept = [(keys[q.id], r, q) for r, q, c in zip(of, answered, complete, strict=True) if c]
-            failed = [q for q, c in zip(answered, complete, strict=True) if not c]
-            return answers_table(kept, recipe), [(q.id, asdict(f)) for q in failed for f in _faults(q)[:1]]
-
-        def key_of(id: str, step: str) -> str:
-            if id not in keys:
-                questions_of((id,))
-            return keys[id]
-
-        return Opened(ask.counts, compute, key_of, kit)
-
-
-def _faults(question: Question) -> tuple[Fault, ...]:
-    """The faults of an incomplete question; those of an omitted stage are its reply's."""
-    known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
-    omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
-    return question.faults or tuple(known) or tuple(omitted)
-
-
-def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
-    """(key, row key, answered question) -> rows of the table `answers`."""
-    table = arrow.question.table(q for _, _, q in rows)
-    columns = {
-        "key": pa.array([k for k, _, _ in rows], pa.string()),
-        "recipe": pa.array([recipe] * len(rows), pa.string()),
-        "row": pa.array([r for _, r, _ in rows], pa.string()),
-        **{name: table[name] for name in table.schema.names},
-    }
-    return pa.table(columns, schema=ANSWERS)

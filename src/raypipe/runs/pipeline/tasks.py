@@ -129,7 +129,7 @@ class TableTask(Protocol):
 
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
 """Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for. Once the
-caller has emptied its list of tasks, no more begin; a warm pool finishes those that run, others end them."""
+caller has emptied its list of tasks, no more begin, and those that run come to their end."""
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
@@ -179,9 +179,10 @@ class WorkerConfig:
     wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
     passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
 
-    def kit(self, index: Index | None) -> LocalKit:
+    def kit(self, index: Index | None, process: str = "") -> LocalKit:
+        """The kit of a process, which `process` names."""
         return LocalKit(
             index, self.backend, self.device, self.threads,
             engines=self.engines, passing=self.passing_engines, endpoints=self.endpoints,
-            engine_limits=self.engine_limits,
+            engine_limits=self.engine_limits, process=process,
         )  # fmt: skip

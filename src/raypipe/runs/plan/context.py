@@ -146,17 +146,17 @@ class PlanContext:
     def step(
         self, name: str, rows: float, cached: int, reasons: Mapping[str, float], todo: float,
         exact: bool, guess: ExpectedCalls | None, stored: Callable[[float], float],
-        tokens: Callable[[float], float] = lambda calls: 0,
+        tokens: Callable[[float, float], Range] = lambda low, high: (0, 0),
     ) -> StepPlan:  # fmt: skip
         """`reasons`: why -> how many calls: an upper bound unless `exact`, and `guess` says what is likely.
         `todo`: rows to pass the step, as many as is likely. `stored`: calls -> bytes in the store; `tokens`:
-        calls -> those of language models, at most."""
+        fewest and most calls -> tokens of language models, likely ones and never more than fit."""
         max_calls = sum(reasons.values())
         place = self.pipeline.worker
         seen = rate(self.stages[name], (*self.runs, *self.measured), place.backend, place.device)
         low, high = guess.calls if guess else (max_calls if exact else 0, max_calls)
-        told = (0.0, tokens(high))
-        if seen.tokens is not None:  # never more than fit
+        told = tokens(low, high)
+        if seen.tokens is not None and told[1]:
             expected = times(low, seen.tokens[0]), times(high, seen.tokens[1])
             least, most = (n if math.isinf(n) else math.ceil(n) for n in expected)
             told = min(least, told[1]), min(most, told[1])

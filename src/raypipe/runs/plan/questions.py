@@ -26,10 +26,10 @@ from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.stage_bounds import (
     StageBound,
     kept_bytes,
+    likely_tokens,
     may_fault,
     stage_bounds,
     stored_bytes,
-    tokens_of,
 )
 from raypipe.runs.plan.standing import Standing, behind_index, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers, unanswered
@@ -112,7 +112,7 @@ class QuestionPlanner:
             guess = expected_calls(seen, len(asking), sum(asking.values()))
             guess = guess or self._likely.of(stage, asking)
         stored = functools.partial(stored_bytes, bound.each, questions=len(asking))
-        tokens = functools.partial(tokens_of, bound.each, questions=len(asking))
+        tokens = functools.partial(likely_tokens, bound.each, questions=len(asking))
         return self._context.step(
             stage.name, rows, rows - len(asking), reasons, len(todo), exact, guess, stored, tokens
         )

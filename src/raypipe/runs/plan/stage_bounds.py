@@ -50,7 +50,7 @@ def _largest(bounds: list[Bound]) -> Bound:
     for b in bounds:
         if b.reach != reach:
             reach = _further(reach, b.reach)
-    numbers = ("calls", "tokens", "reply_tokens", "replies", "all_tokens", "dim")
+    numbers = ("calls", "tokens", "reply_tokens", "prompt_tokens", "replies", "all_tokens", "dim")
     return Bound(
         reach=reach,
         faults=max((b.faults for b in bounds), key=("never", "asking", "any").index),
@@ -124,6 +124,16 @@ def tokens_of(bound: Bound, calls: float, questions: float) -> float:
     """Tokens of `calls` calls of a step about that many questions, at most."""
     each = times(reply_calls(bound, calls, questions), bound.tokens)
     return min(each, times(questions, bound.all_tokens)) if each else 0
+
+
+def likely_tokens(bound: Bound, low: float, high: float, questions: float) -> tuple[float, float]:
+    """Tokens of `low` to `high` calls of a step about that many questions: of their prompts alone, to those
+    of prompts and whole replies. From 0, where nothing says how long its prompts are."""
+    most = tokens_of(bound, high, questions)
+    if math.isinf(bound.prompt_tokens):
+        return 0.0, most
+    least, whole = times(low, bound.prompt_tokens), times(high, bound.prompt_tokens + bound.reply_tokens)
+    return min(least, most), min(whole, most)
 
 
 def stored_bytes(bound: Bound, calls: float, questions: float) -> float:

@@ -2,6 +2,7 @@
 
 import random
 
+import lark
 import pytest
 from checkout import ROOT
 from hypothesis import given, settings
@@ -247,11 +248,11 @@ def test_a_decoder_constrained_by_the_grammar_ends_by_itself_and_writes_only_wha
 
 @pytest.mark.parametrize("text", [*WORKED, *ALLS, 'get_movie_person_crew("batman","Jack",1997)'])
 @pytest.mark.slow
-def test_the_worked_examples_may_be_written_by_a_constrained_decoder(text):
+def test_the_worked_examples_as_they_are_printed_may_be_written_by_a_constrained_decoder(text):
     xgrammar = pytest.importorskip("xgrammar", reason="xgrammar comes with the engine's extra")
     info = xgrammar.TokenizerInfo([*map(chr, range(127)), "</s>"], stop_token_ids=[127])
     matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_lark(GRAMMAR))
-    assert all(matcher.accept_token(ord(c)) for c in text)
+    assert all(matcher.accept_token(ord(c)) for c in print_program(parse(text)))
     assert matcher.accept_token(127)
 
 
@@ -259,3 +260,28 @@ def test_a_character_that_no_text_has_counts_once_however_it_was_read():
     name = "a" * 98 + "\ufffd\ufffd\ufffd" + "z"  # what a decoder counted as a hundred characters
     [line] = parse(f"get_open({name})").lines
     assert line == Query("get_open", (Text("a" * 98 + "\ufffdz", bare=True),))
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ('get_movie("velora")["length"]', True),
+        ('ALL 3 get_movie("velora")', True),
+        ('get_movie_person_cast(None, ["a b", "c"], eq(year, 2012))["name"]\nsort(None, -year)["len"]', True),
+        ("None", True),
+        ('100 get_movie("velora")', False),
+        ('GeT_MoVie("velora")', False),
+        ('get_movie_person_cast(None,"a",None)', False),
+        ('get_movie("a"), get_movie("b")', False),
+        ('ALLget_movie("a")', False),
+        ("none", False),
+    ],
+)
+def test_decoding_is_held_to_the_canonical_form_and_reading_is_not(text, canonical):
+    good(text)
+    try:
+        lark.Lark(GRAMMAR, parser="earley").parse(text)
+        held = True
+    except lark.exceptions.UnexpectedInput:
+        held = False
+    assert held == canonical

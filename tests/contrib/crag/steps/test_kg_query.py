@@ -70,9 +70,22 @@ def test_calls_that_say_none_or_were_skipped_are_an_abstention():
     assert {out.replies[n].label for n in ("facts", "kg")} == {"abstained"}
 
 
-def test_a_program_that_is_none_and_a_time_that_is_none_are_faults_with_a_reason():
-    broken = look("get_nothing(").replies["facts"]
-    assert (broken.label, broken.fault.reason, broken.fault.transient) == ("fault", "bad_call", False)
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ("get_nothing(", "bad_call"),
+        ('get_stock_price("tarn", "100")', "bad_time"),
+        ("sort(None, year)", "no_rows"),
+    ],
+)
+def test_lines_that_no_graph_could_answer_are_an_abstention_that_keeps_why(calls, reason):
+    written = look(calls)
+    facts = written.replies["facts"]
+    assert (facts.label, facts.fault.reason, facts.fault.transient) == ("abstained", reason, False)
+    assert written.replies["kg"].label == "abstained" and written.faults == ()
+
+
+def test_a_time_of_the_question_that_is_none_is_a_fault():
     late = look('get_movie("velora")', asked_at="soon").replies["facts"]
     assert (late.label, late.fault.reason) == ("fault", "bad_time")
 

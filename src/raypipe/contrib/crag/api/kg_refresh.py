@@ -113,8 +113,7 @@ def _settled(
 
 async def _proposed(session: Session, name: str) -> dict[str, str | int]:
     """Domain -> one of REFRESH, by the model. Raises ConfError for a model that gives none."""
-    others = "Name an entry of kind generator, or give a file with one by --models"
-    model = generator_of(session, "--propose", name, others)
+    model = generator_of(session, "--propose", name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     held = {d: dict.fromkeys(column for t in tables for column in TABLES[t]) for d, tables in HELD.items()}
     chats = [render({"domain": d, "held": ", ".join(columns)}) for d, columns in held.items()]

@@ -1,6 +1,8 @@
 """The knowledge graph's call language: text to a program. Nothing is ever evaluated as code.
 
-Knows the grammar as text (it is handed in: `conf/grammar/calls.lark`). Does not know tables or keys.
+Knows the grammar as text (it is handed in: `conf/grammar/calls.lark`), which a model's decoding is held to,
+and reads more than that: people and models without a grammar write other cases, places and separators. Does
+not know tables or keys.
 
 A program is several lines. They are cut apart first (at new lines and semicolons, and at commas outside every
 bracket and string) and each is parsed alone, so one bad line never takes the others down: it stands in the
@@ -47,12 +49,39 @@ class _Lexer(lark.lexer.ContextualLexer):
         super().__init__(conf, states, always_accept)
 
 
+_READ: Final = {
+    "query": "all? (INT _SP?)? call",
+    "all": "(ALL (SEP | _SP)?)~1..3",
+    "mean": '("AVG" | "average") "(" (inner | sort) ")"',
+    "inner": "plain? (INT _SP?)? call",
+    "plain": "(ALL _SP?)~1..2",
+    "COMMA": '", " | ","',
+    "SEP": r'"\n" | "; " | ";" | ", " | ","',
+}
+"""Rule of the grammar -> what is read in its place."""
+_KEYWORD = re.compile(r'"[A-Za-z_]+"')
+_EXACT: Final = ("LEN:", "//")  # "len" is a key, whose case counts
+
+
+def tolerant(grammar: str) -> str:
+    """The grammar by which programs are read: all that the given one allows, in any case and spacing.
+
+    >>> tolerant('SEP: "\\\\n"\\nnone: "None"').splitlines()[:2]
+    ['SEP: "\\\\n" | "; " | ";" | ", " | ","', 'none: "None"i']
+    """
+    lines = []
+    for line in grammar.splitlines():
+        name = line.partition(":")[0]
+        read = f"{name}: {_READ[name]}" if name in _READ else line
+        lines.append(read if read.startswith(_EXACT) else _KEYWORD.sub(r"\g<0>i", read))
+    return "\n".join([*lines, r"%ignore /[ \t\r\f\v]+/", ""])
+
+
 def parser(grammar: str) -> Parse:
     """A function that reads programs by the grammar in this text. A text that is no program
     gives a program of bad lines."""
-    tolerant = grammar + "\n%ignore /[ \\t\\r\\f\\v]+/\n"
     reader = lark.Lark(
-        tolerant, parser="lalr", start="line", maybe_placeholders=False, transformer=_Values(),
+        tolerant(grammar), parser="lalr", start="line", maybe_placeholders=False, transformer=_Values(),
         _plugins={"ContextualLexer": _Lexer},
     )  # fmt: skip
 

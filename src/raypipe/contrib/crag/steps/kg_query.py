@@ -22,6 +22,10 @@ from raypipe.text.html import storable
 from raypipe.text.moments import moment
 from raypipe.text.template import REPLY, ByLabel
 
+WRITTEN = frozenset({
+    "bad_call", "bad_condition", "bad_mean", "bad_time", "no_rows", "no_values", "too_many", "unknown_key",
+})  # fmt: skip
+"""Reasons of faults of the program itself: whichever graph runs it, its line has no answer."""
 MOST_TRACED = 10  # values and requests of a line that its trace repeats
 
 
@@ -29,13 +33,14 @@ MOST_TRACED = 10  # values and requests of a line that its trace repeats
 class KgQuery:
     """Runs the program in the reply `calls` at the question's time; `into` has what it found, in sentences.
 
-    `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
-    failed. With `rule` and `answer`: the label of the reply `rule` names one of `answer_rules.RULES`, and
-    the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
-    `certain` says, for each domain if need be, at which levels names may have been linked for an answer to
-    rest on them: with any other, `answer` is abstained. `domain` names the reply whose label says what
-    `get_person` means. `trace` has one line of JSON for each line of the program, with the time that it took:
-    the only thing here that another run may have otherwise.
+    `into` is answered where there is a sentence, abstained where there is none, and a fault where the graph
+    failed in every line. Lines that are no calls that the graph could answer (WRITTEN) are their writer's
+    abstention, which keeps what was wrong. With `rule` and `answer`: the label of the reply `rule` names one
+    of `answer_rules.RULES`, and the reply `answer` is what it makes of the values: answered, abstained, or
+    invalid for a false premise. `certain` says, for each domain if need be, at which levels names may have
+    been linked for an answer to rest on them: with any other, `answer` is abstained. `domain` names the reply
+    whose label says what `get_person` means. `trace` has one line of JSON for each line of the program, with
+    the time that it took: the only thing here that another run may have otherwise.
 
     A fault of the moment (no server) stands in `degraded`, too: the row is answered without what it lacks, is
     not stored, and is asked again.
@@ -50,7 +55,7 @@ class KgQuery:
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
         if self.certain is not None:
@@ -118,8 +123,9 @@ class KgQuery:
             return Reply("\n".join(found), ANSWERED)
         transient = [f for f in faults if f.transient]
         if transient or (faults and len(faults) == len(results)):
-            fault = replace((transient or faults)[0], step=f"kg_query:{self.into}")
-            return Reply("", FAULT, fault=fault)
+            of_graph = transient or [f for f in faults if f.reason not in WRITTEN]
+            fault = replace((of_graph or faults)[0], step=f"kg_query:{self.into}")
+            return Reply("", FAULT, fault=fault) if of_graph else Reply(IDK, ABSTAINED, fault=fault)
         return Reply(IDK, ABSTAINED)
 
     def _answer(self, rule: Reply, results: Sequence[CallResult], asked_at: str) -> Reply:

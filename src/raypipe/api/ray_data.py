@@ -1,0 +1,324 @@
+"""Ray Data: the tables of a store as Datasets, and steps of recipes for `Dataset.map_batches`.
+
+docs/ray-data.md shows both. Ray is the caller's own: nothing here starts or configures it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.api.pipelines import offline_pipeline, worker_and_sizes
+from raypipe.api.session import Named, Place, Session, endpoint_addresses
+from raypipe.core import arrow
+from raypipe.core.arrow import QUESTIONS, SPANS
+from raypipe.core.config import Where, did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import CorpusStep
+from raypipe.core.records import Question, chunk_id, source_id
+from raypipe.evaluation.golds import stored_questions
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
+from raypipe.recipes.read_recipe import stages
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.resolve import resolvers
+from raypipe.recipes.step_contract import decides, embedder_of, models_of, table_of
+from raypipe.recipes.verbs import HALVES
+from raypipe.runs.pipeline.recipe_tables import searched
+from raypipe.runs.pipeline.tasks import WorkerConfig
+from raypipe.store import Store
+from raypipe.store.ids import rows
+from raypipe.store.index import IndexSpec, LanceIndex
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Rows: TypeAlias = Literal["texts", "passages", "vectors", "answers"]
+OpenedStep: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
+BLOCK_ROWS = 1024
+"""Rows that Lance gives at a time. The text of a CRAG page is some 20 kB, so a block of texts is 20 MB, a
+sixth of the block that Ray Data aims at."""
+
+
+def dataset(
+    table: Rows, recipe: Named, store: Place = None, columns: Sequence[str] | None = None,
+    model: str | None = None, session: Session | None = None,
+) -> Dataset:  # fmt: skip
+    """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
+
+    The version is pinned by this call: later commits do not show, and deleted rows are not read. `texts` are
+    parsed sources, `passages` chunks, `vectors` chunks with the vector of the embedder `model` (None: the
+    recipe's only one), `answers` the present answers of the store's questions. `columns` None: all of them.
+    Raises StoreError where the store has no such table, ConfError for an unknown table, column or model.
+    """
+    if table not in get_args(Rows):
+        raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
+    session = session or Session()
+    opened, found = session.store(store), session.recipe(recipe)
+    if table == "answers":
+        return _read(opened, "answers", columns, _present_answers(session, opened, found))
+    if table == "texts":
+        return _read(opened, found.texts_table, columns)
+    name = found.passages_table if table == "passages" else found.vectors_table(_embedder(found, model))
+    texts = _Texts(opened.uri, found.texts_table, opened.version(found.texts_table))
+    return _read(opened, name, columns, _Rows(("chunk", "text"), SPANS, texts, "end > start"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a table as a Dataset shows them."""
+
+    added: tuple[str, ...]  # columns that `change` adds
+    reads: tuple[str, ...]  # columns that `change` reads
+    change: Callable[[pa.Table, tuple[str, ...]], pa.Table]  # of a block; adds columns of these names
+    where: str  # Lance's filter
+
+
+def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows | None = None) -> Dataset:
+    """Reads a table at its present version; Ray Data calls the operator ReadLance."""
+    import ray.data
+
+    version = store.version(table)
+    added, reads = (shown.added, shown.reads) if shown else ((), ())
+    names = store.dataset(table, version).schema.names
+    wanted = list(columns) if columns is not None else [*added, *names]
+    for name in wanted:
+        if name not in (known := [*added, *names]):
+            raise ConfError(f"column {name!r} of table {table}: {did_you_mean(name, known)}")
+    read = [n for n in names if n in wanted or n in reads]
+    made = ray.data.read_lance(
+        store.table_uri(table),
+        version=version,
+        columns=read,
+        scanner_options={"batch_size": BLOCK_ROWS, **({"filter": shown.where} if shown else {})},
+    )
+    if shown is None:
+        return made.select_columns(wanted) if wanted != read else made
+    more = tuple(n for n in added if n in wanted)
+
+    def show(block: pa.Table) -> pa.Table:
+        return shown.change(block, more).select(wanted)
+
+    return made.map_batches(show, batch_format="pyarrow", batch_size=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Adds to chunks their ids and texts, read by source at a pinned version."""
+
+    store: str
+    table: str
+    version: int
+
+    def __call__(self, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
+        sources, starts, ends, begins, stops = (chunks[n].to_pylist() for n in SPANS)
+        if "chunk" in more:
+            ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
+            chunks = chunks.append_column("chunk", pa.array(ids, pa.string()))
+        if "text" in more:
+            texts = Store.open(self.store).dataset(self.table, self.version)
+            distinct = list(dict.fromkeys(sources))
+            found = rows(texts, "source", distinct, ["source", "text"])
+            by_source = dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
+            cut = [by_source[s][a:b] for s, a, b in zip(sources, starts, ends, strict=True)]
+            chunks = chunks.append_column("text", pa.array(cut, pa.large_string()))
+        return chunks
+
+
+def _present_answers(session: Session, store: Store, recipe: Recipe) -> _Rows:
+    """The answers that an eval would reuse: older ones, of other evidence, are left out."""
+    pipeline, questions = offline_pipeline(session, store, recipe), stored_questions(store)
+    keys = pa.array(pipeline.keys(questions, pipeline.answer_sources(questions)), pa.string())
+
+    def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
+        return block.filter(pc.is_in(block["key"], value_set=keys))
+
+    return _Rows((), ("key",), present, f"recipe = '{recipe.digest()}'")
+
+
+def _embedder(recipe: Recipe, name: str | None) -> Any:
+    models = {m.name: m for m in recipe.embedders()}
+    if name is None and len(models) == 1:
+        return next(iter(models.values()))
+    if name not in models:
+        known = ", ".join(models) or "none"
+        raise ConfError(f"vectors of recipe {recipe.name!r}: expected model, one of {known}; found {name!r}")
+    return models[name]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """A step and what a process needs to run it: plain values."""
+
+    stage: Stage[Any]
+    half: str  # corpus or question
+    worker: WorkerConfig
+    index: IndexSpec | None  # that it searches; None: it searches nothing
+
+    def open(self) -> OpenedStep:
+        """Opens the step with a kit of this process. Models are loaded with the first row that asks them."""
+        kit = self.worker.kit(LanceIndex(self.index) if self.index else None)
+        return _of_sources(self.stage, kit) if self.half == "corpus" else _of_questions(self.stage, kit)
+
+
+class RowStep:
+    """A step of a recipe as a class for `Dataset.map_batches(..., batch_format="pyarrow")`.
+
+    Made by `raypipe.step`. A batch comes back with the step's columns; other columns of its rows stay.
+    """
+
+    spec: StepSpec
+
+    def __init__(self) -> None:
+        self._loop = asyncio.Runner()  # models of an endpoint and engines belong to one event loop
+        self._change: OpenedStep | None = None
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Runs the step over a batch. Raises ConfError for columns that it lacks, and as a step does."""
+        if not isinstance(batch, pa.Table):
+            found = f'found {type(batch).__name__}: say batch_format="pyarrow"'
+            raise ConfError(f"step {self.spec.stage.name}: expected a pyarrow.Table, {found}")
+        return self._loop.run(self._changed(batch))
+
+    async def _changed(self, batch: pa.Table) -> pa.Table:
+        if self._change is None:
+            self._change = self.spec.open()
+        return await self._change(batch)
+
+
+def step(
+    verb: str, /, recipe: Named | None = None, store: Place = None, session: Session | None = None,
+    **fields: Any,
+) -> type[RowStep]:  # fmt: skip
+    """Gives a step as a class for `Dataset.map_batches`, with batches of pyarrow.
+
+    `fields` are the step's, as a recipe's file has them. Without any, `verb` names a stage of `recipe`, such
+    as rerank or generate:web. A step that searches needs `recipe` and `store`: it reads the recipe's tables
+    at their present versions. Models run in the process of the step, as the session's cluster file says, and
+    nothing is remembered: the memo is an eval's. Raises ConfError, ModelMissing, and StoreError where the
+    searched tables are not there.
+    """
+    session = session or Session()
+    found = None if recipe is None else session.recipe(recipe)
+    half, stage = _stage(session, verb, found, fields)
+    index = None
+    if any(name.startswith("index.") for name in stage.step.reads()):
+        if found is None:
+            raise ConfError(f"step {verb}: it searches; expected recipe and store, which say where")
+        index = searched(session.store(store), found)
+    uri = index.store if index else ""
+    file, models = session.cluster_file(), models_of(stage.step)
+    worker, _ = worker_and_sizes(session, file, uri, models)
+    endpoints = endpoint_addresses(file, models, session.settings.keys)  # asked chat by chat, not in batches
+    spec = StepSpec(stage, half, replace(worker, engines=None, endpoints=endpoints), index)
+    from raypipe.runs.cluster.connection import carry
+
+    carry(Recipe(verb, "", (), (stage,)))
+    return type(stage.name, (RowStep,), {"spec": spec, "__doc__": type(stage.step).__doc__})
+
+
+def _stage(
+    session: Session, verb: str, recipe: Recipe | None, fields: dict[str, Any]
+) -> tuple[str, Stage[Any]]:
+    """The stage of a recipe, or one of these fields, and its half."""
+    if recipe is not None and not fields:
+        known = {s.name: (half, s) for half in HALVES for s in getattr(recipe, half)}
+        if verb not in known:
+            raise ConfError(f"step {verb!r} of recipe {recipe.name!r}: {did_you_mean(verb, known)}")
+        return known[verb]
+    half = next((half for half, verbs in HALVES.items() if verb in verbs), None)
+    if half is None:
+        near = did_you_mean(verb, [v for table in HALVES.values() for v in table])
+        raise ConfError(f"step {verb!r}: {near}; a step of your own is one of a recipe")
+    resolve = resolvers(session.settings.conf, session.catalog(), session.graphs)
+    [stage] = stages({half: [{verb: fields}]}, half, Where("step"), resolve)
+    return half, stage
+
+
+def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
+    """Runs a corpus step over a batch of sources, texts or chunks."""
+    executor = CorpusExecutor(Recipe(stage.name, "", (stage,), ()), kit)
+    fills = table_of(stage.step)
+
+    async def change(batch: pa.Table) -> pa.Table:
+        batch = _with_sources(stage, batch)
+        if fills == "vectors":  # a row for each row
+            return await executor.vectors(batch, embedder_of(stage.step))
+        sources = batch["source"].to_pylist()
+        first = {source: i for i, source in reversed(list(enumerate(sources)))}
+        distinct = batch.take(pa.array(sorted(first.values()), pa.int64()))
+        made = await (executor.texts if fills == "texts" else executor.passages)(distinct)
+        return _joined(batch, sources, made)
+
+    return change
+
+
+def _joined(batch: pa.Table, sources: Sequence[str], made: pa.Table) -> pa.Table:
+    """What a step made of each source, next to the other columns of each row that has it."""
+    of: dict[str, list[int]] = {}
+    for i, source in enumerate(made["source"].to_pylist()):
+        of.setdefault(source, []).append(i)
+    pairs = [(row, i) for row, source in enumerate(sources) for i in of.get(source, ())]
+    out = made.take(pa.array([i for _, i in pairs], pa.int64()))
+    read = {*arrow.PARSED.names, "content", "fault", *made.column_names}  # what was made stands for them
+    own = [n for n in batch.column_names if n not in read and not n.startswith(("words_", "starts_"))]
+    rest = batch.select(own)
+    kept = rest.take(pa.array([row for row, _ in pairs], pa.int64()))
+    for name in kept.column_names:
+        out = out.append_column(name, kept[name])
+    return out
+
+
+def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
+    """The batch with the columns that follow from others: kind page, source a digest, no fault."""
+    _require(stage, batch, stage.step.reads() - {"source", "kind", "fault"})
+    columns = dict(zip(batch.column_names, batch.columns, strict=True))
+    count = batch.num_rows
+    columns.setdefault("kind", pa.array(["page"] * count, pa.string()))
+    columns.setdefault("fault", arrow.fault_column([None] * count))
+    if "content" in columns:  # of pages that were read as bytes, too
+        content = [
+            c.decode("utf-8", "replace") if isinstance(c, bytes) else c
+            for c in columns["content"].to_pylist()
+        ]
+        columns["content"] = pa.array(content, pa.large_string())
+        named = zip(columns["kind"].to_pylist(), content, strict=True)
+        columns.setdefault("source", pa.array([source_id(k, c or "") for k, c in named], pa.string()))
+    made = pa.table(columns)
+    _require(stage, made, {"source"})
+    return made
+
+
+def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
+    """Runs a question step over a batch of questions: a row for each row, in their order."""
+    executor = QuestionExecutor(Recipe(stage.name, "", (), (stage,)), kit)
+    read = {name.partition(".")[0] for name in stage.step.reads() | stage.gate_reads()}
+    required = {"id", "text"} | (read & {"hits", "order", "replies"})  # without them it would do nothing
+
+    async def change(batch: pa.Table) -> pa.Table:
+        _require(stage, batch, required)
+        blank = arrow.question.table([Question("", "")] * batch.num_rows)
+        given = set(batch.column_names)
+        columns = [(batch if n in given else blank)[n] for n in QUESTIONS.names]
+        questions = arrow.question.records(pa.table(columns, names=QUESTIONS.names))
+        after = await executor(questions)
+        if not decides(stage.step):  # a pipeline of one step has no end that could say so
+            after = [replace(q, outcome=b.outcome) for q, b in zip(after, questions, strict=True)]
+        out = arrow.question.table(after)
+        for name in batch.column_names:
+            if name not in QUESTIONS.names:
+                out = out.append_column(name, batch[name])
+        return out
+
+    return change
+
+
+def _require(stage: Stage[Any], batch: pa.Table, columns: set[str] | frozenset[str]) -> None:
+    if lacking := sorted(columns - set(batch.column_names)):
+        found = ", ".join(batch.column_names)
+        raise ConfError(f"step {stage.name}: expected column {', '.join(lacking)}, found {found}")

@@ -1,0 +1,252 @@
+"""Work on some tables as a graph of Ray Data: `Missing`, its operators, `Parts`; and all that sets its speed.
+
+A block is a part: it goes whole from operator to operator, so no size cuts or joins blocks. Operators on CPUs
+are tasks: Ray Data fuses neighbours of equal needs into one, and Ray keeps their processes, so models stay
+loaded from graph to graph (`process.HERE`). Operators with a GPU are a pool of actors.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import pyarrow as pa
+import ray
+import ray.data
+from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, TaskPoolStrategy
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasink, ReadTask, WriteResult
+from ray.util.annotations import RayDeprecationWarning
+
+from raypipe.core.protocols import Model
+from raypipe.models.kit import LocalKit
+from raypipe.runs.cluster.file import Pool, PoolName
+from raypipe.runs.cluster.process import HERE, GraphRun
+from raypipe.runs.pipeline.blocks import Key, PartRows, facts_of, result_of
+from raypipe.runs.pipeline.operators import Operate, Operator, Outcome, Sink, StagedWork
+from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, Verb, WorkerConfig
+
+TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
+
+IN_FLIGHT, CALLS = 3, 2
+"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, one waits. Four fake GPUs, 40
+parts of 2 s: busy .9993; with Ray's 2 in flight and 1 call .786 (bench/drills/streamed.py)."""
+
+LIGHT = {"num_cpus": 0}
+"""Needs of reading ids and of storing rows where they are not one task with an operator: they compute
+nothing, and wait for no core that a pool holds."""
+
+INIT_DEATHS = 3  # actors in a row that may die before they are ready: a node may go while a model loads
+
+LEFT: set[str] = set()  # names of graphs that this driver has left: Ray Data's loop has no other door
+NAME = "raypipe.graph"  # the key of a graph's name in its context
+
+RETRIES = {"max_retries": TRIES - 1}
+
+Pools: TypeAlias = Mapping[PoolName, Pool]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Work that is one operator, which stores its part itself."""
+
+    work: TableTask
+    verb: Verb
+    key: ClassVar[Key] = "id"
+
+    @property
+    def name(self) -> str:
+        return self.verb
+
+    @property
+    def pool(self) -> Literal["parse", "embed", "answer"]:
+        return "embed" if self.verb == "index" else self.verb
+
+    @property
+    def worker(self) -> WorkerConfig:
+        return self.work.worker
+
+    light: ClassVar[bool] = False
+
+    def operators(self) -> Sequence[Operator]:
+        return (self,)
+
+    async def open(self, kit: LocalKit) -> Operate:
+        do = await self.work.open(kit)
+
+        async def operate(block: PartRows) -> PartRows:
+            task = Task(block.part, block.ids, suspects=block.note.suspects)
+            done = await do(task)
+            if isinstance(done, HandedBack):
+                return block.handed_back(done)
+            note = block.note.with_share("", done.counts, done.seconds, kit.process)
+            rows = pa.table({"id": [block.part], "stored": [done.rows], "lost": [done.faults]})
+            return PartRows(block.part, note, self.key, rows)
+
+        return operate
+
+    async def open_sink(self, process: str) -> Sink:
+        async def store(block: PartRows) -> Outcome:
+            if block.note.back is not None:
+                return block.note.back
+            [row] = block.rows.to_pylist()
+            facts = facts_of(block.note.by, block.note.ids, row["stored"], row["lost"])
+            return result_of(block.part, facts)
+
+        return store
+
+
+class GraphLeft(Exception):
+    """Raised in Ray Data's loop: the driver does not want the graph any more."""
+
+
+class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
+    """The ids that a table lacks: a column, one block for each part. A worker reads those of its part."""
+
+    def __init__(self, graph: GraphRun, tasks: Sequence[Task], key: Key) -> None:
+        super().__init__()
+        self._graph, self._tasks, self._key = graph, tasks, key
+
+    def estimate_inmemory_data_size(self) -> int:
+        return 0
+
+    def get_read_tasks(self, parallelism: int, *more: Any, **named: Any) -> list[ReadTask]:
+        def of(task: Task) -> ReadTask:
+            rows = BlockMetadata(num_rows=task.rows, size_bytes=None, exec_stats=None, input_files=None)
+            return ReadTask(functools.partial(_read, self._graph, task, self._key), rows)
+
+        return [of(task) for task in self._tasks]
+
+
+def _read(graph: GraphRun, task: Task, key: Key) -> list[pa.Table]:
+    return [HERE.read(graph, task, key)]
+
+
+class Parts(Datasink[list[str]]):  # type: ignore[misc]
+    """Stores each part, its faults, and the completion record that makes it done; the driver commits them."""
+
+    def __init__(self, graph: GraphRun, work: StagedWork) -> None:
+        self._graph, self._work = graph, work
+        self.outcomes: list[str] = []  # of all parts, once the graph has ended
+
+    def write(self, blocks: Iterable[pa.Table], ctx: Any) -> list[str]:
+        return [HERE.store(self._graph, self._work, block) for block in blocks if block.num_rows]
+
+    def on_write_complete(self, write_result: WriteResult[list[str]]) -> None:
+        self.outcomes = [text for texts in write_result.write_returns for text in texts or ()]
+
+
+class _Operating:
+    """An operator in a process. Its subclass bears the name that Ray Data's statistics show."""
+
+    def __init__(self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig) -> None:
+        self._given = graph, place, operator, worker
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        return HERE.operate(*self._given, rows)
+
+
+class _Leaving(ExecutionCallback):  # type: ignore[misc]
+    """Ends a graph that its driver has left (`LEFT`)."""
+
+    def on_execution_step(self, executor: Any) -> None:
+        if executor._data_context.get_config(NAME) in LEFT:
+            raise GraphLeft
+
+
+def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Pools) -> tuple[Dataset, Parts]:
+    """The graph, which has not begun, and its sink."""
+    operators, parts = list(work.operators()), len(tasks)
+    first = pools[operators[0].pool]
+    apart = first.gpus or operators[0].light
+    on = {"compute": TaskPoolStrategy(), **LIGHT} if apart else _tasks(first, parts)
+    with warnings.catch_warnings():
+        # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
+        warnings.filterwarnings("ignore", category=RayDeprecationWarning)
+        rows = ray.data.read_datasource(
+            Missing(graph, tasks, work.key), override_num_blocks=parts, ray_remote_args=RETRIES, **on
+        )
+        _settings(rows.context, graph, tasks)
+        for place, operator in enumerate(operators):
+            rows = _mapped(rows, graph, place, operator, work, pools[operator.pool], parts)
+    return rows, Parts(graph, work)
+
+
+def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
+    """Runs a graph to its end."""
+    operator = list(work.operators())[-1]
+    last = pools[operator.pool]
+    if last.gpus or operator.light:
+        rows.write_datasink(sink, ray_remote_args={**LIGHT, **RETRIES}, concurrency=IN_FLIGHT * last.size)
+    else:  # one task with the last operator
+        args = {"num_cpus": last.cpus, **RETRIES}
+        rows.write_datasink(sink, ray_remote_args=args, concurrency=min(last.size, parts))
+
+
+def _tasks(pool: Pool, parts: int) -> dict[str, Any]:
+    return {"num_cpus": pool.cpus, "compute": TaskPoolStrategy(min(pool.size, parts))}
+
+
+def _mapped(
+    rows: Dataset, graph: GraphRun, place: int, operator: Operator, work: StagedWork, pool: Pool, parts: int
+) -> Dataset:
+    worker = replace(work.worker, threads=max(1, int(pool.cpus)))  # torch would take others' cores
+
+    named = type(operator.name, (_Operating,), {})
+    given = graph, place, operator, worker
+    whole: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+    if operator.light:
+        taken = {**LIGHT, "compute": TaskPoolStrategy(pool.size)}
+        return rows.map_batches(named(*given), **whole, **taken, **RETRIES)
+    if not pool.gpus:
+        return rows.map_batches(named(*given), **whole, **_tasks(pool, parts), **RETRIES)
+    size = min(pool.size, parts)
+    strategy = ActorPoolStrategy(
+        min_size=1, max_size=size, initial_size=size,
+        max_tasks_in_flight_per_actor=IN_FLIGHT, max_concurrent_calls_per_actor=CALLS,
+    )  # fmt: skip
+    # `map_batches` wants a number of rows where there is a GPU; a batch is a part here, whole.
+    return rows.map_batches_internal(
+        named, fn_constructor_args=given, **whole, compute=strategy, num_cpus=pool.cpus, num_gpus=pool.gpus,
+        max_restarts=-1, max_task_retries=TRIES - 1,
+    )  # fmt: skip
+
+
+def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> None:
+    """What a graph of this kind needs of Ray Data; this dataset's alone."""
+    context.enable_progress_bars = False  # ours are in evaluation.report
+    context.print_on_execution_start = False
+    context.target_max_block_size = None  # a block is a part: never cut
+    # A part whose processes died is dropped, and the driver finds its record missing. 0 would end the graph,
+    # and with it the models of all pools. That actors are dead hides nothing here: no record, no part.
+    context.max_errored_blocks = -1
+    context.max_consecutive_actor_init_deaths = INIT_DEATHS
+    context.wait_for_min_actors_s = -1  # an autoscaler's nodes come as they come
+    # A process that takes longer for a part ends itself (`process.Alarm`), so nothing that works is still for
+    # twice as long. Then Ray Data says which operators wait.
+    longest = max((task.rows for task in tasks), default=1)
+    context.execution_no_progress_timeout_s = 2 * graph.limits.task_timeout_s(longest)
+    context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, _Leaving]
+    context.set_config(NAME, graph.name)
+
+
+AHEAD, AHEAD_S = 8, 0.2
+"""Processes that load models before it is known how many parts there are; and how long each is held after, so
+that no two loads go to one process."""
+
+
+def load_ahead(config: WorkerConfig, models: Sequence[Model], pool: Pool) -> list[Any]:
+    """Has processes of a pool of CPUs load models for a graph that is still to come."""
+    config = replace(config, threads=max(1, int(pool.cpus)))
+    task = ray.remote(_load).options(num_cpus=pool.cpus, max_retries=0)
+    return [task.remote(config, models) for _ in range(min(pool.size, AHEAD))]
+
+
+def _load(config: WorkerConfig, models: Sequence[Model]) -> None:
+    HERE.load(config, models)
+    time.sleep(AHEAD_S)

@@ -1,0 +1,181 @@
+"""Tasks on Ray: a graph of Ray Data, the records that its parts leave, and what did not come to an end.
+
+`write_datasink` blocks, so a thread runs the graph, and the driver reads completion records meanwhile. Parts
+without one when the graph has ended took their processes with them: their rows are tried alone (`trials`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import ray
+
+from raypipe.core.errors import Unavailable
+from raypipe.runs.cluster.file import LIMITS, Timeouts
+from raypipe.runs.cluster.graph import LEFT, GraphLeft, Pools, Whole, graph_of, write
+from raypipe.runs.cluster.process import GraphRun, Raised
+from raypipe.runs.cluster.trials import row_by_row
+from raypipe.runs.pipeline.blocks import SKIPPED, Note, outcome_of, result_of
+from raypipe.runs.pipeline.operators import Outcome, StagedWork
+from raypipe.runs.pipeline.recipe_task import backoff_of
+from raypipe.runs.pipeline.tasks import TableTask, Task, Verb
+from raypipe.store import Store
+from raypipe.store.parts import go_on, halt, halted, new_parts
+
+LOOK_S, MOST_LOOK_S, LOOKS = 0.05, 0.5, 10
+"""Seconds between two looks at the records, which progress and caps are read from, at least and at most; and
+how often as long as a look it is: looks take a tenth of the driver's time, also in an object store."""
+STILL_S = 30.0
+"""Without a record, on a cluster that lost nodes, until the graph is left: at least. A head takes 10 to 20 s
+to count a silent node out, and Ray then starts its tasks elsewhere by itself, if it can."""
+END_S = 10.0  # for a graph that is left to end its tasks
+
+
+def run(
+    verb: Verb,
+    work: TableTask,
+    tasks: Sequence[Task],
+    pools: Callable[[], Pools],
+    limits: Timeouts = LIMITS,
+    said: Callable[[str], None] = lambda stats: None,
+) -> Iterator[Outcome]:
+    """Does every task and yields what came of them, in any order.
+
+    A part whose process dies is tried TRIES times in all, then row by row. A process that hands a part back
+    since it is broken is replaced. Raises what an operator raises; parts that were done before stay done. A
+    list of tasks that the caller empties begins no more: those that run come to their end. A generator that
+    is closed ends them. Where nodes are gone and nothing ends any more, another graph does the rest on the
+    nodes that there are: `pools` are asked again. `said` gets the statistics of each graph.
+    """
+    left, worker = {task.name: task for task in tasks}, work.worker
+    staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
+    while left and tasks:
+        graph = GraphRun(uuid.uuid4().hex, worker, limits, getattr(work, "records", None))
+        running = _Running(graph, staged, list(left.values()), pools(), said)
+        with running:
+            for outcome in running.outcomes(tasks):
+                if left.pop(outcome.name, None) is not None:
+                    yield outcome
+        if not running.nodes_gone:
+            break
+        for outcome in running.recorded():  # what ended while the graph was left
+            if left.pop(outcome.name, None) is not None:
+                yield outcome
+    if tasks:  # else the caller wants no more
+        pool = pools()[list(staged.operators())[-1].pool]
+        for task in left.values():
+            yield row_by_row(work, task, pool, limits)
+
+
+@dataclass
+class _Running:
+    """One graph while it runs."""
+
+    graph: GraphRun
+    work: StagedWork
+    tasks: Sequence[Task]
+    pools: Pools
+    said: Callable[[str], None]
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _seen: set[str] = field(default_factory=set)  # parts whose record was read
+    _error: Exception | None = None
+
+    def __enter__(self) -> None:
+        self._nodes, self._last, self._slowest = _nodes(), time.monotonic(), 0.0
+        if self.graph.records is not None:
+            go_on(self._store, *self.graph.records)
+        self._rows, self._sink = graph_of(self.graph, self.work, self.tasks, self.pools)
+        self._thread = threading.Thread(target=self._write, name="graph", daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *why: object) -> None:
+        LEFT.add(self.graph.name)
+        if self._ended.wait(END_S):
+            LEFT.discard(self.graph.name)
+
+    @property
+    def _store(self) -> Store:
+        return Store.open(self.graph.worker.store)
+
+    def _write(self) -> None:
+        try:
+            write(self._rows, self._sink, self.work, self.pools, len(self.tasks))
+            self.said(self._rows.stats())
+        except GraphLeft:
+            pass
+        except Exception as e:
+            self._error = e
+        finally:
+            self._ended.set()
+
+    def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
+        """What came of parts, as their records come, and at the end what the sink returned. Once `wanted` is
+        empty no more parts begin."""
+        halting, pause_s, backoff = False, LOOK_S, backoff_of(self.graph.worker)
+        while not self._ended.wait(pause_s):
+            start = time.monotonic()
+            try:
+                came = list(self.recorded())
+            except Unavailable:  # workers wait as long before they give up
+                if (wait_s := backoff.next_s()) is None:
+                    raise
+                pause_s = wait_s
+                continue
+            backoff.reset()
+            pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
+            yield from came
+            if not wanted and not halting:
+                halting = self._halt()
+            if self._stands():
+                return
+        if self._error is not None:
+            raise self._error
+        for outcome in map(outcome_of, self._sink.outcomes):
+            if not isinstance(outcome, str):
+                yield outcome
+            elif outcome != SKIPPED:
+                raise Raised.revived(outcome)
+
+    def recorded(self) -> Iterator[Outcome]:
+        """Parts whose records came since the last look. Raises what an operator raised."""
+        if self.graph.records is None:
+            return
+        mine = {task.name for task in self.tasks}
+        for part, facts in new_parts(self._store, *self.graph.records, self._seen):
+            if part not in mine:  # of a run before
+                continue
+            result = result_of(part, facts)
+            self._last = time.monotonic()
+            self._slowest = max(
+                self._slowest, result.seconds, result.before.seconds if result.before else 0.0
+            )
+            yield result
+        if (why := halted(self._store, *self.graph.records)) is not None:
+            note = Note.of(why)
+            if note.back is not None:
+                yield note.back
+            elif note.ended != SKIPPED:
+                raise Raised.revived(note.ended)
+
+    def _halt(self) -> bool:
+        if self.graph.records is not None:
+            halt(self._store, *self.graph.records, Note(0, ended=SKIPPED).text())
+        return True
+
+    def _stands(self) -> bool:
+        """Whether nodes are gone, and no part ended for longer than the slowest took, twice."""
+        still_s = time.monotonic() - self._last
+        return still_s > max(STILL_S, 2 * self._slowest) and self.nodes_gone
+
+    @property
+    def nodes_gone(self) -> bool:
+        """Whether a node is gone that was there at the start: what it had in hand is no part's fault."""
+        return not self._nodes <= _nodes()
+
+
+def _nodes() -> set[str]:
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

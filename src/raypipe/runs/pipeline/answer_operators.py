@@ -1,0 +1,220 @@
+"""The question half as operators: slices of a recipe's stages, run by the one executor.
+
+    after        rows
+    Missing      one for each question: `id`
+    a slice      one for each question: its whole state, as the table `answers` has it
+
+A slice ends where the next stage asks another kind of model, so that one block is reranked while language
+models write the replies of another. A step is never cut: `iterate` asks all its models in one slice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from raypipe.core import arrow
+from raypipe.core.about import about
+from raypipe.core.protocols import Step
+from raypipe.core.records import Fault, Question
+from raypipe.models.kit import LocalKit
+from raypipe.models.products import product_on
+from raypipe.recipes.executor import QuestionExecutor
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import asked_models, decides
+from raypipe.runs.pipeline.blocks import Key, PartRows
+from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
+from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
+from raypipe.runs.pipeline.recipe_tables import AnswerSources
+from raypipe.runs.pipeline.recipe_task import Opened, in_order
+from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
+from raypipe.store import ANSWERS, write_part
+from raypipe.store.index import IndexSpec, LanceIndex
+from raypipe.store.memo.disk import StoreMemo
+
+MEMOS: WeakKeyDictionary[LocalKit, tuple[str, StoreMemo]] = WeakKeyDictionary()
+"""Kit of a process -> the run that it answers, and the run's memo there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersTask:
+    """Questions through the question half."""
+
+    worker: WorkerConfig
+    recipe: Recipe
+    table: str  # that it fills
+    run: str
+    sources: AnswerSources  # what the questions are answered from
+    index: IndexSpec
+    memo: Mapping[str, int]  # memo table -> pinned version
+    fresh: bool = False  # True: language models are asked again, whatever the memo has of them
+
+    key: ClassVar[Key] = "id"
+
+    @property
+    def records(self) -> tuple[str, str]:
+        """The table and run whose completion records say that a part is done."""
+        return self.table, self.run
+
+    def operators(self) -> Sequence[Operator]:
+        shared = self.worker.device.startswith("cuda")  # two pools cannot hold the same GPUs
+        return [
+            StageSlice(self, *cut) for cut in (cut_for_gpus if shared else cut_by_kind)(self.recipe.question)
+        ]
+
+    def memo_of(self, kit: LocalKit) -> StoreMemo:
+        """The memo of a process in this run: its slices share it, so that none asks what another asked."""
+        run, memo = MEMOS.get(kit, ("", None))
+        if memo is None or run != self.run:
+            memo = StoreMemo(self.worker.store, self.memo, self.fresh)
+            MEMOS[kit] = self.run, memo
+        return memo
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
+
+    async def open_sink(self, process: str) -> Sink:
+        """Stores answers and faults."""
+        store = await opened_store(self.worker)
+
+        def write(block: PartRows, facts: Mapping[str, Any]) -> None:
+            made = block.rows.select(ANSWERS.names).cast(ANSWERS)
+            write_part(store, "faults", self.run, block.part, faults_table(block.failed, self.run), {})
+            write_part(store, self.table, self.run, block.part, made, facts)
+
+        return storing(self.worker, "answer", process, write)
+
+
+NAMES = {"generator": "generate", "reranker": "rerank", "embedder": "rank"}
+
+Cut = tuple[str, int, int]
+"""Name of a slice, its first stage, the one after its last."""
+
+
+def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
+    """A slice for each kind of model that neighbouring stages ask; a stage that asks none is of the slice
+    before it."""
+    cuts, last = list[Cut](), ""
+    for i, stage in enumerate(stages):
+        kind = _kind(stage) or last
+        if cuts and (kind == last or decides(stage.step)):
+            cuts[-1] = (cuts[-1][0], cuts[-1][1], i + 1)
+        else:
+            cuts.append((NAMES.get(kind, "rank"), i, i + 1))
+            last = kind
+    return cuts
+
+
+def cut_for_gpus(stages: Sequence[Stage[Step]]) -> list[Cut]:
+    """One slice for the stages up to the last that needs the process's own models, which hold a GPU; one for
+    those behind it, which ask engines."""
+    own = [i for i, stage in enumerate(stages) if _kinds(stage) & {"embedder", "reranker"}]
+    end = own[-1] + 1 if own else 0
+    if not any("generator" in _kinds(stage) for stage in stages[end:]):
+        return [("rank", 0, len(stages))]
+    behind = ("generate", end, len(stages))
+    return [("rank", 0, end), behind] if end else [behind]
+
+
+def _kinds(stage: Stage[Step]) -> set[str]:
+    return {m.kind for m in asked_models(stage.step)}
+
+
+def _kind(stage: Stage[Step]) -> str:
+    """The kind of model that a stage is cut by; "": it asks none."""
+    kinds = _kinds(stage)
+    return next((k for k in ("generator", "reranker", "embedder") if k in kinds), "")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSlice:
+    """Some neighbouring stages of the question half."""
+
+    work: AnswersTask
+    name: str
+    first: int
+    end: int
+
+    pool: ClassVar[Literal["answer"]] = "answer"
+
+    @property
+    def light(self) -> bool:
+        """Whether it has no work of its own: it asks language models, or, with GPUs, no model on one."""
+        stages = self.work.recipe.question[self.first : self.end]
+        if self.work.worker.device.startswith("cuda"):
+            return self.name == "generate"
+        return all(_kinds(stage) == {"generator"} or decides(stage.step) for stage in stages)
+
+    async def open(self, kit: LocalKit) -> Operate:
+        work, recipe = self.work, self.work.recipe.digest()
+        store = await opened_store(work.worker)
+        memo = work.memo_of(kit)
+        kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
+        stages = slice(self.first, self.end)
+        ask = QuestionExecutor(work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages)
+        held: dict[str, tuple[Question, str, str]] = {}  # id -> its state, key and row of its answer
+
+        def asked(ids: Sequence[str]) -> None:
+            """Reads questions as they come into the recipe."""
+            limit_s = work.worker.question_timeout_s
+            due = None if limit_s is None else time.time() + limit_s
+            rows = in_order(store.rows("questions", "id", ids), "id", tuple(ids))
+            for q in arrow.question.records(rows):  # steps may narrow the citations: the key is of these
+                state = q if due is None else replace(q, due=due)
+                held[q.id] = state, work.sources.key(recipe, q), work.sources.row(q)
+
+        def take(block: PartRows) -> None:
+            held.clear()
+            if self.first:
+                names = (block.rows[name].to_pylist() for name in ("key", "row"))
+                states = arrow.question.records(block.rows)
+                held.update({q.id: (q, k, r) for q, k, r in zip(states, *names, strict=True)})
+
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+            if not self.first:
+                asked(ids)
+            with about(run=work.run if work.fresh else ""):
+                answered = await ask([held[i][0] for i in ids])
+            lost: FailedRows = []
+            if self.end == len(work.recipe.question):
+                # With a transient fault or an omitted stage no answer is stored: the row stays pending.
+                lost = [(q.id, asdict(f)) for q in answered if not _complete(q) for f in _faults(q)[:1]]
+                answered = [q for q in answered if _complete(q)]
+            rows = [(*held[q.id][1:], q) for q in answered]
+            return answers_table(rows, recipe), lost
+
+        def key_of(id: str, stage: str) -> str:
+            if id not in held:
+                asked((id,))
+            return held[id][1]
+
+        return step(self, work.recipe, Opened(ask.counts, compute, key_of, kit), work.worker, take)
+
+
+def _complete(question: Question) -> bool:
+    transient = any(f.transient for f in question.faults)
+    return question.outcome != "fault" and not question.degraded and not transient
+
+
+def _faults(question: Question) -> tuple[Fault, ...]:
+    """The faults of an incomplete question; those of an omitted stage are its reply's."""
+    known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
+    omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
+    return question.faults or tuple(known) or tuple(omitted)
+
+
+def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
+    """(key, row key, answered question) -> rows of the table `answers`."""
+    table = arrow.question.table(q for _, _, q in rows)
+    columns = {
+        "key": pa.array([k for k, _, _ in rows], pa.string()),
+        "recipe": pa.array([recipe] * len(rows), pa.string()),
+        "row": pa.array([r for _, r, _ in rows], pa.string()),
+        **{name: table[name] for name in table.schema.names},
+    }
+    return pa.table(columns, schema=ANSWERS)

@@ -1,0 +1,277 @@
+"""The corpus half as operators: sources to texts, passages and vectors in one pass.
+
+    after        rows
+    Missing      one for each source: `source`. Its page is read by id
+    parse        the columns of the table of texts, which is stored here
+    split        one for each chunk: `SPANS`, `chunk_text`. The spans are stored here
+    tokenize     the same with `tokens NAME` for each embedder, where embedders have GPUs
+    embed        one for each row of a table of vectors: `SPANS`, and `vector NAME` of the embedder it is of
+
+A part is done when the table of the last embedder has its record. What an operator loses of a row, the tasks
+of the single tables find missing and do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.core import arrow
+from raypipe.core.arrow import SPANS
+from raypipe.core.protocols import Build, Model
+from raypipe.models.kit import LocalKit
+from raypipe.models.token_arrays import (
+    SCHEMA,
+    FirstAsked,
+    FirstAskedKit,
+    TokenKit,
+    TokenMaker,
+    arrays_of,
+    takes_tokens,
+)
+from raypipe.recipes.executor import CorpusExecutor, fine
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
+from raypipe.runs.pipeline.blocks import Key, PartRows
+from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
+from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
+from raypipe.runs.pipeline.recipe_task import Opened, in_order
+from raypipe.runs.pipeline.table_tasks import without_faults
+from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
+from raypipe.store import Store, with_chunkless, write_part
+from raypipe.store.memo.disk import StoreMemo
+from raypipe.store.parts import read_record, staged
+
+TOKENS, VECTOR = "tokens ", "vector "  # begin columns, then the name of an embedder
+_TOKEN = pa.struct([*SCHEMA])
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCorpusTask:
+    """Sources to all tables of the corpus half."""
+
+    worker: WorkerConfig
+    recipe: Recipe
+    run: str
+    memo: Mapping[str, int]  # memo table -> pinned version
+
+    key: ClassVar[Key] = "source"
+
+    @property
+    def records(self) -> tuple[str, str]:
+        """The table and run whose completion records say that a part is done."""
+        return self.recipe.vectors_table(self.recipe.embedders()[-1]), self.run
+
+    def operators(self) -> Sequence[Operator]:
+        tokenize = [TokenizeRows(self)] if self.worker.device.startswith("cuda") else []
+        return ParseRows(self), SplitRows(self), *tokenize, EmbedRows(self)
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        return await in_turn(self, kit)
+
+    async def open_sink(self, process: str) -> Sink:
+        """Stores vectors and faults."""
+        store = await opened_store(self.worker)
+
+        def write(block: PartRows, facts: Mapping[str, Any]) -> None:
+            lost = [(i, fault, n, of or self.recipe.texts_table) for i, fault, n, of in block.failed]
+            write_part(store, "faults", self.run, block.part, faults_table(lost, self.run), {})
+            for model in self.recipe.embedders():
+                rows, name = block.rows, VECTOR + model.name
+                made = rows.filter(pc.is_valid(rows[name])).select([*SPANS, name])
+                made = made.rename_columns([*SPANS, "vector"])
+                write_part(store, self.recipe.vectors_table(model), self.run, block.part, made, facts)
+
+        return storing(self.worker, "embed", process, write)
+
+
+@dataclass(frozen=True, slots=True)
+class ParseRows:
+    """Sources through the stages before the split."""
+
+    work: WholeCorpusTask
+    name: ClassVar[str] = "parse"
+    pool: ClassVar[Literal["parse"]] = "parse"
+    light: ClassVar[bool] = False
+
+    async def open(self, kit: LocalKit) -> Operate:
+        work, store = self.work, await opened_store(self.work.worker)
+        corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.texts_table
+
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+            rows = in_order(store.rows("sources", "id", ids), "id", ids)
+            texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
+            return fine(texts).drop(["fault"]), failed_rows(texts)
+
+        def keep(block: PartRows, texts: pa.Table) -> pa.Table:
+            return _stored(store, table, work.run, block.part, texts, texts)
+
+        opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
+        return step(self, work.recipe, opened, work.worker, keep=keep)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRows:
+    """Texts to chunks."""
+
+    work: WholeCorpusTask
+    name: ClassVar[str] = "split"
+    pool: ClassVar[Literal["parse"]] = "parse"
+    light: ClassVar[bool] = False
+
+    async def open(self, kit: LocalKit) -> Operate:
+        work, store = self.work, await opened_store(self.work.worker)
+        corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.passages_table
+        texts: list[pa.Table] = []  # of the block that is split now
+        split: list[str] = []  # the sources of these that did not fail
+
+        def take(block: PartRows) -> None:
+            texts[:] = [block.rows]
+            split.clear()
+
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+            chunks = await corpus.passages(without_faults(in_order(texts[0], "source", ids)))
+            lost = failed_rows(chunks)
+            split.extend(i for i in ids if i not in dict(lost))
+            return fine(chunks).select([*SPANS, "chunk_text"]), lost
+
+        def keep(block: PartRows, chunks: pa.Table) -> pa.Table:
+            chunks = chunks.sort_by([(c, "ascending") for c in SPANS])
+            passages = with_chunkless(chunks.select(SPANS), pa.array(split, pa.string()))
+            return _stored(store, table, work.run, block.part, passages, chunks)
+
+        opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
+        return step(self, work.recipe, opened, work.worker, take, keep)
+
+
+def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
+    """Stores a part of a table, and returns what of `on` has its source there: an earlier attempt may have
+    stored it, in which other rows had failed for now."""
+    earlier = read_record(store, table, run, part) is not None
+    write_part(store, table, run, part, rows, {})
+    if not earlier:
+        return on
+    here = pa.array(sorted(staged(store, table, run, [part], "source")), pa.string())
+    return on.filter(pc.is_in(on["source"], value_set=here))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeRows:
+    """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the column
+    of an embedder each text that it will be asked, over the rows in order."""
+
+    work: WholeCorpusTask
+    name: ClassVar[str] = "tokenize"
+    pool: ClassVar[Literal["parse"]] = "parse"
+    light: ClassVar[bool] = False
+
+    async def open(self, kit: LocalKit) -> Operate:
+        stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
+        asking = [s.step.open(FirstAskedKit(kit)) for s in stages]
+        makers: dict[Model, TokenMaker] = {}
+
+        async def operate(block: PartRows) -> PartRows:
+            if block.note.over or not block.rows.num_rows:
+                return block
+            rows = block.rows
+            for name, tokens in (await _tokens(asking, without_faults(rows), makers)).items():
+                offsets = np.minimum(np.arange(rows.num_rows + 1), tokens.num_rows)
+                offsets[-1] = tokens.num_rows
+                items = pa.StructArray.from_arrays(
+                    [c.combine_chunks() for c in tokens.columns], fields=[*SCHEMA]
+                )
+                lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
+                rows = rows.append_column(TOKENS + name, lists)
+            return PartRows(block.part, block.note, block.key, rows, block.failed)
+
+        return operate
+
+
+async def _tokens(
+    asking: Sequence[Build], chunks: pa.Table, makers: dict[Model, TokenMaker]
+) -> dict[str, pa.Table]:
+    """What each embedder would be asked of these chunks, tokenized; none for those that take texts alone.
+
+    A step that raises is no matter of this operator: it raises again where it embeds, and its rows are
+    found."""
+    tables: dict[str, pa.Table] = {}
+    for build in asking:
+        try:
+            await build(chunks)
+        except Exception as asked:
+            if isinstance(asked, FirstAsked) and asked.texts and takes_tokens(asked.model):
+                if asked.model not in makers:
+                    makers[asked.model] = TokenMaker(asked.model)
+                tables[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
+    return tables
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the embedders are given of the block that is embedded now."""
+
+    chunks: pa.Table | None = None
+    failed_in: dict[str, str] = field(default_factory=dict)  # id -> the table that it failed for
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRows:
+    """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
+
+    work: WholeCorpusTask
+    name: ClassVar[str] = "embed"
+    pool: ClassVar[Literal["embed"]] = "embed"
+    light: ClassVar[bool] = False
+
+    async def open(self, kit: LocalKit) -> Operate:
+        work, recipe = self.work, self.work.recipe
+        kit.expect(m for s in recipe.question for m in asked_models(s.step))  # in this same process
+        tokens, held = TokenKit(kit), _Held()
+        corpus = CorpusExecutor(recipe, tokens, StoreMemo(work.worker.store, work.memo), kit.loading_s)
+
+        def take(block: PartRows) -> None:
+            held.chunks = without_faults(block.rows.select([*SPANS, "chunk_text"]))
+            held.failed_in = {}
+            names = {m: TOKENS + m.name for m in recipe.embedders()}
+            tokens.tokens = {
+                m: arrays_of(_flat(block.rows[name]))
+                for m, name in names.items()
+                if name in block.rows.column_names
+            }
+
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+            assert held.chunks is not None
+            some = held.chunks.filter(pc.is_in(held.chunks["source"], value_set=pa.array(ids, pa.string())))
+            made, lost = [], dict[str, dict[str, Any]]()
+            for model in recipe.embedders():
+                vectors = await corpus.vectors(some, model)
+                rows = fine(vectors).select([*SPANS, "vector"])
+                made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
+                for id, fault in failed_rows(vectors):
+                    if lost.setdefault(id, fault) is fault:
+                        held.failed_in[id] = recipe.vectors_table(model)
+            return pa.concat_tables(made, promote_options="default"), list(lost.items())
+
+        tables = {
+            s.name: recipe.vectors_table(embedder_of(s.step))
+            for s in recipe.corpus
+            if table_of(s.step) == "vectors"
+        }
+        of_first = recipe.vectors_table(recipe.embedders()[0])
+
+        def digest_of(id: str, stage: str) -> str:
+            return held.failed_in.get(id) or tables.get(stage, of_first)
+
+        return step(self, recipe, Opened(corpus.counts, compute, digest_of, kit), work.worker, take)
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Table:
+    """The token arrays of a column (`TokenizeRows`) as rows of their schema."""
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=SCHEMA
+    )

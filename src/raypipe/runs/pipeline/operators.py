@@ -1,0 +1,159 @@
+"""Operators: what one step of the work on a table does with the rows of a part, and a sink that stores them.
+
+An operator is a frozen record that any process can be handed; `open` makes it ready once, then it takes block
+after block. Work is some operators and a sink, in their order: on Ray each may have processes of its own
+(`runs.cluster.graph`), `in_turn` does them one after the other in one process. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import pyarrow as pa
+
+from raypipe.core.errors import Unavailable
+from raypipe.core.retry import until_available
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.blocks import Key, PartRows, facts_of, result_of
+from raypipe.runs.pipeline.recipe_task import Opened, backoff_of, unable
+from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Task, TaskResult, WorkerConfig
+from raypipe.store import Store
+
+Operate: TypeAlias = Callable[[PartRows], Awaitable[PartRows]]
+Outcome: TypeAlias = TaskResult | HandedBack
+Sink: TypeAlias = Callable[[PartRows], Awaitable[Outcome]]
+
+
+class Operator(Protocol):
+    @property
+    def name(self) -> str:
+        """The verb that Ray's dashboard shows: parse, split, tokenize, embed, rank, rerank, generate."""
+        ...
+
+    @property
+    def pool(self) -> Literal["parse", "embed", "answer"]:
+        """The pool of the cluster file whose needs it has."""
+        ...
+
+    @property
+    def light(self) -> bool:
+        """Whether it waits for others that compute, and takes nothing of its pool itself."""
+        ...
+
+    async def open(self, kit: LocalKit) -> Operate: ...
+
+
+@runtime_checkable
+class StagedWork(Protocol):
+    """The work on some tables in several operators."""
+
+    @property
+    def worker(self) -> WorkerConfig: ...
+
+    @property
+    def key(self) -> Key: ...
+
+    def operators(self) -> Sequence[Operator]: ...
+
+    async def open_sink(self, process: str) -> Sink: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A block as an operator makes it, and its rows as they are counted."""
+
+    ids: int
+    faults: int
+    block: PartRows
+
+
+def step(
+    operator: Operator,
+    recipe: Recipe,
+    opened: Opened[pa.Table],
+    worker: WorkerConfig,
+    take: Callable[[PartRows], None] = lambda block: None,
+    keep: Callable[[PartRows, pa.Table], pa.Table] = lambda block, rows: rows,
+) -> Operate:
+    """The work of an operator over blocks. `take` gets a block before its rows are computed; `keep` stores
+    what was made of them, again where the store is unavailable, and returns what goes on."""
+
+    async def do(witnessed: bool, task: Task, block: PartRows) -> _Made:
+        start = time.perf_counter()
+        take(block)
+        made, failed = await opened.computed(task, recipe, backoff_of(worker), witnessed)
+        rows = pa.concat_tables(made, promote_options="default")
+        if not task.trial:
+            rows = await until_available(lambda: keep(block, rows), backoff_of(worker))
+        took = time.perf_counter() - start
+        note = block.note.with_share(operator.pool, opened.take(), took, opened.kit.process)
+        after = replace(block, note=note, rows=rows, failed=[*block.failed, *failed])
+        return _Made(len(task.ids), len(failed), after)
+
+    back = opened.handing_back(do)
+
+    async def operate(block: PartRows) -> PartRows:
+        if block.note.over:
+            return block
+        task = Task(block.part, block.ids, trial=block.note.trial, suspects=block.note.suspects)
+        done = await back(task, block)
+        return block.handed_back(done) if isinstance(done, HandedBack) else done.block
+
+    return operate
+
+
+def storing(
+    worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
+) -> Sink:
+    """What stores a block and says what came of its part. `write` stores rows and faults under the facts of
+    their completion record; again where the store is unavailable."""
+
+    async def store(block: PartRows) -> Outcome:
+        if block.note.back is not None:
+            return block.note.back
+        start = time.perf_counter()
+
+        def stored() -> Mapping[str, Any]:
+            note = block.note.with_share(pool, {}, time.perf_counter() - start, process)
+            rows = 0 if note.trial else block.rows.num_rows
+            facts = facts_of(note.by, note.ids, rows, len(block.failed))
+            if not note.trial:
+                write(block, facts)
+            return facts
+
+        try:
+            facts = await until_available(stored, backoff_of(worker))
+        except Unavailable as e:
+            return block.vain(unable(block.part, e))
+        return result_of(block.part, facts)
+
+    return store
+
+
+async def opened_store(worker: WorkerConfig) -> Store:
+    """Raises Unavailable where the store stays so for all tries, and StoreError."""
+    return await until_available(lambda: Store.open(worker.store), backoff_of(worker))
+
+
+async def in_turn(
+    work: StagedWork, kit: LocalKit | None, operators: Sequence[Operator] | None = None
+) -> RunTask:
+    """The operators of some work and its sink, one after the other in this process. `operators` None: its
+    own."""
+    kit = kit or work.worker.kit(None)
+    store = await opened_store(work.worker)
+    steps = [await operator.open(kit) for operator in operators or work.operators()]
+    sink = await work.open_sink(kit.process)
+
+    async def run_task(task: Task) -> Outcome:
+        task = await until_available(lambda: task.with_ids(store), backoff_of(work.worker))
+        block = PartRows.of_task(task, work.key)
+        for operate in steps:
+            block = await operate(block)
+        return await sink(block)
+
+    return run_task
