@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models.load import EndpointAddress
+from raypipe.models.load import SHOWN, EndpointAddress
 from raypipe.models.openai import OpenAIClient
 
 SAMPLING = Sampling(max_tokens=20)
@@ -445,6 +445,13 @@ def test_the_key_goes_into_the_header_and_nowhere_else(caplog):
         json.dumps(server.bodies),
     ):
         assert key not in text
+
+
+def test_no_begin_of_a_key_is_shown_where_a_quote_of_it_is_cut():
+    key = "sk-not-a-real-key"
+    with serving(lambda body, n: Answer("x" * (SHOWN - 10) + key, 401)) as server:
+        (result,), _ = ask(served(server.url, model="m", key=key), [chat("Where?")])
+    assert isinstance(result, Fault) and "sk-" not in result.detail and "***" in result.detail
 
 
 def test_a_key_with_a_line_end_is_refused_without_showing_it():

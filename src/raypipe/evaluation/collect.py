@@ -82,8 +82,7 @@ def collect(
 
     `sources`: what they are answered from. `form`: of the golds to score by. `seconds`: question id -> stage
     -> seconds, where this run answered it. Prompt injections that answers follow are looked for where the
-    recipe has a language model. Raises KeyError for a passage without a text, which is a defect: no step
-    makes one.
+    recipe has a language model. Raises KeyError for a passage without a text: a defect, no step makes one.
     """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))

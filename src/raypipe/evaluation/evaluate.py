@@ -104,9 +104,7 @@ def evaluate(
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(
-                    store, pipeline.recipe, answers, scoring, judge, labels, how.fresh, spend
-                )
+                scored = score_answers(store, recipe, answers, scoring, judge, labels, how.fresh, spend)
             done.memo_damaged += damaged
             mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
