@@ -43,6 +43,7 @@ ELSEWHERE = """
     mypkg/kinds.py mypkg/judges.py mypkg/loaders.py raypipe.plugins
     glossary/plugin.py glossary/references.py glossary/steps.py glossary/losses.py glossary/readers.py
     glossary/commands.py glossary/conf/recipes/define.yaml
+    Dataset.map_batches ray.data.Dataset ds.stats HTTPS_PROXY
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")

@@ -103,10 +103,12 @@ def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_agai
         memo = MemoryMemo()
 
         def script(chat, sampling, adapter, name=domain):
+            if "Category:" in chat[-1].content:
+                return "sports"
             if sampling.constraint is not None:
                 live = f'get_nba_on_date("{name}", "2024-02-26")["opponent"]'
                 return live if name == "lakers" else f'get_open("{name}")["population"]'
-            return "sports" if "Category:" in chat[-1].content else echo(chat, sampling, adapter)
+            return echo(chat, sampling, adapter)
 
         for _ in range(2):
             _, counts = answered("db3-task2", rows, {"crag-mock": server}, Kit(script), memo)
@@ -402,7 +404,7 @@ def test_a_trigger_is_a_part_of_the_question_as_published_or_a_whole_word(ten, p
     ("text", "domain"),
     [
         ("who won the best actor oscar?", "movie"),
-        ("who won the oscar in 2012?", "open"),
+        ("who won the oscar in 2012?", "other"),
         ("a film of 2012?", "movie"),
     ],
 )
