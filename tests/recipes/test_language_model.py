@@ -126,6 +126,7 @@ def test_replies_that_end_by_their_length_are_counted_by_step(answered):
     assert counted == ([("generate:llm", cut, QUESTIONS, MOST)] if cut else [])
 
 
+@pytest.mark.drill
 def test_batch_and_single_chats_and_vllms_own_chat_reply_the_same(answered, session, engine, tmp_path):
     model = session.recipe("rag").models()[-1]
     said = replies(answered)
@@ -147,6 +148,7 @@ def test_batch_and_single_chats_and_vllms_own_chat_reply_the_same(answered, sess
     assert sum(a == b for a, b in zip(batch, own, strict=True)) >= 18
 
 
+@pytest.mark.drill
 def test_a_text_that_repeats_itself_ends_a_reply_only_where_a_step_asks_for_it(session, engine):
     model = session.recipe("rag").models()[-1]
     chat = (Message("user", "Write a story."),)
@@ -163,6 +165,7 @@ def test_a_text_that_repeats_itself_ends_a_reply_only_where_a_step_asks_for_it(s
     assert held.finish == "length"
 
 
+@pytest.mark.drill
 def test_a_judgement_of_a_real_model_can_be_read(session, engine):
     from raypipe.evaluation.judge import MAX_TOKENS, schema
     from raypipe.recipes.resolve import prompt_file
@@ -180,6 +183,7 @@ def test_a_judgement_of_a_real_model_can_be_read(session, engine):
     assert all(parse_response(r.text).score in (0, 1) for r in asyncio.run(judged()))
 
 
+@pytest.mark.drill
 def test_calls_of_a_real_model_are_canonical_where_the_grammar_holds_them(session, engine):
     from raypipe.contrib.crag.language.parser import parser
     from raypipe.contrib.crag.language.program import Bad
