@@ -8,6 +8,7 @@ loaded from graph to graph (`process.HERE`). Operators with a GPU are a pool of 
 from __future__ import annotations
 
 import functools
+import logging
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -180,6 +181,11 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
 
 def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
     """Runs a graph to its end."""
+    # Ray Data's lines on each graph, on its bars, and on CPUs that processes which load models hold for a moment
+    # would stand between our progress. It sets the first level itself when a dataset is made.
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    for name in ("ray.data._internal.progress", "ray.data.dataset"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     operator = list(work.operators())[-1]
     last = pools[operator.pool]
     if last.gpus or operator.light:
