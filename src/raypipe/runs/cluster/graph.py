@@ -181,7 +181,7 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
 
 def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
     """Runs a graph to its end."""
-    # Ray Data's lines on each graph, on its bars, and on CPUs that processes which load models hold for a moment
+    # Ray Data's lines on each graph, its bars, and CPUs that processes which load models hold for a moment
     # would stand between our progress. It sets the first level itself when a dataset is made.
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     for name in ("ray.data._internal.progress", "ray.data.dataset"):
