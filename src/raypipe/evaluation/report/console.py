@@ -118,7 +118,7 @@ def _print_steps(console: Console, report: Mapping[str, Any]) -> None:
     planned = "not known how many" if None in bounds else str(sum(bounds))
     expected = None if None in likely else [sum(n[i] for n in likely) for i in (0, 1)]
     computed, known = (sum(s[k] for s in steps) for k in ("computed", "cached"))
-    said = f"{between(expected, str)} expected, {computed} computed, {known} cached"
+    said = f"{between(expected, str)} planned, {computed} computed, {known} cached"
     say(console, f"calls: {said}, at most {planned}", fold=True)
     if damaged := report["memo_damaged"]:
         say(console, f"cache: {damaged} damaged tables or files were mended or dropped", fold=True)
