@@ -152,7 +152,7 @@ class CountingModel(ThreadingHTTPServer):
 
 
 class Chat(BaseHTTPRequestHandler):
-    """One connection of a client, which stays open."""
+    """A connection of a client, which stays open."""
 
     protocol_version = "HTTP/1.1"
     server: CountingModel
@@ -338,25 +338,12 @@ def steps_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def drilled(folder: Path, given: argparse.Namespace, nodes: Nodes, model: CountingModel) -> dict[str, Any]:
     """The job, and what it came to."""
     job = Job(folder, nodes, model, given.questions, given.pages)
-    sizes = [
-        "--questions",
-        str(given.questions),
-        "--pages",
-        str(given.pages),
-        "--page-chars",
-        str(PAGE_CHARS),
-    ]
+    sizes = f"--questions {given.questions} --pages {given.pages} --page-chars {PAGE_CHARS}".split()
     made = job.run("synth", "synth", "world", *sizes)
     parts = made["pages"] / job.sources_per_task
-    models = [
-        "--models",
-        str(ROOT / "conf" / "models.yaml"),
-        "--llm",
-        model.name,
-        "--cluster",
-        "cluster.yaml",
-    ]
-    places = ["card.yaml", "--store", "store", *models]
+    file = str(ROOT / "conf/models.yaml")
+    places = ["card.yaml", "--store", "store", "--cluster", "cluster.yaml"]
+    places += ["--models", file, "--llm", model.name]
     kills = [
         Kill("driver", lambda: job.vectors() >= parts / 3),
         Kill("driver", lambda: model.calls.made >= given.questions / 3),

@@ -113,7 +113,7 @@ class RayRun:
         return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
     def streams(self) -> bool:
-        """Whether parsing and embedding run at the same time; connects."""
+        """Says if parsing and embedding run at the same time; connects."""
         return self._sized.streams
 
     def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
@@ -231,7 +231,7 @@ def _on_cluster(
 
 
 BATCH_QUESTIONS = 5_000
-"""Of a task whose chats go to a batch API, at least: a file of them is what a cap stops at."""
+"""Questions of a task whose chats go to a batch API, at least: a cap stops between two files of them."""
 
 
 def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:

@@ -259,7 +259,7 @@ def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
 
 
 def _joined(batch: pa.Table, sources: Sequence[str], made: pa.Table) -> pa.Table:
-    """What a step made of each source, next to the other columns of each row that has it."""
+    """Returns each row with its source's column of a step next to the others."""
     of: dict[str, list[int]] = {}
     for i, source in enumerate(made["source"].to_pylist()):
         of.setdefault(source, []).append(i)

@@ -36,7 +36,7 @@ class TokenPrice:
         return ((prompt - cached) * self.prompt + cached * of_cache + generated * self.reply) / MILLION
 
     def in_batches(self) -> TokenPrice:
-        """Of chats that are sent in files: half, at every provider that has a batch API."""
+        """The price of chats that are sent in files: half, at every provider that has a batch API."""
         cached = None if self.cached is None else self.cached / 2
         return TokenPrice(self.prompt / 2, self.reply / 2, cached)
 

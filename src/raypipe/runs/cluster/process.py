@@ -105,7 +105,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class GraphRun:
-    """What every process of a graph is told."""
+    """Facts of a graph that each of its processes has."""
 
     name: str  # another for each graph
     worker: WorkerConfig
@@ -124,7 +124,7 @@ class GraphRun:
 
 
 class Process:
-    """One worker process."""
+    """A worker process, and all that it keeps."""
 
     def __init__(self) -> None:
         self._loop: asyncio.Runner | None = None
@@ -226,4 +226,4 @@ class Process:
 
 
 HERE = Process()
-"""Of this worker process: Ray has no other place for what its tasks keep."""
+"""This worker process: Ray has no other place for what its tasks keep."""

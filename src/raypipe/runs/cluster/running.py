@@ -73,7 +73,7 @@ def run(
 
 @dataclass
 class _Running:
-    """One graph while it runs."""
+    """A graph while it runs."""
 
     graph: GraphRun
     work: StagedWork
@@ -167,13 +167,13 @@ class _Running:
         return True
 
     def _stands(self) -> bool:
-        """Whether nodes are gone, and no part ended for longer than the slowest took, twice."""
+        """Says if nodes are gone, and no part ended for twice as long as the slowest took."""
         still_s = time.monotonic() - self._last
         return still_s > max(STILL_S, 2 * self._slowest) and self.nodes_gone
 
     @property
     def nodes_gone(self) -> bool:
-        """Whether a node is gone that was there at the start: what it had in hand is no part's fault."""
+        """Says if a node of the start is gone: rows that it had in hand are not to blame."""
         return not self._nodes <= _nodes()
 
 

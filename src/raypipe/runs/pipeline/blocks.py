@@ -34,7 +34,7 @@ _TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one pool did of a part."""
+    """The share of one pool in a part."""
 
     counts: Mapping[str, StageCounters]  # by stage
     seconds: float
@@ -43,7 +43,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is known of a part on its way through the operators."""
+    """Facts of a part on its way through the operators."""
 
     ids: int  # rows of the task
     by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its operators did
