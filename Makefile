@@ -64,10 +64,10 @@ test-ray: $(tested) ## tests that start Ray, with another Ray (RAY=2.59.0), in a
 
 # Each kills something that a run depends on, feeds it what is broken, or puts a defect back that a test must catch;
 # prints JSON lines, and fails unless everything came back or was caught.
-DRILLS := drill.py crash.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
+DRILLS := drill.py crash.py once.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
 	"streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
 	"serve_drill.py --requests 2000" "faults.py --faults 1000" "defects.py --json" \
-	"forget.py --sources 20" submitted.py card.py
+	"forget.py --sources 20" submitted.py coverage.py card.py
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) bench/drills/$$drill || exit 1; done

@@ -20,7 +20,7 @@ from machine import Machine
 
 from raypipe.api.bench import BenchReport, BenchResult, Spread
 from raypipe.core.checkout import commit_of
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, ModelMissing
 
 HISTORY, TABLE = "history.jsonl", "docs/performance.md"
 BEGIN, END = "<!-- raypipe bench: begin -->", "<!-- raypipe bench: end -->"
@@ -62,7 +62,11 @@ def run(
     """The rows of these names, of the checkout at `root`."""
     machine, found = Machine(), []
     for name in names:
-        found.append(measured(name, read_row(root / "bench" / "rows" / f"{name}.py"), quick, machine))
+        row = read_row(root / "bench" / "rows" / f"{name}.py")
+        try:
+            found.append(measured(name, row, quick, machine))
+        except ModelMissing as e:
+            found.append(_not_measured(name, row, str(e)))
         say(found[-1])
     about = time.strftime("%Y-%m-%d"), commit_of(root), machine.facts()
     report = BenchReport(*about, quick, tuple(found), tuple(table(*about, found)))
@@ -87,8 +91,7 @@ def measured(name: str, row: BenchRow, quick: bool, machine: Machine) -> BenchRe
     """One row: each way is run once to warm it, then all take turns, the first of a turn alternating."""
     missing = [n for n in row.needs if importlib.util.find_spec(n) is None]
     if missing:
-        why = f"not measured: {', '.join(missing)} is not installed"
-        return BenchResult(name, row.does, row.unit, row.by, why, peer=row.peer)
+        return _not_measured(name, row, f"{', '.join(missing)} is not installed")
     turns = 1 if quick else row.turns
     with row.open(quick, machine) as contest:
         ways = {"ours": contest.ours}
@@ -104,6 +107,10 @@ def measured(name: str, row: BenchRow, quick: bool, machine: Machine) -> BenchRe
                 cpu, wall, _ = _timed(ways[way])
                 took[way].append((cpu, wall))
     return _result(name, row, contest, took, unequal)
+
+
+def _not_measured(name: str, row: BenchRow, why: str) -> BenchResult:
+    return BenchResult(name, row.does, row.unit, row.by, f"not measured: {why}", peer=row.peer)
 
 
 def _result(
@@ -187,7 +194,7 @@ def _number(value: float | None) -> str:
 
 def _record(report: BenchReport, root: Path) -> None:
     with open(root / "bench" / HISTORY, "a", encoding="utf-8") as history:
-        history.write(json.dumps(report.to_json()) + "\n")
+        history.write(json.dumps(report.to_dict()) + "\n")
     page = root / TABLE
     text = page.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from run import ALONE, TESTS, marked
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # Ray would write a token file into the home folder
@@ -55,6 +56,10 @@ def pytest_collection_modifyitems(items):
         for fixture, marker in (("local_ray", "ray"), ("team", "engine"), ("browser", "browser")):
             if fixture in item.fixturenames:
                 item.add_marker(marker)
+    alone = {item.path for item in items if any(map(item.get_closest_marker, ALONE.split(" or ")))}
+    missed = {path for path in alone - set(map(Path, marked(ALONE))) if TESTS in path.parents}
+    if missed:
+        raise pytest.UsageError(f"expected a marker or one of run.FIXTURES in the text of {missed}")
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 
@@ -203,7 +208,7 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def released(tmp_path_factory):
-    """A store with a hundred questions and two runs, the first of which is live."""
+    """A store with twenty questions and two runs, the first of which is live."""
     from endpoint import released_runs
 
     return released_runs(tmp_path_factory)

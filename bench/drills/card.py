@@ -373,7 +373,7 @@ def drilled(folder: Path, given: argparse.Namespace, nodes: Nodes, model: Counti
         "chunks": first["chunks"],
         "kills": len(came),
         "answered": [first["questions"], second["questions"]],
-        "faults": [first["faults"], second["faults"]],
+        "faults": [sum(f["rows"] for f in r["faults"] if not f["recovered"]) for r in (first, second)],
         "steps": {
             name: {
                 s: {k: v[k] for k in ("rows", "planned", "computed", "cached", "seconds")}

@@ -46,12 +46,12 @@ from write_events import watched
 
 from raypipe.core.records import digest
 from raypipe.store.durable import boot
-from raypipe.store.layout import ANSWER_KEYS, MANIFESTS
+from raypipe.store.layout import ANSWER_KEYS, RECORDS
 
 JOBS = 2
 CUT = ("gone", "cut", "empty")  # what becomes of files that were not synced
 HOWS = ("killed", "within", *CUT)
-MANIFEST, KEYS = f"store/{MANIFESTS}/*-*.json", f"store/{ANSWER_KEYS}/*.arrow"
+MANIFEST, KEYS = f"store/{RECORDS}/*-*.json", f"store/{ANSWER_KEYS}/*.arrow"
 HINT = "/_versions/latest_version_hint.json"
 AGO_S = 3600.0  # that a life was ended: what a living process may still be writing is no older than a minute
 LATEST = (1, 4, 16)  # events whose unsynced files a power cut takes; what is older the system has written

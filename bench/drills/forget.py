@@ -46,18 +46,17 @@ from raypipe.core.records import digest
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import POLL_S, ReleaseFollower
-from raypipe.store import Store, commit, write_part
+from raypipe.store import Store, commit, layout, write_part
 from raypipe.store.adapters import put_adapter
 from raypipe.store.layout import TRAININGS
-from raypipe.store.text_places import FILES, WITHOUT_TEXT
 from raypipe.text.words import analyse
 
 ROOT = Path(__file__).parents[2]
@@ -234,8 +233,8 @@ class World:
         return forget(self.names()[n], self.store.uri, dry_run, "the licence ended", places, session)
 
     def unlisted(self) -> list[str]:
-        """Files and folders of the store that no list of places names."""
-        known = {name.partition("/")[0] for name in (*FILES, *WITHOUT_TEXT)}
+        """Files and folders of the store that its layout does not name."""
+        known = {name.partition("/")[0] for key, name in vars(layout).items() if key.isupper()}
         return [n for n in self.store.files.names("") if n not in known and not n.endswith(".lance")]
 
 
@@ -294,7 +293,7 @@ def drill(world: World, count: int) -> Iterator[dict[str, Any]]:
             endpoint.flush()  # else its rows wait in memory while the source is forgotten
         store = Path(world.store.uri)
         before, unlisted = holding(word(n), store), world.unlisted()
-        named = [h.does for h in world.forget(n, dry_run=True).holdings]
+        named = {Path(h.place).name for h in world.forget(n, dry_run=True).holdings}
         done = world.forget(n)
         time.sleep(POLL_S)
         answered = endpoint.post("/v1/answer", {"query": "who?"})[0].status_code
@@ -307,7 +306,7 @@ def drill(world: World, count: int) -> Iterator[dict[str, Any]]:
             "kinds": sorted({re.split(r"[-./]", name)[0] for name in before}),
             "left": left,
             "left_in_runs": sorted(f for f in of_runs if Path(f).name not in OTHERS),
-            "others_named": any(all(name in does for name in OTHERS) for does in named),
+            "others_named": named.issuperset(OTHERS),
             "unlisted": unlisted,
             "ended": sum("release" in h.place for h in done.holdings),
             "endpoint": answered,

@@ -27,12 +27,12 @@ from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.recipes.step_contract import asked_models
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.tasks import Runner, WorkerConfig, inline
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.prune import prune
+from raypipe.runs.record import read
 from raypipe.runs.release import history, promote, releases
 from raypipe.store import Store
 from raypipe.store.keep import tables
@@ -145,7 +145,7 @@ class Life:
         )
         asking = {s.name for s in (*made.corpus, *made.question) if asked_models(s.step)}
         planned = sum(s.max_calls for s in plans[0].steps if s.step in asking)
-        known = [s for s in done.report.steps if s.planned is not None]
+        known = [s for s in done.record.steps if s.planned is not None]
         return Asked(planned, tuple(s.step for s in known if s.computed > (s.planned or 0)))
 
 

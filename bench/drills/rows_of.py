@@ -50,7 +50,20 @@ class RowSet:
 def row_sets(folder: Path, shared: Path | None) -> dict[str, RowSet]:
     """Name -> set, with its files written to `folder` by this checkout. `shared`: $RAYPIPE_DATA."""
     made = {name: folder / name for name in ("demo", "collection")}
-    _raypipe(ROOT, folder, "synth", made["demo"], "--questions", 20, "--pages", 50, "--seed", 7)
+    _raypipe(
+        ROOT,
+        folder,
+        "synth",
+        made["demo"],
+        "--questions",
+        20,
+        "--pages",
+        50,
+        "--page-chars",
+        2000,
+        "--seed",
+        7,
+    )
     _raypipe(ROOT, folder, "synth", made["collection"], "--papers", 240, "--questions", 12, "--seed", 7)
     (folder / "oag").mkdir()
     _write_oag(made["collection"], folder / "oag")

@@ -41,7 +41,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.runs.cluster.file import LIMITS, Pool
 from raypipe.runs.pipeline.blocks import PartRows
-from raypipe.runs.pipeline.corpus_operators import WholeCorpusTask
+from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.operators import Operate, Operator
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
@@ -56,14 +56,14 @@ JOIN_S = 300.0  # for a raylet, and for all workers to start
 
 
 @dataclass(frozen=True)
-class Timed(WholeCorpusTask):
+class Timed(CorpusTask):
     """Work whose encoder takes `seconds` for a part, one at a time in a process, and keeps a diary."""
 
     diary: str = ""
     seconds: float = 0.0
 
     def operators(self) -> Sequence[Operator]:
-        parse, *between, embed = WholeCorpusTask.operators(self)
+        parse, *between, embed = CorpusTask.operators(self)
         *between, last = between
         return [parse, *between, Watched(last, self), Watched(embed, self)]
 
@@ -84,8 +84,8 @@ class Watched:
         return self.inner.pool
 
     @property
-    def light(self) -> bool:
-        return self.inner.light
+    def in_hand(self) -> int:
+        return self.inner.in_hand
 
     async def open(self, kit: Any) -> Operate:
         watched: Any = TimedKit(kit, self.work, asyncio.Lock())
@@ -111,8 +111,9 @@ class TimedKit(ForwardingKit[Any]):
     def process(self) -> str:
         return str(self._kit.process)
 
-    def expect(self, models: Any) -> None:
-        self._kit.expect(models)
+    @property
+    def spent(self) -> Any:
+        return self._kit.spent
 
     def loading_s(self) -> float:
         return float(self._kit.loading_s())
@@ -241,11 +242,13 @@ def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
             embed = Pool(min(given.gpus, there()), cpus=0.05, gpus=1)
             return {"parse": Pool(given.parsers, cpus=1), "embed": embed}
 
-        def streamed(verb: Any, work: WholeCorpusTask, tasks: Sequence[Task]) -> Iterator[Any]:
+        def streamed(verb: Any, work: CorpusTask, tasks: Sequence[Task]) -> Iterator[Any]:
             if verb != "index":  # words are inverted afterwards
                 return inline("parse", work, tasks)
-            of = work.worker, work.recipe, work.run, work.memo
-            timed = Timed(*of, str(diary), given.seconds * given.slow)
+            timed = Timed(
+                work.worker, work.recipe, work.run, models=work.models, memo=work.memo,
+                diary=str(diary), seconds=given.seconds * given.slow,
+            )  # fmt: skip
             return running.run(verb, timed, tasks, pools, LIMITS, said.append)
 
         pipe = pipeline(home / "streamed", given.tasks, streamed, lambda: True)

@@ -191,7 +191,7 @@ def drilled(folder: Path, questions: int, memory_gib: float) -> dict[str, Any]:
                 start = time.monotonic()
                 submit(address, env, [*words, "--out", str(folder / name)])
                 seconds.append(round(time.monotonic() - start, 1))
-                reports.append(json.loads((folder / name / "report.json").read_text()))
+                reports.append(json.loads((folder / name / "run.json").read_text()))
         stored = keys(env)
     lines = (folder / "first" / "predictions.jsonl").read_text().splitlines()
     loud = [row for row in map(json.loads, lines) if row["prediction"] == row["query"].upper()]

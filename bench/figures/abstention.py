@@ -57,7 +57,7 @@ def main() -> int:
             session=session,
         )
         fit = raypipe.fit_decide(always.folder, args.split, out / "fit-decide.yaml")
-        print_fit(console, fit.to_json())
+        print_fit(console, fit.report)
         session = raypipe.Session(sets=("extract.threshold=0", f"decide.fitted={fit.file}"))
         again = raypipe.evaluate(
             "local",
@@ -67,7 +67,7 @@ def main() -> int:
             judge="abstention:agrees",
             session=session,
         )
-        console.print(again.to_json()["fits"])
+        console.print(again.run.fits)
     except RaypipeError as e:
         console.print(str(e))
         return e.exit_code

@@ -71,8 +71,8 @@ def measured(home: Path, questions: int, pages: int) -> Iterator[tuple[str, dict
             caps = Caps(prices=Prices(actors=dict.fromkeys(steps, 1)))
             capped, how = replace(pipe, caps=caps), EvalOptions("crag", rule="official")
             done = evaluate(capped, [world], home / "out", how)
-            assert done.report.cost is not None
-            rows[change] = asdict(done.report.cost)
+            assert done.record.cost is not None
+            rows[change] = asdict(done.record.cost)
             with kept.open("a") as file:
                 file.write(json.dumps([change, rows[change]]) + "\n")
         yield change, rows[change]

@@ -11,11 +11,10 @@ import json
 import re
 import string
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,10 +24,9 @@ from raypipe.contrib.world.write import write as write_synth
 from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_id
 from raypipe.text import bm25, windows
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.compare import day_of
 from raypipe.text.evidence import ANALYZER
 from raypipe.text.html import fold, storable, to_text
-from raypipe.text.spans import AskedQuestion, dates, read
+from raypipe.text.spans import AskedQuestion, dates, day_of, read
 from raypipe.text.words import analyse
 
 NQ, SQUAD = "openqa/nq_gold_passage_odd.jsonl.gz", "squad/xquad.en.json.gz"
@@ -38,6 +36,8 @@ PASSAGES = 5  # found per question, as Extract.passages
 MOST_WORDS = 45  # of a reply that a strict rule accepts
 SYNTH = {"pages": 20, "page_chars": 2000}  # of the worlds that are fitted on and tested on
 FALSE = "invalid question"
+FIT_SEED, FIT_QUESTIONS, SEED, QUESTIONS = 3, 60, 7, 200  # of the invented worlds
+MOST = 120  # questions of each half of NQ and of SQuAD, spread over it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +83,11 @@ class QuestionSet:
         said, cases = {s: plain(p.text) for s, p in self.pages.items()}, list[Case]()
         for case in self.cases:
             asked, golds = asked_of(case), [g for g in map(plain, case.golds) if g.strip()]
-            if asked.choice or asked.yes_no or plain(FALSE) in golds:
+            if asked.direction or asked.yes_no or plain(FALSE) in golds:
                 continue
             holding = {s for s in case.pool.sources if any(g in said[s] for g in golds)}
             cases.append(replace(case, golds=(), order=case.pool.best(case.text, without=holding)))
         return replace(self, name=f"{self.name} unanswered", cases=tuple(cases))
-
-    def to_json(self) -> dict[str, Any]:
-        """What `extract_replies.py` reads."""
-        used = {_source(c) for case in self.cases for c in case.order}
-        return {
-            "pages": {
-                s: {
-                    "text": p.text,
-                    "hidden": p.hidden,
-                    "blocks": [(b.start, b.end, b.kind) for b in p.blocks],
-                }
-                for s, p in self.pages.items()
-                if s in used
-            },
-            "cases": [
-                {"id": c.id, "text": c.text, "asked_at": c.asked_at, "order": c.order} for c in self.cases
-            ],
-        }
 
 
 class Passages:
@@ -220,6 +202,34 @@ def _page(source: Source) -> Page:
     return Page(parsed.text, parsed.blocks, parsed.hidden)
 
 
+def fit_sets(data: Path) -> list[QuestionSet]:
+    """The halves of Natural Questions and of SQuAD that are fitted on, and an invented world."""
+    made = synth("synth", FIT_QUESTIONS, SYNTH["pages"], FIT_SEED, SYNTH["page_chars"])
+    return [made, _squad(data)[0], _nq(data)[0]]
+
+
+def test_sets(data: Path, names: Collection[str]) -> list[QuestionSet]:
+    """The five sets that are reported, of these `names`."""
+    makers: dict[str, Callable[[], QuestionSet]] = {
+        "synth": lambda: synth("synth", QUESTIONS, SYNTH["pages"], SEED, SYNTH["page_chars"]),
+        "demo": demo,
+        "NQ": lambda: _nq(data)[1],
+        "SQuAD": lambda: _squad(data)[1],
+        "CRAG": lambda: crag("CRAG", [data / CRAG]),
+    }
+    return [make() for name, make in makers.items() if name in names]
+
+
+def _nq(data: Path) -> list[QuestionSet]:
+    whole = nq(data)
+    return [h.first(MOST) for h in halves(whole, [i % 2 == 1 for i in range(len(whole.cases))])]
+
+
+def _squad(data: Path) -> list[QuestionSet]:
+    whole, articles = squad(data)
+    return [h.first(MOST) for h in halves(whole, [a % 2 == 1 for a in articles])]
+
+
 def digests(data: Path) -> str:
     return ", ".join(f"{Path(n).name} {digest((data / n).read_bytes())}" for n in (NQ, SQUAD))
 
@@ -249,7 +259,7 @@ def strictly(asked: AskedQuestion, text: str, golds: Sequence[str]) -> bool:
         return False
     if asked.yes_no:
         return any(plain(text).startswith(plain(g)) for g in golds)
-    return not asked.choice or any(plain(text) == plain(g) for g in golds)
+    return asked.direction is None or any(plain(text) == plain(g) for g in golds)
 
 
 def asked_of(case: Case) -> AskedQuestion:

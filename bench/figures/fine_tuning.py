@@ -115,7 +115,7 @@ def by_kind(verdicts: Iterable[tuple[str, str]]) -> dict[str, dict[str, float]]:
 
 
 def raypipe(*arguments: str | Path, work: Path) -> dict[str, Any]:
-    """What a command prints with --json."""
+    """Returns the object that a command prints with --json."""
     command = [sys.executable, "-m", "raypipe", *map(str, arguments), "--json"]
     done = subprocess.run(command, cwd=work, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -34,8 +34,8 @@ from raypipe.evaluation.result_table import SCHEMA, each
 from raypipe.evaluation.view.pages import report_page
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
-from raypipe.runs.manifest import read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import read
+from raypipe.runs.run_parts import RunFolder
 
 HITS, RANKED, CHARS = 50, 10, 650  # passages of a question; of these in the ranking; characters of one
 RANKERS = ("dense", "bm25", "fuse", "rerank")
@@ -147,15 +147,15 @@ def main() -> int:
     given = args.parse_args()
     with tempfile.TemporaryDirectory(prefix="raypipe-view-") as home:
         folder = invented(given.run, Path(home) / "run", given.questions)
-        manifest = read(folder.path)
+        record = read(folder.path)
         sizes = {
-            "report_html_mb": len(report_page(folder, manifest, None).encode()) / 1e6,
+            "report_html_mb": len(report_page(folder, record, None).encode()) / 1e6,
             "results_parquet_mb": folder.results.stat().st_size / 1e6,
         }
         with ViewServer(Viewer(RunList([folder.path], None), None), 0) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
-            times = timed(f"{server.address}/run/{manifest.run}/")
+            times = timed(f"{server.address}/run/{record.run}/")
             server.shutdown()
             thread.join()
     rounded = {name: round(size, 2) for name, size in sizes.items()}

@@ -62,5 +62,5 @@ ROW = BenchRow(
     by="wall",
     most_s=2,
     short="Most of its CPU is imports: a third of their time is lance with pandas, a seventh the modules of "
-    "steps. The rest reads the manifests of the last runs and writes the report.",
+    "steps. The rest reads the records of the last runs and writes the report.",
 )

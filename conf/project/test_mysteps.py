@@ -14,7 +14,7 @@ class TestMySteps(unittest.TestCase):
 
     def test_the_step_keeps_the_laws_of_steps(self):
         checked = raypipe.check_step("mysteps:SpellOut", {"words": {"PTO": "paid time off"}})
-        self.assertEqual([law["law"] for law in checked.rows() if not law["holds"]], [])
+        self.assertEqual([law.law for law in checked.rows() if not law.holds], [])
 
     def test_the_recipe_reads_and_searches_by_the_step(self):
         recipe = raypipe.load_recipe("mine")

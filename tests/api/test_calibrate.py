@@ -39,6 +39,7 @@ def test_calibrating_for_other_machines_is_refused_before_anything_runs():
         calibrate("local", Session(settings, cluster="autoscaling"))
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_calibrated_machine_knows_seconds_of_a_store_that_has_no_run(
     world, tmp_path, capsys, monkeypatch, local_ray
@@ -57,8 +58,8 @@ def test_a_calibrated_machine_knows_seconds_of_a_store_that_has_no_run(
         assert main([*wanted, "--json", *more]) == 0
         return json.loads(capsys.readouterr().out)
 
-    assert {s["estimate"]["seconds"] is None for s in planned()["steps"]} == {True}
-    assert all(s["estimate"]["seconds"] is not None for s in planned("--calibrate")["steps"])
+    assert {s["cost"]["seconds"] is None for s in planned()["steps"]} == {True}
+    assert all(s["cost"]["seconds"] is not None for s in planned("--calibrate")["steps"])
     again = planned()
     assert again["cost"]["hours"] is not None and again["cost"]["usd"] is None
     assert planned("--cluster", "autoscaling")["cost"]["hours"] is None

@@ -1,6 +1,8 @@
 """Questions to a folder of documents: read and indexed by themselves, and only what changed."""
 
+import argparse
 import socket
+from pathlib import Path
 
 import pytest
 from chat_server import serving
@@ -8,11 +10,13 @@ from checkout import ROOT, SUPPORT
 from http_app import ask as asked_over_http
 from http_app import served
 
-from raypipe.api.cli.main import main
+from raypipe.api.cli.main import main, parser
+from raypipe.api.cli.serve import _print
 from raypipe.api.data import documents_store
 from raypipe.api.indexes import open_docs
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
+from raypipe.core.errors import DataError
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.serving.answerer import Answerer
@@ -74,8 +78,42 @@ def test_a_question_reads_the_folder_once_and_then_what_changed(docs, session, c
     assert [p.url for p in again.passages] == ["falcon.txt"] and "Delft" in again.passages[0].text
 
 
-def test_a_language_model_answers_from_the_folder_with_a_quote_and_its_file(docs, session):
-    with serving(lambda request, body: request.reply("Repairs are done in Rotterdam.")) as server:
+def test_of_an_emptied_folder_nothing_is_quoted_until_it_holds_a_document_again(docs, session):
+    store = ask("rag", QUESTION, session=session(), docs=docs) and documents_store(docs, session())
+    for name in ("falcon.txt", "inside/contact.md"):
+        (docs / name).unlink()
+    for gone in ("the 2 that it held are not searched any more", "none of 1 files could be read$"):
+        with pytest.raises(DataError, match=gone):
+            ask("rag", QUESTION, session=session(), docs=docs)
+        left = Store.open(store)
+        assert all(left.count(t) == 0 for t in ("documents", "sources", "layouts"))
+    (docs / "again.txt").write_text("Repairs of the Falcon are done in Delft.")
+    found = ask("rag", QUESTION, session=session(), docs=docs).result
+    assert [p.url for p in found.passages] == ["again.txt"]
+
+
+def test_the_closest_stands_under_i_do_not_know_and_other_files_under_an_answer(docs, session, capsys):
+    for year, value in ((2023, 28), (2025, 34)):
+        rows = f"| Hotel | at most 140 EUR a night |\n| Per diem | {value} EUR a day |"
+        said = f"# Travel policy {year}\n\n{rows}\n"
+        (docs / f"travel-{year}.md").write_text(said)
+    asking = "How much is the per diem of the travel policy?"
+    sure = ask("rag", asking, session=session(sets=("extract.threshold=0",)), docs=docs)
+    assert sure.result.question.answer == "Per diem: 34 EUR a day"
+    _print(sure, verbose=False)
+    assert "Other files say: 28 EUR a day (travel-2023.md" in capsys.readouterr().out
+    unsure = ask("rag", asking, session=session(sets=("extract.threshold=1",)), docs=docs)
+    _print(unsure, verbose=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert unsure.result.question.outcome == "abstained" and "Other files" not in said
+    assert "closest: travel-2025.md" in said and "Per diem | 34 EUR a day" in said
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_language_model_answers_from_the_folder_with_a_quote_and_its_file(docs, session, host):
+    if ":" in host and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    with serving(lambda request, body: request.reply("Repairs are done in Rotterdam."), host=host) as server:
         found = ask("rag", QUESTION, session=session(llm=f"{server.url}#m"), docs=docs).result
     assert (found.question.answer, found.question.origin) == ("Repairs are done in Rotterdam.", "llm")
     assert (found.evidence[0].quote, found.evidence[0].url) == (
@@ -135,3 +173,28 @@ def test_an_endpoint_that_cannot_start_indexes_nothing_first(wrong, docs, tmp_pa
     says, expected = ("127.0.0.1:9", 69) if wrong == "model" else ("cannot listen there", 2)
     assert code == expected and says in err
     assert not (tmp_path / "home" / "stores").exists()
+
+
+def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_path, monkeypatch, capsys):
+    def flags(made):
+        if subs := [a for a in made._actions if isinstance(a, argparse._SubParsersAction)]:
+            return [f for sub in subs[0].choices.values() for f in flags(sub)]
+        return [(made.prog, set(made._option_string_actions))]
+
+    stores = {prog: found for prog, found in flags(parser()) if "--store" in found}
+    # The store of a run is where it was; with `--store` it is found where it is now.
+    assert {prog for prog, found in stores.items() if "--docs" not in found} == {"raypipe promote"}
+
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    assert main(["answer", "rag", "--docs", str(docs), "--models", FAKES]) == 3, "there are no questions"
+    assert "checked 3/3 files" in capsys.readouterr().err, "what runs a recipe reads the folder first"
+    assert main(["faults", "--docs", str(docs)]) == 0
+    assert "broken.pdf" in capsys.readouterr().out
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
+    (tmp_path / "faq.jsonl").write_text('{"query": "where?", "answer": "Delft"}\n')
+    plan = ["plan", "rag", "--docs", str(docs), "--models", FAKES, "--data", str(tmp_path / "faq.jsonl")]
+    assert main(plan) == 0
+    assert "checked" not in capsys.readouterr().err, "a plan reads nothing"
+    assert main(["answer", "rag", "--docs", str(docs), "--models", FAKES]) == 3
+    assert "1 changed" in capsys.readouterr().err.splitlines()

@@ -16,6 +16,7 @@ LONG = Fault("generate", "too_large", "9000 tokens, room for 4096", transient=Fa
 DOWN = Fault("generate", "connection", "nobody answers", transient=True)
 
 
+@pytest.mark.drill
 @pytest.mark.slow  # it tries again before it gives up
 def test_a_server_that_is_down_is_said_and_no_pool_is_written(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text('{"question": "Which corpus?", "answer": "SQuAD"}\n')
@@ -36,7 +37,7 @@ def test_one_fault_of_the_moment_stops_and_some_final_ones_are_counted():
 def test_the_count_of_examples_without_an_explanation_is_said(tmp_path):
     made = ExamplePoolResult(tmp_path / "p.jsonl", 5, 1, 3, 2)
     assert "3 with an explanation, 2 without one" in made.title
-    assert json.loads(json.dumps(made.to_json()))["unexplained"] == 2
+    assert json.loads(json.dumps(made.to_dict()))["unexplained"] == 2
 
 
 def test_explanations_that_a_model_writes_stand_in_the_pool(tmp_path):

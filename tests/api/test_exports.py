@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,49 +80,52 @@ def test_a_public_name_of_a_module_is_documented(module):
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """A mean."""
+
+    mean: float
+    scored: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """A row."""
+
+    name: str
+    score: Score
+    labels: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Films(Result):
     """Two rows."""
 
     names: tuple[str, ...] = ("<b>Velora</b>", "Brask")
 
-    def rows(self):
-        return [{"name": n, "score": 1 / 3} for n in self.names]
-
-    def to_json(self):
-        return {"films": list(self.names)}
+    def rows(self) -> Sequence[Film]:
+        return [Film(n, Score(1 / 3, None), {"x": 1}) for n in self.names]
 
 
-@dataclass(frozen=True, slots=True)
-class NoFilms(Films):
-    """None of them, with types of their own."""
-
-    SCHEMA = "name score:float64"
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Untitled(Films):
-    """A column is declared that rows have not."""
-
-    SCHEMA = "title"
+def test_a_result_is_an_arrow_table_of_the_fields_of_its_rows():
+    row = {"name": "<b>Velora</b>", "labels": [("x", 1)], "score.mean": 1 / 3, "score.scored": None}
+    assert Films().table().select(list(row)).to_pylist()[0] == row
+    empty = Films(()).table()
+    assert empty.num_rows == 0 and empty.schema == Films().table().schema
+    assert empty.schema.field("score.mean").type == pa.float64()
 
 
-def test_a_result_is_an_arrow_table():
-    assert Films().table().to_pylist()[0] == {"name": "<b>Velora</b>", "score": 1 / 3}
-    empty = NoFilms().table()
-    assert empty.num_rows == 0 and empty.schema == pa.schema([("name", pa.string()), ("score", pa.float64())])
+def test_a_result_is_a_line_in_a_terminal_and_a_table_in_a_notebook():
+    assert repr(Films()) == "Films of 2 rows: .table(), .to_pandas(), .to_dict()"
+    page = Films()._repr_html_()
+    assert "<th>score.mean</th>" in page and "<td>0.333333</td>" in page
+    assert "&lt;b&gt;Velora&lt;/b&gt;" in page and "<b>Velora" not in page
 
 
 def test_a_result_is_a_frame_where_pandas_is_installed(monkeypatch):
-    assert list(Films().to_pandas().columns) == ["name", "score"]
+    assert "score.mean" in Films().to_pandas().columns
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfError, match="pandas is not installed"):
         Films().to_pandas()
-
-
-def test_a_column_that_the_rows_have_not_is_an_error():
-    with pytest.raises(KeyError, match="title"):
-        Untitled().table()
 
 
 def test_a_function_with_a_loop_of_its_own_runs_inside_of_a_notebooks_loop():
@@ -146,7 +150,7 @@ def test_scores_of_a_file_are_what_the_command_prints(capsys, tmp_path):
     from raypipe.api.cli.main import main
 
     assert main(["score", "crag", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(score.to_json()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(score.to_dict()))
 
 
 FAKES = SUPPORT / "fakes.yaml"
@@ -167,7 +171,11 @@ def test_a_run_with_nothing_to_do_needs_no_ray_and_gives_its_questions_as_rows(b
     )
     table = done.table()
     assert done.evaluation.reused == table.num_rows == 6 and None not in table["verdict"].to_pylist()
-    assert json.loads(json.dumps(done.to_json())) == json.loads((done.folder / "report.json").read_text())
+    assert json.loads(json.dumps(done.to_dict())) == json.loads((done.folder / "run.json").read_text())
+    frame = done.to_pandas()
+    assert set(frame["verdict"]) <= {"right", "wrong", "i don't know", "not scored"}
+    assert frame["asked_at"].dtype.kind == "M" and {"golds", "f1", "domain", "lost"} <= set(frame.columns)
+    assert str(done.run.run[:8]) in repr(done) and "\n" not in repr(done)
     next = raypipe.reprocess(
         FAKES, bench.world, bench.folder / "store", bench.folder / "next", format="crag", session=session
     )
@@ -198,7 +206,7 @@ def test_one_question_is_answered_from_pages(world, session, tmp_path):
     (tmp_path / "one.jsonl").write_text(line)
     said = raypipe.ask(FAKES, json.loads(line)["query"], tmp_path / "one.jsonl", session=session)
     assert said.outcome in ("answered", "abstained") and said.table().num_rows > 0
-    assert said.to_json()["outcome"] == said.outcome
+    assert said.to_dict()["outcome"] == said.outcome
     with pytest.raises(ConfError, match="found an empty text"):
         raypipe.ask(FAKES, " ", session=session)
 

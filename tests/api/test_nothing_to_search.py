@@ -145,7 +145,10 @@ DRY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", DRY.values(), ids=DRY)
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(w, id=n, marks=[pytest.mark.drill] if n == "labels" else []) for n, w in DRY.items()],
+)
 @pytest.mark.parametrize("there", [False, True], ids=["no store", "a store"])
 def test_a_plan_and_a_dry_run_write_nothing(place, ran, world, server, capsys, words, there):
     store = place / "home/stores/default"

@@ -12,7 +12,7 @@ from raypipe.api.cli.main import main, parser
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.world.api import StandinsResult
 from raypipe.contrib.world.standins import Standins
-from raypipe.runs.report import JSON_FORMAT
+from raypipe.runs.run_parts import JSON_FORMAT
 
 FAKES = str(SUPPORT / "fakes.yaml")
 SCHEMAS = dict(schemas())
@@ -67,10 +67,11 @@ def printed(capsys, monkeypatch, tmp_path):
 def test_what_commands_print_about_a_run_validates(bench, printed):
     bench.run(out="run")
     run, store = bench.folder / "run", ("--store", bench.folder / "store")
-    report = checked("eval", json.loads((run / "report.json").read_text()))
-    assert report["steps"] and report["slices"]
+    report = checked("eval", json.loads((run / "run.json").read_text()))
+    assert report["steps"] and report["by_rule"]["slices"]
     planned = printed("plan", FAKES, *store)
-    assert planned["placement"]["pools"] and planned["steps"][0]["cached"] == planned["steps"][0]["rows"]
+    first = planned["steps"][0]
+    assert planned["placement"]["pools"] and first["cached"] == first["rows"]
     again = printed(
         "eval", FAKES, "--data", bench.world, *store, "--format", "crag", "--out", run.parent / "b"
     )
@@ -113,20 +114,20 @@ def test_what_commands_print_about_data_validates(printed, tmp_path):
 def test_what_commands_print_about_files_validates(printed, tmp_path):
     line = {"query": "q", "answer": "paris", "prediction": "Paris"}
     (tmp_path / "p.jsonl").write_text(json.dumps(line) + "\n")
-    assert printed("score", "crag", tmp_path / "p.jsonl")["n_correct"] == 1
+    assert printed("score", "crag", tmp_path / "p.jsonl")["by_rule"]["score"]["n_correct"] == 1
     (tmp_path / "r.trec").write_text("q1 Q0 c 1 2.0 run\n")
     (tmp_path / "q.trec").write_text("q1 0 c 1\n")
     found = printed(
         "score", "ranking", "--run", tmp_path / "r.trec", "--qrels", tmp_path / "q.trec", "--per-query"
     )
-    assert found["recip_rank"] == 1.0 and set(found["per_query"]) == {"q1"}
+    assert found["means"]["recip_rank"] == 1.0 and set(found["per_query"]) == {"q1"}
     (tmp_path / "o.csv").write_text(
         "year_film,year_ceremony,ceremony,category,name,film,winner\n2011,2012,84,ACTOR,A,Film,True\n"
     )
     built = printed(
         "facts", "build", tmp_path / "o.csv", "--source", "oscar", "--out", tmp_path / "o.parquet"
     )
-    assert built["facts"] == 1
+    assert built["summary"]["facts"] == 1
 
 
 def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
@@ -140,10 +141,10 @@ def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
 def test_results_that_take_a_model_to_make_validate(tmp_path):
     names = ("embedder", "reranker", "instructor")
     made = Standins(tmp_path / "chat", (("a", tmp_path / "a"),), *(tmp_path / n for n in names))
-    checked("standins", StandinsResult(made).to_json())
+    checked("standins", StandinsResult(made).to_dict())
     seen = {"movie": {"pairs": 9, "changed": 3}}
     now, proposed = {"movie": "static"}, {"movie": 3600}
-    checked("kg refresh", RefreshProposal("g", tmp_path, now, proposed, seen).to_json())
+    checked("kg refresh", RefreshProposal("g", tmp_path, now, proposed, seen).to_dict())
 
 
 def test_a_key_that_no_schema_has_is_refused():

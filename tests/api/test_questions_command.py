@@ -168,6 +168,7 @@ def test_a_dry_run_says_the_number_of_calls_and_makes_none(made, server, tmp_pat
     assert not server.paths and not (tmp_path / "q.jsonl").exists()
 
 
+@pytest.mark.drill
 def test_what_the_rules_or_the_second_ask_refuse_is_counted(made, server, tmp_path):
     _, out, _ = made(server, tmp_path / "docs.jsonl", "--n", 12, "--json")
     tree = json.loads(out)

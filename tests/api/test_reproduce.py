@@ -117,7 +117,7 @@ def test_files_of_predictions_are_scored_and_compared(tmp_path):
     predictions(tmp_path)
     mine = session(tmp_path, TWO.replace("WRONG", "1").replace("value: 0.5", "value: 0.25"))
     found = reproduce("two", tmp_path, session=mine)
-    assert found.verdict == "OK" and [r["found"] for r in found.rows()] == [0.25, 1]
+    assert found.verdict == "OK" and [n.found for n in found.rows()] == [0.25, 1]
     (tmp_path / "conf/reproduce.yaml").write_text(TWO.replace("WRONG", "2"))
     with pytest.raises(NotReproduced, match="2 of 2"):
         reproduce("two", tmp_path, session=mine)

@@ -279,7 +279,41 @@ def test_fields_that_a_server_refuses_are_left_out_and_noted_and_make_another_mo
         assert "+without:presence_penalty,temperature+" in f"{model.weights}+"
         assert made.digest() != before
     [noted] = [m.unsent for m in models_of(made) if m.kind == "generator"]
-    assert set(noted) == {*picky.refuses}, "a manifest says so"
+    assert set(noted) == {*picky.refuses}, "a record says so"
+
+
+@pytest.mark.drill
+def test_ask_sends_no_second_check_of_a_body_that_its_server_took_until_one_is_refused(home):
+    chats, refuses = [], []
+
+    def asked(request, body):
+        chats.append(body["messages"][-1]["content"])
+        if "temperature" in body and refuses:
+            return request.send('{"error": "Unsupported parameter: temperature"}', 400)
+        request.reply("Anna Lindqvist")
+
+    def sent(server):
+        chats.clear()
+        session = raypipe.Session(llm=f"{server.url}#tiny")
+        return raypipe.ask("vanilla", "who directed velora?", page(home), session=session)
+
+    with serving(asked) as server:
+        sent(server)
+        assert chats[0] == "ready" and len(chats) == 2
+        sent(server)
+        assert len(chats) == 1 and chats[0] != "ready"
+        refuses.append(True)
+        assert sent(server).answer == "Anna Lindqvist", "it is sent without the field"
+        sent(server)
+        assert len(chats) == 1
+        noted = home / "home" / "taken_chats.json"
+        noted.write_text(
+            json.dumps({key: when - 25 * 3600 for key, when in json.loads(noted.read_text()).items()})
+        )
+        sent(server)
+        assert chats[0] == "ready" and len(chats) == 2, "of yesterday"
+    with pytest.raises(Unavailable, match="nothing answers there"):
+        sent(server)
 
 
 def test_another_name_of_the_bound_alone_is_no_other_model(home):

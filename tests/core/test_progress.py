@@ -7,7 +7,7 @@ import queue
 
 import pytest
 
-from raypipe.core.progress import Progress, heartbeat
+from raypipe.core.progress import IN_HAND, Progress, heartbeat
 
 
 class Clock:
@@ -90,6 +90,48 @@ def test_a_clock_stops_when_its_work_ends_and_says_so_once() -> None:
             raise OSError
         clock.at += 60
     assert out.getvalue().splitlines() == ["parsed 4/4 sources in 0:03", "split 0/4 texts stopped after 0:02"]
+
+
+def test_units_inside_a_part_count_until_it_ends_and_others_stand_next_to_those_of_the_work() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress(out, now=clock) as progress:
+        passages = progress.task("embedded", "passages", 200, inside="passages")
+        sources = progress.task("indexed", "sources", 4, inside="passages embedded")
+        for task in (passages, sources):
+            with IN_HAND.heard_by(task.within), IN_HAND.of("000000"):
+                for _ in range(2):
+                    clock.at += 10
+                    IN_HAND.add(50)
+            IN_HAND.add(1)  # of no part
+        passages.advance(100, "000000")  # with those that were cached
+        sources.advance(2, "000000", 100)
+        clock.at += 10
+        sources.within("000001", 7)
+    assert out.getvalue().splitlines() == [
+        "embedded 50/200 passages, 25 %",
+        "embedded 100/200 passages, 50 %, ETA 0:20",
+        "indexed 0/4 sources, 50 passages embedded, 0 %, 0:30 so far",
+        "indexed 0/4 sources, 100 passages embedded, 0 %, 0:40 so far",
+        "embedded 100/200 passages, 50 %, ETA 1:00",
+        "indexed 2/4 sources, 107 passages embedded, 50 %",
+        "embedded 100/200 passages in 0:50",
+        "indexed 2/4 sources, 107 passages embedded in 0:50",
+    ]
+
+
+def test_work_that_does_not_move_says_so_every_ten_seconds() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress(out, now=clock) as progress:
+        questions = progress.task("answered", "questions", 20)
+        for seconds in (9, 1, 1, 9):
+            clock.at += seconds
+            progress.look()
+        questions.advance(20)
+    assert out.getvalue().splitlines() == [
+        "answered 0/20 questions, 0 %, 0:10 so far",
+        "answered 0/20 questions, 0 %, 0:20 so far",
+        "answered 20/20 questions in 0:20",
+    ]
 
 
 def test_silence_is_silent() -> None:

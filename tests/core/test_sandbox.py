@@ -80,6 +80,7 @@ def test_a_request_that_ends_its_children_is_refused_for_good_once_a_probe_passe
     assert asked == ["one", *[way, "probe"] * TRIES]
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("way", REASONS)
 def test_a_machine_that_ends_every_child_blames_no_request_and_is_asked_again_when_well(sick, way):
     (sick.folder / "sick").write_text(way)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raypipe.core.protocols import Model
-from raypipe.core.singleflight import SingleFlight
+from raypipe.core.singleflight import Gathering, SingleFlight
 from raypipe.store.memo.counts import CallCounts
 from raypipe.store.memo.memo import MemoryMemo, cached
 
@@ -85,3 +85,21 @@ def test_stages_that_share_what_is_in_flight_ask_a_model_once_and_count_the_rest
         return asked, [(t.vectors.computed, t.vectors.cached) for t in tallies]
 
     assert asyncio.run(main()) == (["a", "b"], [(2, 0), (0, 1)])
+
+
+def test_what_a_batch_raises_reaches_each_of_its_callers_and_the_next_batch_is_computed():
+    class PanicException(BaseException):
+        """As pyo3 raises it: no Exception."""
+
+    def compute(items):
+        if 0 in items:
+            raise PanicException("index out of bounds")
+        return [1 // i for i in items]
+
+    async def main():
+        gathering = Gathering(compute)
+        both = asyncio.gather(gathering(0), gathering(0), return_exceptions=True)
+        first = await asyncio.wait_for(both, 10)
+        return [type(e) for e in first], await asyncio.wait_for(gathering(1), 10)
+
+    assert asyncio.run(main()) == ([PanicException] * 2, 1)

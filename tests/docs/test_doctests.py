@@ -7,7 +7,7 @@ import pytest
 from checkout import TESTS
 
 SRC = TESTS.parent / "src"
-PROMPT = ">" * 3
+PROMPT = ">" * 3 + " "
 SLOW = {"raypipe.models.encoder"}  # imports torch and transformers
 WITH = [f for at in (SRC, TESTS) for f in sorted(at.rglob("*.py")) if PROMPT in f.read_text(encoding="utf-8")]
 

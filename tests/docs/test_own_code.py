@@ -108,8 +108,9 @@ def test_a_rule_of_ones_own_scores_a_file_and_is_named_with_its_source(folder, c
     Path("predictions.jsonl").write_text("\n".join(lines))
     assert main(["score", "crag", "predictions.jsonl", "--rule", "mypkg.metrics:verdict", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["n_correct"], found["n_miss"], found["n_hallucination"]) == (1, 1, 1)
-    assert re.fullmatch(r"mypkg\.metrics:verdict@[0-9a-f]{8}", found["rule"])
+    score = found["by_rule"]["score"]
+    assert (score["n_correct"], score["n_miss"], score["n_hallucination"]) == (1, 1, 1)
+    assert re.fullmatch(r"mypkg\.metrics:verdict@[0-9a-f]{8}", found["by_rule"]["rule"])
 
 
 def test_a_verdict_that_is_none_is_refused(folder):
@@ -141,11 +142,11 @@ def test_a_judge_of_ones_own_decides_what_the_rule_leaves_open_and_is_named_with
     code, said = judged()
     judge = json.loads(said.out)["judge"]
     assert code == 0 and judge["pairs"] == judge["computed"] > 0 and judge["no_reply"] == 0
-    assert json.loads(said.out)["unscored"] == 0
+    assert json.loads(said.out)["answers"]["not scored"] == 0
     assert re.fullmatch(r"mypkg\.judges:agrees@[0-9a-f]{8}", judge["model"])
     edit("judges.py", "return any", "return None and any")
     report = json.loads(judged()[1].out)
-    assert report["unscored"] == report["judge"]["no_reply"] == judge["pairs"]
+    assert report["answers"]["not scored"] == report["judge"]["no_reply"] == judge["pairs"]
     edit("judges.py", "return None and any", "return 'yes' or any")
     code, said = judged()
     assert code == 2 and "mypkg.judges:agrees: expected True, False or None, found 'yes'" in said.err
@@ -160,7 +161,7 @@ corpus:
 question:
   - dense: {model: letters, top: 3}
   - fuse: {weights: {dense: 1.0}, top: 3}
-  - extract: {embedder: letters, maxsim: overlap}
+  - extract: {embedder: letters}
   - decide: {prefer: [extract]}
 """
 

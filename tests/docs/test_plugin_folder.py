@@ -97,7 +97,7 @@ def test_its_recipe_is_evaluated_on_its_format_and_says_where_answers_were_lost(
     assert "what is a tag?" in shown and "in no entry of the glossary" in shown and "memo" not in shown
 
 
-def test_a_manifest_of_its_recipe_is_read_without_its_code_and_run_with_it(folder):
+def test_a_record_of_its_recipe_is_read_without_its_code_and_run_with_it(folder):
     recipe = load_recipe("define", None, None, {"terms": "terms.csv"})
     tree = to_plain(recipe)
     assert tree["question"][0]["plugin"]["path"] == "glossary.steps:Define"

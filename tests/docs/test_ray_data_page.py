@@ -1,27 +1,26 @@
 """docs/ray-data.md: its blocks run in order, and print what it shows."""
 
-import os
 import re
-import subprocess
-import sys
 
-import pytest
 from checkout import ROOT
+
+from raypipe.contrib.world.write import write
 
 PAGE = (ROOT / "docs/ray-data.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(python|text)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+OWN = ('ray.init(address="local", include_dashboard=False)\n', "ray.shutdown()\n")
+"""Lines for a Ray of one's own: here it is that of all tests."""
 
 
-@pytest.mark.ray
-def test_the_page_runs_and_prints_what_it_shows(world, tmp_path):
+def test_the_page_runs_and_prints_what_it_shows(tmp_path, local_ray, monkeypatch, capsys):
     script = "\n".join(text for kind, text in BLOCKS if kind == "python")
-    (tmp_path / "page.py").write_text(script)
-    (tmp_path / "world").symlink_to(world)
-    env = {**os.environ, "RAYPIPE_HOME": str(tmp_path / "home"), "RAYPIPE_CONF": str(ROOT / "conf")}
-    env |= {"PYTHONPATH": str(ROOT / "src"), "RAY_ADDRESS": "local"}
-    env.pop("RAYPIPE_STORE", None)
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "".join(text for kind, text in BLOCKS if kind == "text")
+    assert [script.count(line) for line in OWN] == [1, 1]
+    write(tmp_path / "world", 2, pages=3, seed=3, page_chars=1000)
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.delenv("RAYPIPE_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for line in OWN:
+        script = script.replace(line, "")
+    exec(compile(script, "page", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == "".join(text for kind, text in BLOCKS if kind == "text")

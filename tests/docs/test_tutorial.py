@@ -21,6 +21,9 @@ def script(page):
 COMMANDS = re.findall(r"^raypipe (.*)$", script("tutorial"), re.MULTILINE)
 
 
+WITH_MODEL = re.findall(r"^    raypipe (.*)$", (ROOT / "docs/tutorial.md").read_text(), re.MULTILINE)
+
+
 def live(releases):
     """The release that is live, in what `raypipe releases` prints."""
     return re.search(r"^(r\d\S+) +live ", releases, re.MULTILINE)[1]
@@ -42,6 +45,22 @@ def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path):
     assert "better: score" in said[COMMANDS.index("compare runs/careful runs/first")]
     promoted, back = [out for c, out in zip(COMMANDS, said, strict=True) if c.startswith("releases")]
     assert live(promoted).startswith("r0002-") and live(back).startswith("r0001-")
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_the_part_with_a_language_model_names_it_in_the_plan_and_as_the_first_changed_step(tmp_path):
+    env, said = environment(tmp_path) | {"RAYPIPE_HOME": str(ROOT / "out")}, {}
+    first = next(i for i, command in enumerate(COMMANDS) if "--out" in command)
+    for command in (*COMMANDS[: first + 1], *WITH_MODEL):
+        words = [sys.executable, "-m", "raypipe", *shlex.split(command)]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500)
+        if command.startswith("models fetch") and done.returncode in (4, 69):
+            pytest.skip(f"no weights of a real language model: {done.stderr}")
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+        said[command.split()[0]] = done.stdout
+    assert "generate:llm" in said["plan"] and "generate:llm" in said["compare"]
+    assert "flip rate" in said["eval"]
 
 
 @pytest.mark.engine

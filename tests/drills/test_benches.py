@@ -49,6 +49,7 @@ def test_a_row_says_what_it_measures_and_why_it_may_fall_short(file, fresh):
     assert bool(row.peer) == (row.most_s is None), "where there is no peer, seconds are wanted"
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_rows_are_measured_by_turns_and_compared(fresh, capsys):
     assert main(["bench", "bm25", "search_request", "split", "--quick", "--json"]) == 0

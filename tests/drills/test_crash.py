@@ -15,7 +15,7 @@ from life import differences
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_life_that_is_ended_at_a_write_event_and_resumed_leaves_what_an_undisturbed_one_leaves():
-    command = [sys.executable, str(BENCH / "crash.py"), "--points", "8", "--seed", "1", "--jobs", "1"]
+    command = [sys.executable, str(BENCH / "drills/crash.py"), "--points", "8", "--seed", "1", "--jobs", "1"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     summary = json.loads(ran.stdout.splitlines()[-1])

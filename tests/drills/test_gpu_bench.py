@@ -72,14 +72,15 @@ def bare(tmp_path):
     return run
 
 
-@pytest.mark.slow
-def test_embed_rerank_and_pool_run_without_ray_vllm_and_lancedb(bare):
+@pytest.mark.drill
+@pytest.mark.parametrize("parts", [["pool"], ["embed", "rerank"]])
+def test_embed_rerank_and_pool_run_without_ray_vllm_and_lancedb(bare, parts):
     hidden = f"import importlib.util as u; print([n for n in {ABSENT!r} if u.find_spec(n)])"
     assert bare("-c", hidden).stdout == "[]\n", "the check hides what it should"
-    done = bare(BENCH / "gpu.py", "--size", "toy", "--device", "cpu", "--parts", "embed", "rerank", "pool")
+    done = bare(BENCH / "gpu.py", "--size", "toy", "--device", "cpu", "--parts", *parts)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][2:]
-    assert [row[0] for row in rows] == ["| embed", "| rerank", "| pool"]
+    assert [row[0] for row in rows] == [f"| {part}" for part in parts]
     for row in rows:
         assert "tokens/s" in row[2] and "sentence-transformers" in row[3] and float(row[4]) > 0
         assert float(row[7].strip(" |")) < 1e-5, "ours and the library's are equal"

@@ -27,7 +27,7 @@ from raypipe.store import Store
 from raypipe.store.memo.disk import merge_memo
 from raypipe.store.memo.memo import request_replies_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 RECIPE = """
 corpus: [{parse: {kinds: [name]}}, {split: {child_chars: 200}}]
@@ -148,7 +148,7 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
         plans = []
         how = EvalOptions("crag", rule="official", on_plan=plans.append, refresh=refresh)
         done = evaluate(pipeline, [], tmp_path / "out", how)
-        return {s.step: s for s in plans[0].steps}, {s.step: s.computed for s in done.report.steps}, done
+        return {s.step: s for s in plans[0].steps}, {s.step: s.computed for s in done.record.steps}, done
 
     plan, asked, done = run(refresh=False)
     assert done.reused == 1 and not any(asked.values())
@@ -161,7 +161,12 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
 
 
 @pytest.mark.parametrize(
-    ("domain", "period", "again"), [("movie", PERIOD, False), ("movie", 1, True), ("sports", PERIOD, True)]
+    ("domain", "period", "again"),
+    [
+        ("movie", PERIOD, False),
+        ("movie", 1, True),
+        ("sports", PERIOD, True),
+    ],
 )
 def test_a_later_change_plans_the_requests_whose_replies_do_not_hold(
     answered, tmp_path, domain, period, again
@@ -177,7 +182,7 @@ def test_a_later_change_plans_the_requests_whose_replies_do_not_hold(
         pipeline, [], tmp_path / "two", EvalOptions("crag", rule="official", on_plan=plans.append)
     )
     planned = {s.step: s for s in plans[0].steps}
-    asked = {s.step: s.computed for s in done.report.steps}
+    asked = {s.step: s.computed for s in done.record.steps}
     assert all(asked[name] <= step.max_calls for name, step in planned.items())
     assert (asked["kg_query"] > 0) == (planned["kg_query"].max_calls > 0) == again
     assert planned["kg_query"].reasons.keys() == ({"expired"} if again else set())

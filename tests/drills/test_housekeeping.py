@@ -19,11 +19,11 @@ from raypipe.api.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.table_build import nowhere
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.runs.pipeline.upkeep import compact_all
 from raypipe.runs.prune import prune
+from raypipe.runs.record import read
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
@@ -52,6 +52,7 @@ def store(bench):
     return Store.open(str(bench.folder / "store"))
 
 
+@pytest.mark.drill
 def test_compaction_keeps_every_row_every_old_version_and_the_work_of_the_next_run(bench, store):
     bench.run(SURE, pipe=bench.pipeline(SURE, sizes=TaskSizes(5, 1)), out="one")
     release = promote(store, read(bench.folder / "one"), [])
@@ -102,6 +103,7 @@ def test_compaction_while_parts_are_written_loses_and_doubles_nothing(world, tmp
     assert of(disturbed) == of(whole)
 
 
+@pytest.mark.drill
 def test_no_version_goes_that_a_tag_a_release_or_the_last_run_of_a_recipe_names(bench, store):
     bench.run(SURE, out="one")
     release = promote(store, read(bench.folder / "one"), [])
@@ -149,6 +151,7 @@ def test_prune_is_refused_while_another_driver_holds_the_store(bench, store):
         other.stdin.close()
 
 
+@pytest.mark.drill
 def test_what_an_endpoint_without_a_release_reads_stays_until_it_ends(bench, store):
     bench.run(SURE, out="one")
     asked = [QueryRequest(Question("new", f"{q['text']} (asked of everything)")) for q in questions_in(store)]
@@ -206,8 +209,8 @@ def test_a_reader_on_another_host_counts_while_it_shows_life_and_its_sign_stays_
         sign = {"owner": "o", "token": "t", "host": "elsewhere", "pid": 1, "started": 0.0}
         sign |= {"beat": time.time() - silent_s, "reads": {"answers": 3}}
         store.files.write("_lease/reader-t.json", json.dumps(sign).encode())
-        sweep(store.files)
-        return read_now(store.files), len(store.files.names("_lease"))
+        sweep(store.files, watch_s=0)
+        return read_now(store.files, watch_s=0), len(store.files.names("_lease"))
 
     assert signed(0) == ({"answers": {3}}, 1)
     assert signed(STALE_S + 1) == ({}, 1)
@@ -242,6 +245,7 @@ def test_work_that_cannot_fit_is_refused_with_numbers_before_it_starts(store):
     assert not is_full(OSError(2, "No such file")) and not is_full(ValueError("No space left on device"))
 
 
+@pytest.mark.drill
 def test_a_full_disk_keeps_the_old_version_readable_and_the_run_goes_on_when_there_is_room(world, tmp_path):
     mount = tmp_path / "disk"
     mount.mkdir()
@@ -296,5 +300,5 @@ def _fill_and_free(world, mount, tmp_path):
         return {t: r for t, r in rows.items() if t != "faults"}
 
     assert of(small) == of(whole)
-    assert json.loads((mount / "two" / "manifest.json").read_text())["questions"] == 6
-    assert Path(mount / "two" / "report.json").exists()
+    assert json.loads((mount / "two" / "run.json").read_text())["questions"] == 6
+    assert Path(mount / "two" / "run.json").exists()

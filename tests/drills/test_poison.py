@@ -257,6 +257,7 @@ class Brittle(WorkerConfig):
         return BrittleKit(WorkerConfig.kit(self, index), self.query, self.broken)
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them(world, tmp_path):
     broken = {"on": True}

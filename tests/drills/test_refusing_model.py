@@ -45,6 +45,7 @@ def command(capsys, world, tmp_path, pytestconfig):
     return evaluate, lambda name, *more: run(name, out, *more)
 
 
+@pytest.mark.drill
 def test_an_eval_whose_language_model_refuses_every_chat_ends_with_6_and_the_next_one_asks_again(
     command, local_ray
 ):
@@ -55,7 +56,7 @@ def test_an_eval_whose_language_model_refuses_every_chat_ends_with_6_and_the_nex
         code, said = evaluate(server.url)
         assert code == 6 and "generate:llm got no reply for 6 of 6 rows" in said and SAID in said
         assert "answered by: llm 0, extract 0" in said
-        assert "0 new answers, 0 reused" in said
+        assert "0 new, 0 reused" in said
         code, faults = look("faults", "--json")
         tree = json.loads(faults)
         assert {(x["transient"], x["recovered"]) for x in tree["faults"]} == {(True, False)}
@@ -66,6 +67,7 @@ def test_an_eval_whose_language_model_refuses_every_chat_ends_with_6_and_the_nex
         assert code == 0 and "answered by: llm 6, extract 0" in said
 
 
+@pytest.mark.drill
 def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_ends_the_run_with_6(
     command, local_ray, world, tmp_path
 ):
@@ -84,7 +86,7 @@ def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_e
         assert sum(r["step"] == "llm" and SAID in (r["fault"] or "") for r in replies) == 4
         assert "answered by another step" in said and said.count(SAID) == 2
         again, rest = evaluate(server.url)
-        assert again == 6 and "0 new answers, 6 reused" in rest, "what is stored is looked at, too"
+        assert again == 6 and "0 new, 6 reused" in rest, "what is stored is looked at, too"
         _, faults = look("faults")
         assert faults.count("generate:llm, refused; answered by another step") == 4
         story = look("why", lines[0]["interaction_id"])[1]

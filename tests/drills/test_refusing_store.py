@@ -7,7 +7,7 @@ unavailable, and the next one does the rest.
 from dataclasses import dataclass, replace
 
 import pytest
-from buckets import ARROW, BUSY, EXPIRED, LANCE, Bucket, bucket_of
+from buckets import ARROW, BUSY, CUT, EXPIRED, LANCE, Bucket, bucket_of
 from reruns import Bench
 
 from raypipe.core.errors import Unavailable
@@ -72,6 +72,7 @@ def remote(world, tmp_path_factory):
         yield Remote(bench, bucket, pipe)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "refused",
     [
@@ -79,6 +80,8 @@ def remote(world, tmp_path_factory):
         drill((EXPIRED, 2, ARROW), id="expired-files"),
         drill((BUSY, 3, LANCE), id="busy-tables"),
         drill((BUSY, 3, ARROW), id="busy-files"),
+        drill((CUT, 3, LANCE), id="cut-tables"),
+        pytest.param((CUT, 3, ARROW), id="cut-files"),
     ],
 )
 def test_what_is_refused_for_a_moment_is_asked_for_again_and_the_run_is_whole(remote, ran, tmp_path, refused):

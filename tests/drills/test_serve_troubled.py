@@ -24,6 +24,7 @@ from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 
 pytestmark = [
+    pytest.mark.drill,
     pytest.mark.ray,
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),  # Ray's own classes
 ]

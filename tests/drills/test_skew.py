@@ -13,6 +13,7 @@ from raypipe.runs.pipeline.driver import TaskSizes
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.drill
 def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(world, tmp_path):
     """Beside them every other question gets the answer that it gets alone."""
     bench = Bench(tmp_path, world)
@@ -28,7 +29,7 @@ def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(wo
     ]
     pipe = bench.pipeline(sizes=TaskSizes(SIZES.sources, 100))  # all questions in one part
     done = evaluate(pipe, [bench.data(lines)], tmp_path / "skewed", EvalOptions("crag", rule="official"))
-    report = done.report
+    report = done.record
     assert (report.questions, report.citations) == (6, 12 * 5 + 1 + 500)
     [fault] = report.faults
     assert fault.rows == 1 and fault.step == "parse"

@@ -22,7 +22,7 @@ def many(tmp_path_factory):
     from raypipe.contrib.world.write import write
 
     folder = tmp_path_factory.mktemp("many")
-    write(folder, QUESTIONS, pages=8, seed=5, page_chars=1500)
+    write(folder, QUESTIONS, pages=3, seed=5, page_chars=1500)
     return folder
 
 
@@ -65,7 +65,8 @@ def stopped(command, address, store, reached):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("early", [False, pytest.param(True, marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("early", [False, True])
 def test_an_eval_stopped_in_any_phase_leaves_no_process_and_goes_on(local_ray, many, tmp_path, early):
     """While it answers; with `early`, before that while it reads and while it indexes."""
     store, shared = tmp_path / "store", local_ray.get_runtime_context().gcs_address
@@ -83,7 +84,7 @@ def test_an_eval_stopped_in_any_phase_leaves_no_process_and_goes_on(local_ray, m
     # This one has started its own Ray, which must end with it.
     code, said, left = stopped(command, "local", store, in_answer)
     assert (code, left) == (143, []), said
-    assert not any((store / "_lease").glob("driver-*")) and not (tmp_path / "out/report.json").exists()
+    assert not any((store / "_lease").glob("driver-*")) and not (tmp_path / "out/run.json").exists()
 
     env = {**os.environ, "RAYPIPE_CONF": str(ROOT / "conf"), "RAY_ADDRESS": shared}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)

@@ -22,6 +22,7 @@ from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
+DRILL = pytest.mark.drill  # every reason: tests/models/test_openai.py
 
 CONF = Conf((ROOT / "conf",))
 SAID = {
@@ -76,20 +77,24 @@ def run(recipe, store, url, world, out):
     with Progress(io.StringIO(), silent=True) as progress:
         place = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=at)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 6), inline, progress)
-        report = evaluate(pipeline, [world], out, EvalOptions("crag", rule="official")).report
+        report = evaluate(pipeline, [world], out, EvalOptions("crag", rule="official")).record
     return report, [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
-        ({"kind": "text/html", "body": "<html><body>Sign in</body></html>"}, "not_the_protocol"),
-        ({"body": "{}"}, "not_the_protocol"),
-        ({"status": 429, "body": "slow down"}, "overloaded"),
-        ({"status": 503, "body": "starting"}, "unavailable"),
-        ({"status": 401, "body": "who are you?"}, "unauthorised"),
+        pytest.param(
+            {"kind": "text/html", "body": "<html><body>Sign in</body></html>"},
+            "not_the_protocol",
+            marks=DRILL,
+        ),
+        pytest.param({"body": "{}"}, "not_the_protocol", marks=DRILL),
+        pytest.param({"status": 429, "body": "slow down"}, "overloaded", marks=DRILL),
+        pytest.param({"status": 503, "body": "starting"}, "unavailable", marks=DRILL),
+        pytest.param({"status": 401, "body": "who are you?"}, "unauthorised", marks=DRILL),
         ({"status": 400, "body": "unknown field max_tokens"}, "refused"),
-        ({"wait_s": 1.0}, "timeout"),
+        pytest.param({"wait_s": 1.0}, "timeout", marks=DRILL),
         ("down", "unreachable"),
     ],
     ids=str,
@@ -105,7 +110,7 @@ def test_trouble_leaves_rows_to_do_with_its_reason_and_the_next_run_does_them(
     first, lines = run(recipe, store, there, world, tmp_path / "one")
     assert [(f.reason, f.transient, f.rows) for f in first.faults] == [(reason, True, 6)]
     assert {line["prediction"] for line in lines} == {None}
-    assert first.marks.score.n_unscored == 6
+    assert first.score.n_unscored == 6
     mood.is_()
     second, lines = run(recipe, store, url, world, tmp_path / "two")
     assert {line["prediction"] for line in lines} == {"Velora"} and not second.faults

@@ -53,7 +53,7 @@ def at(ran, tmp_path_factory):
     whole = (home / "cut/results.parquet").read_bytes()
     (home / "cut/results.parquet").write_bytes(whole[: len(whole) // 2])
     shutil.copytree(ran.folder / "out", home / "torn")
-    (home / "torn/manifest.json").write_text('{"format": 2, "run": ')
+    (home / "torn/run.json").write_text('{"format": 2, "run": ')
     shutil.copytree(ran.folder / "store", home / "store")
     good = [{**x, "prediction": "ann"} for x in FILES["unjudged.jsonl"]]
     (home / "good.jsonl").write_text("".join(json.dumps(x) + "\n" for x in good))
@@ -78,7 +78,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "compare {here}/good.jsonl {here}/binary": (3, "binary:1: expected UTF-8 text"),
     "compare {run} {here}/foreign": (3, "found another Parquet file"),
     "compare {run} {here}/cut": (3, "expected the table of a finished eval"),
-    "compare {run} {here}/torn": (3, "torn/manifest.json"),
+    "compare {run} {here}/torn": (3, "torn/run.json"),
     "compare {run} {here}": (3, "expected the --out folder of a finished eval"),
     "compare {run} {run} --measure ndcg_cut_10": (2, "kind crag has no such"),
     "compare {run} {run} --margin nan": (2, "expected a number above 0"),
@@ -100,7 +100,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "promote {run} --gate not-worse:nan": (2, "or METRIC, one of"),
     "promote {run} --gate score>=0.1 --min-scored nan": (2, "expected a share from 0 to 1"),
     "promote {here}/absent --gate better": (3, "found no such folder"),
-    "promote {here}/torn": (3, "torn/manifest.json"),
+    "promote {here}/torn": (3, "torn/run.json"),
     "promote {run} --store {here}/absent": (2, "absent"),
     "rollback --store {here}/store": (2, "no earlier release"),
     # sweeps
@@ -123,7 +123,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "view {run} --labels {here}": (2, "expected the name of a file to write, found the folder"),
     "view {run} --port 70000": (2, "expected 0 to 65535"),
     "losses {run} --at recal": (2, "recal"),
-    "losses {here}": (3, "found no manifest.json, which is written last. The same `raypipe eval`"),
+    "losses {here}": (3, "found no run.json, which is written last. The same `raypipe eval`"),
     "export {run} --as trec --out {here}": (2, "expected the name of a file to write, found the folder"),
     "export {run} --as crag --out {run}/results.parquet": (3, "belongs to the run"),
     # judges
@@ -149,7 +149,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "fit decide {run} --out {here}/abstain.yaml": (3, "expected at least 5 right and 5 wrong answers"),
     "fit fuse {run} --out {here}/w.yaml --step rerank": (3, "expected judged documents"),
     "fit fuse {run} --out {here}/w.yaml --scores tfidf": (3, "expected judged documents"),
-    "fit fuse {here}/torn --out {here}/w.yaml": (3, "torn/manifest.json"),
+    "fit fuse {here}/torn --out {here}/w.yaml": (3, "torn/run.json"),
     # files and operation
     "validate {here}": (2, "{here}"),
     "validate locall": (2, "did you mean"),
@@ -187,7 +187,8 @@ def test_a_bad_input_is_one_clear_error_with_its_exit_code(command, at, capsys):
     found = ended([word.format(**at) for word in command.split()])
     out, err = capsys.readouterr()
     name = "raypipe " + command.split()[0]
-    [said] = [line for line in err.splitlines() if line.startswith(name)]
+    lines = [line for line in err.splitlines() if line.startswith(name)]
+    [said] = [line for line in lines if ": opening " not in line]
     assert (found, out) == (code, "") and says in said, err
     assert state(at["here"]) == before, "nothing was changed"
 

@@ -25,9 +25,10 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluation]:
     }
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_parser_that_loses_pages_is_the_largest_loss(parsed: dict[str, Evaluation]) -> None:
-    done = [run.report.losses for run in parsed.values()]
+    done = [run.record.losses for run in parsed.values()]
     assert all(x is not None and sum(p.questions for p in x.places) == x.misses for x in done)
     before, after = ({p.loss: p.questions for p in x.places} for x in done if x is not None)
     assert max(after, key=lambda x: after[x]) == Loss.PARSING and before[Loss.PARSING] == 0

@@ -13,10 +13,12 @@ import pytest
 from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, compare
+from raypipe.evaluation.relative_gate import check
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.certainty import holm
 from raypipe.metrics.crag import VALUES
+from raypipe.runs.gates import GateFailed, RelativeGate
 
 VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
 
@@ -91,6 +93,26 @@ def test_an_id_that_names_another_question_in_each_run_joins_nothing() -> None:
 def test_groups_of_questions_count_as_one_each() -> None:
     (found,) = compare([run("a", VERDICTS), run("b", changed(30))], group="domain")
     assert found.score.groups == 2 and found.verdict == "cannot tell"
+
+
+def test_questions_of_one_paper_count_as_one_by_their_kind_alone() -> None:
+    papers = [1.0] * 9 + [-1.0] * 3 + [0.0] * 8  # of ten questions each, which gain or lose together
+    ids = [(f"q{p}-{i}", f"p{p}", gain) for p, gain in enumerate(papers) for i in range(10)]
+    labels = {id: {"paper": paper, "answer_type": "none"} for id, paper, _ in ids}
+    before = {id: {"answer_f1": 0.5 - gain / 2} for id, _, gain in ids}
+    after = {id: {"answer_f1": 0.5 + gain / 2} for id, _, gain in ids}
+    runs = [ScoredRun(n, "", "", v, labels, kind="qasper") for n, v in (("a", before), ("b", after))]
+    (found,) = compare(runs)
+    assert (
+        found.score.groups == 20
+        and found.verdict == "cannot tell"
+        and found.p == pytest.approx(0.146, abs=0.001)
+    )
+    assert found.slices == ()  # papers are none
+    with pytest.raises(GateFailed, match="cannot tell"):
+        check(RelativeGate("better", True, 0.02), runs[1], runs[0])
+    alone = compare([replace(r, labels={q: {} for q in r.values}) for r in runs])[0]
+    assert alone.score.groups == 200 and alone.verdict == "better"
 
 
 def test_a_run_against_itself_is_the_same() -> None:
@@ -200,7 +222,7 @@ def test_the_given_runs_are_compared_with_each_other_and_corrected(
         print(f" {len(found)} pairs, {sum(c.p < 0.05 for c in found)} below .05, {told} after Holm", end="")
     assert len(found) == many * (many - 1) / 2 and 0 < told < sum(c.p < 0.05 for c in found)
     assert all(c.score.n == 1335 for c in found)
-    with pytest.raises(DataError, match=r"judge replies by the rule official, found .* such as 'Accuracy"):
+    with pytest.raises(DataError, match=r"a score of 0 or 1; .* score with --rule accuracy"):
         scored_run(Path(data) / "crag/runs/system-06.jsonl.gz", "official")
 
 

@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.drill
 def test_a_run_is_never_better_than_itself(folder: Path) -> None:
     (found,) = compare(folder / "sure", folder / "again").comparisons
     assert found.verdict == "cannot tell" and found.score.difference == 0 and found.causes == ()

@@ -25,7 +25,7 @@ from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.read_recipe import swapped
 from raypipe.runs.release import live
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,8 @@ BRIEF = ASKING.replace(
     "prompt: crag/vanilla",
     'prompt: {system: "Answer in three words.", user: "{{ text }}", variables: [text]}',
 )
-SHORT = ASKING.replace("max_tokens: 50", "max_tokens: 2")
+PICKED = "compress: {model: scripted, prompt: rag/sentences, tokens: 9, tokenizer: whitespace, max_tokens: 3}"
+SHORT = ASKING.replace("generate:", f"{PICKED}\n  - generate:").replace("max_tokens: 50", "max_tokens: 2")
 JUDGES = """
 def kind(question, prediction, truths):
     return True
@@ -98,22 +99,23 @@ def test_the_table_has_the_prompts_of_replies_with_their_tokens(folder: Path) ->
 
 
 def test_replies_that_were_cut_are_counted_and_are_wrong_by_the_rule_words(folder: Path, said: Any) -> None:
-    report = json.loads(RunFolder(folder / "short").report.read_text())
-    [cut] = report["cut_replies"]
-    assert (cut["step"], cut["cut"], cut["replies"], cut["tokens"]) == ("generate:llm", 12, 12, 2)
+    report = json.loads(RunFolder(folder / "short").record.read_text())
+    cut = [(c["step"], c["cut"], c["replies"], c["tokens"]) for c in report["cut_replies"]]
+    assert cut == [("compress", 12, 12, 3), ("generate:llm", 12, 12, 2)]
     _, out, _ = said("losses", folder / "short")
+    assert "12 of 12 replies of compress were cut at 3 tokens" in out
     assert "12 of 12 replies of generate:llm were cut at 2 tokens" in out
     run = judged_run(folder / "short", "words")
     open_ = [v for v in run.marks()[0].verdicts if v.outcome != "unscored"]
     assert open_ and all((v.outcome, v.reason) == ("hallucination", "cut") for v in open_)
-    assert json.loads(RunFolder(folder / "sure").report.read_text())["cut_replies"] == []
+    assert json.loads(RunFolder(folder / "sure").record.read_text())["cut_replies"] == []
 
 
 def test_other_shapes_are_made_from_the_table(folder: Path, said: Any, tmp_path: Path) -> None:
     assert said("export", folder / "sure", "--as", "predictions", "--out", tmp_path / "p.jsonl")[0] == 0
     assert (tmp_path / "p.jsonl").read_text() == (folder / "sure/predictions.jsonl").read_text()
     code, out, _ = said("export", folder / "sure", "--as", "crag", "--out", tmp_path / "c.jsonl", "--json")
-    assert code == 0 and json.loads(out)["lines"] == 12
+    assert code == 0 and json.loads(out)["counts"]["lines"] == 12
     lines = [json.loads(x) for x in (tmp_path / "c.jsonl").read_text().splitlines()]
     rows = list(each(RunFolder(folder / "sure").results))
     assert [x["prediction"] for x in lines] == [r["answer"] for r in rows]
@@ -128,12 +130,10 @@ def test_other_shapes_are_made_from_the_table(folder: Path, said: Any, tmp_path:
 
 
 def test_a_folder_is_scored_as_its_report_says(folder: Path, said: Any) -> None:
-    report = json.loads((folder / "sure/report.json").read_text())
+    report = json.loads((folder / "sure/run.json").read_text())
     for place in (folder / "sure", folder / "sure/predictions.jsonl"):
         found = json.loads(said("score", "crag", place, "--json")[1])
-        assert {k: found[k] for k in ("score", "n_correct", "n_unscored", "slices", "rule")} == {
-            k: report[k] for k in ("score", "n_correct", "n_unscored", "slices", "rule")
-        }
+        assert found["by_rule"] == report["by_rule"]
 
 
 def test_runs_of_other_judges_are_refused_until_one_judges_them_all(
@@ -179,8 +179,9 @@ def test_answers_are_cut_by_a_tokenizer_that_is_here_and_by_no_other(
     file.write_text("".join(json.dumps(x) + "\n" for x in lines))
     code, out, _ = said("score", "crag", file, "--trim", "whitespace", "--out", cut, "--json")
     found = json.loads(out)
+    score = found["by_rule"]["score"]
     assert code == 0 and found["trim"].startswith("75 tokens of whitespace")
-    assert (found["n_correct"], found["n_unscored"]) == (1, 1), "the judge had read the longer answer"
+    assert (score["n_correct"], score["n_unscored"]) == (1, 1), "the judge had read the longer answer"
     written = [json.loads(x) for x in cut.read_text().splitlines()]
     assert [len(x["prediction"].split()) for x in written] == [2, 75]
     code, _, err = said("compare", file, cut)
@@ -212,7 +213,7 @@ def test_releases_are_compared_by_their_ids_or_as_live(folder: Path, said: Any) 
 
 
 def test_a_bound_holds_for_the_end_of_the_interval_and_says_what_is_missing(folder: Path, said: Any) -> None:
-    score = json.loads((folder / "sure/report.json").read_text())["score"]
+    score = json.loads((folder / "sure/run.json").read_text())["by_rule"]["score"]["score"]
     before = live(Store.open(str(folder / "store")))
     gate = ("promote", folder / "sure", "--min-scored", "0", "--gate")
     code, _, err = said(*gate, f"score>={score - 0.05:.3f}")
@@ -240,13 +241,14 @@ def test_a_step_of_another_recipe_is_taken_and_what_does_not_fit_is_refused(fold
     assert swapping.digest() == made.digest()
     out = folder / "swapped"
     code, said_json, _ = said(*words, f"rerank={folder / 'other.yaml'}", "--out", out, "--json")
-    assert code == 0 and json.loads(said_json)["recipe"] == made.name
+    assert code == 0 and json.loads(said_json)["recipe"]["name"] == made.name
     (found,) = json.loads(said("compare", folder / "sure", out, "--json")[1])["comparisons"]
     assert {c["field"] for c in found["causes"]} == {"rerank.top"}
     code, _, err = said(*words, "rerank")
     assert code == 2 and "expected STEP=RECIPE, such as rerank=tuned" in err
 
 
+@pytest.mark.drill
 def test_repeats_of_an_eval_are_the_same_or_cannot_tell(folder: Path, said: Any, tmp_path: Path) -> None:
     words = ("eval", folder / "sure.yaml", "--store", folder / "store", "--out", tmp_path / "k")
     code, out, _ = said(*words, "--repeats", "2", "--json")
@@ -259,6 +261,7 @@ def test_repeats_of_an_eval_are_the_same_or_cannot_tell(folder: Path, said: Any,
         said(*words, "--repeats", "0")
 
 
+@pytest.mark.drill
 def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
     folder: Path, tmp_path: Path
 ) -> None:

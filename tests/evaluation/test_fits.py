@@ -31,7 +31,7 @@ from raypipe.evaluation.result_table import each
 from raypipe.steps.answer_probability import features_of
 from raypipe.text.fitted_on import half_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 SURE = FAKES.replace("threshold: 0.5", "threshold: 0.0")
 RANKS = SURE[: SURE.index("  - rerank:")]
@@ -82,7 +82,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> FittedRun:
 
 
 def test_a_fit_of_decide_says_what_it_is_worth_on_the_other_half(made: FittedRun) -> None:
-    found = made.fit.to_json()
+    report, found = made.fit.report, made.fit.to_dict()["report"]
     jsonschema.validate(
         json.loads(made.fit.file.with_suffix(".json").read_text()), dict(schemas())["fit decide"]
     )
@@ -95,7 +95,7 @@ def test_a_fit_of_decide_says_what_it_is_worth_on_the_other_half(made: FittedRun
     assert {p["policy"].partition(",")[0] for p in found["unseen"]} >= {"fitted", "stated confidence"}
     assert 0 <= found["calibration"]["ece"] <= 1 and found["stated"]["n"] == found["unseen_answers"]
     shown = io.StringIO()
-    print_fit(Console(file=shown, width=200), found)
+    print_fit(Console(file=shown, width=200), report)
     for b in found["calibration"]["bins"]:
         assert re.search(rf"{b['mean']:.2f} +{b['n']} +{b['right']:.2f} ", shown.getvalue())
     assert made.fit.table().num_rows == len(found["unseen"])
@@ -127,7 +127,7 @@ def test_what_a_fit_has_seen_is_marked_wherever_its_score_stands(
     rows = made.rows(made.done)
     assert {id for id, r in rows.items() if r["seen"]} == {id for id in rows if half_of(id) == 0}
     assert not any(r["seen"] for r in made.rows(made.always).values())
-    report = json.loads(made.done.folder.report.read_text())
+    report = json.loads(made.done.folder.record.read_text())
     jsonschema.validate(report, dict(schemas())["eval"])
     mine = next(f for f in report["fits"] if f["step"] == "decide")
     assert mine["seen"] == mine["n"] and mine["of"] == 60 and report["unseen"]["of"] == 60 - mine["n"]
@@ -146,12 +146,12 @@ def test_what_a_fit_has_seen_is_marked_wherever_its_score_stands(
     assert f"{mine['n']} of its questions were seen by a fit" in capsys.readouterr().err
     assert main(["promote", second]) == 0
     assert f"{mine['n']} of its questions were seen by a fit" in capsys.readouterr().out
-    (live,) = compare(first, "live", store=made.done.manifest.store).comparisons
+    (live,) = compare(first, "live", store=made.done.record.store).comparisons
     assert live.seen == (0, mine["n"])
 
 
 def test_the_table_has_the_seconds_of_each_stage_of_questions_that_the_run_answered(made: FittedRun) -> None:
-    rows, steps = made.rows(made.always), {s.step: s for s in made.always.report.steps}
+    rows, steps = made.rows(made.always), {s.step: s for s in made.always.record.steps}
     for stage in ("bm25", "rerank", "extract"):
         took = sum(r["seconds"][stage] for r in rows.values())
         assert took == pytest.approx(steps[stage].seconds) and took > 0
@@ -186,12 +186,12 @@ def test_what_cannot_be_fitted_is_refused(made: FittedRun, tmp_path: Path) -> No
         fit_decide(always, out=tmp_path / "fit.json")
     with pytest.raises(DataError, match="expected judged documents"):
         fit_fuse(always)
-    with pytest.raises(DataError, match=r"found no manifest\.json"):
+    with pytest.raises(DataError, match=r"found no run\.json"):
         fit_decide(tmp_path)
     papers = tmp_path / "papers"
     shutil.copytree(always, papers)
-    manifest = json.loads((papers / "manifest.json").read_text())
-    (papers / "manifest.json").write_text(json.dumps(manifest | {"kind": "qasper", "lead": "answer_f1"}))
+    record = json.loads((papers / "run.json").read_text())
+    (papers / "run.json").write_text(json.dumps(record | {"kind": "qasper", "lead": "answer_f1"}))
     with pytest.raises(ConfError, match=r"kind qasper, which scores by annotators.* eval --kind qa"):
         fit_decide(papers)
     few = run(made.bench, SURE, "few", only=[*made.rows(made.always)][:8])
@@ -235,8 +235,8 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
 ) -> None:
     bench, done = ranked
     fit = fit_fuse(done.folder.path, 0, bench.folder / "weights.yaml")
-    found = fit.to_json()
-    jsonschema.validate(found, dict(schemas())["fit fuse"])
+    found = fit.to_dict()["report"]
+    jsonschema.validate(fit.to_dict(), dict(schemas())["fit fuse"])
     (fitted, own), seen = found["unseen"][:2], found["seen"]
     assert fitted["weighing"] == "fitted" and fitted["score"] >= own["score"]
     assert seen[0]["score"] >= max(w["score"] for w in seen) - 1e-9

@@ -4,7 +4,7 @@ import asyncio
 import io
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.metrics.crag import CragScore, Prediction, mark
+from raypipe.metrics.crag import Prediction, mark
 from raypipe.models import catalog
 from raypipe.models.constraint import longest_reply
 from raypipe.models.fake import Scripted
@@ -41,10 +41,10 @@ from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.plan.money import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCount, CallCounts, Tokens
-from raypipe.store.memo.memo import replies_of
+from raypipe.store.memo.memo import cached, replies_of
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fake_models.yaml")
@@ -82,6 +82,21 @@ def by_truth(replies):
         return replies[shown]
 
     return script
+
+
+def test_replies_of_a_judge_that_end_by_their_length_are_counted():
+    long = '{"score": 0, "explanation": "' + "because it " * 300 + '"}'
+    rows = [Prediction(q, "four", (q,)) for q in ("five", "six")]
+    tally, scripted = CallCounts(), Unheld(by_truth({"five": WRONG, "six": long}), max_model_len=8192)
+
+    class Said(LocalKit):
+        def generator(self, model):
+            return scripted.generate
+
+    one, texts = judge(), {r.question: "?" for r in rows}
+    generate = cached(Said(None), None, tally).generator(one.model)
+    _, said = asyncio.run(judged(one, generate, rows, texts, tally))
+    assert (said.cut, said.computed, said.max_tokens) == (1, 2, MAX_TOKENS)
 
 
 def test_only_what_the_rule_leaves_open_is_asked():
@@ -320,30 +335,29 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
             pipeline = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
             return evaluate(
                 pipeline, [world], tmp_path / out, EvalOptions("crag", rule="official"), who, labels=labels
-            ).report
+            ).record
 
     first = run("one")
     line = first.judge
     assert line is not None and line.computed == len(bodies) > 0 and line.pairs > 0
     assert line.prompt_tokens == 9 * len(bodies) and line.no_reply == line.unreadable == 0
-    assert first.marks.score.n_unscored == 0 and first.marks.score.n_correct > 0
+    assert first.score.n_unscored == 0 and first.score.n_correct > 0
     file = tmp_path / "one" / "predictions.jsonl"
-    scored = score_crag(file, "official").to_json()
-    assert CragScore(**{f.name: scored[f.name] for f in fields(CragScore)}) == first.marks.score
+    assert score_crag(file, "official").by_rule.score == first.score
     with pytest.raises(DataError, match=r"jsonl:\d+: expected a judge's reply by the rule accuracy"):
         score_crag(file, "accuracy")
     assert {key for _, key in bodies} == {"Bearer the-key"}
     assert {body["temperature"] for body, _ in bodies} == {0.0}
     second = run("two")
     assert second.judge is not None and second.judge.computed == 0 and second.judge.cached == line.computed
-    assert second.marks == first.marks
+    assert second.by_rule == first.by_rule
     assert (first.cost.actual.calls, second.cost.actual.calls) == (line.computed + answered(first), 0)
     assert first.cost.estimate.max_calls >= first.cost.actual.calls
     wrong = next(r for r in each(RunFolder(tmp_path / "one").results) if r["verdict"] == "hallucination")
     add_label(tmp_path / "labels.jsonl", wrong["id"], wrong["answer"], "right")
     add_label(tmp_path / "labels.jsonl", "other", "an answer of another run", "wrong")
     third = run("three", read_labels(tmp_path / "labels.jsonl"))
-    assert third.marks.score.n_correct == first.marks.score.n_correct + 1
+    assert third.score.n_correct == first.score.n_correct + 1
     assert (third.labels.labels, third.labels.used, third.labels.changed) == (2, 1, 1)
     assert scored_run(tmp_path / "three", "official").people == 1
     assert "people outrank judges" in (tmp_path / "three/report.html").read_text()

@@ -92,11 +92,13 @@ def test_people_outrank_the_judge_and_the_score_says_so(
     labels = labelled(run, tmp_path / "l.jsonl")
     assert main(["score", "crag", str(run), "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert (before["n_correct"], before["n_hallucination"], before["people"]) == (25, 10, 0)
-    assert {s["value"] for s in before["slices"]} == {"movie", "open"}
+    score = before["by_rule"]["score"]
+    assert (score["n_correct"], score["n_hallucination"], before["people"]) == (25, 10, 0)
+    assert {s["value"] for s in before["by_rule"]["slices"]} == {"movie", "open"}
     assert main(["score", "crag", str(run), "--labels", str(labels), "--json"]) == 0
     after = json.loads(capsys.readouterr().out)
-    assert (after["n_correct"], after["n_hallucination"], after["people"]) == (22, 13, 5)
+    score = after["by_rule"]["score"]
+    assert (score["n_correct"], score["n_hallucination"], after["people"]) == (22, 13, 5)
     assert main(["score", "crag", str(run), "--labels", str(labels)]) == 0
     assert "people's labels changed 5 verdicts: people outrank the judge" in capsys.readouterr().out
     assert main(["compare", str(run), str(run), "--labels", str(labels)]) == 0

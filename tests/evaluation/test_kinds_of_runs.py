@@ -70,16 +70,16 @@ def run(tmp_path: Path, beir: Path) -> Callable[..., Evaluation]:
 
 def test_a_recipe_without_decide_ranks_judged_documents(run: Callable[..., Evaluation], beir: Path) -> None:
     done = run()
-    found = json.loads(done.folder.report.read_text())
+    found = json.loads(done.folder.record.read_text())
     jsonschema.validate(found, dict(schemas())["eval"])
     assert (found["kind"], found["lead"], found["without_truth"]) == ("ranking", "ndcg_cut_10", 1)
-    assert found["score"] is None and found["total"] == 0 and found["rule"] == ""
+    assert found["by_rule"] is None
     means = {m["measure"]: (m["mean"], m["scored"], m["of"]) for m in found["measures"]}
     rows = {r["id"]: r for r in each(done.folder.results)}
     assert all(r["outcome"] == "ranked" and r["answer"] is None and not r["replies"] for r in rows.values())
     assert rows["q-eagle"]["measures"] is None and rows["q-heron"]["hits"]
     names = {s["step"] for s in found["steps"]}
-    assert "extract" not in names and "decide" not in names and found["faults"] == 0
+    assert "extract" not in names and "decide" not in names and not found["faults"]
     # The ranking that was stored, scored as trec_eval scores it.
     qrels = read_qrels(beir / "qrels.trec")
     title = {source: id for id, source in _documents(done)}
@@ -107,7 +107,7 @@ def test_ranked_questions_are_lost_where_their_relevant_documents_were(
         qrels.write("q-ghost 0 ghost 1\nq-late 0 heron-swift 1\nq-late 0 robin 0\n")
     few = RANKS.replace("top: 30", "top: 2").replace("top: 20}", "top: 2}").replace("top: 10}", "top: 1}")
     done = run(few)
-    found = done.report.losses
+    found = done.record.losses
     assert found is not None and (found.right + found.misses, found.unscored) == (8, 0)
     lost = {r["id"]: (r["lost"], r["lost_step"]) for r in each(done.folder.results)}
     assert lost["q-ghost"] == ("pages", None) and lost["q-late"] == ("recall", "bm25")
@@ -115,7 +115,7 @@ def test_ranked_questions_are_lost_where_their_relevant_documents_were(
         loss for loss, _ in lost.values() if loss
     )
     assert lost["q-heron"] == (None, None) and lost["q-eagle"] == (None, None)
-    paths = RecipePaths(done_recipe := from_plain(done.manifest.recipe))
+    paths = RecipePaths(done_recipe := from_plain(done.record.recipe))
     assert done_recipe.question[-1].name == "rerank"
 
     def place(ranked: tuple[str, ...], *scores: Mapping[str, float]) -> tuple[str, str]:
@@ -136,7 +136,7 @@ def test_ranked_questions_are_lost_where_their_relevant_documents_were(
 def _documents(done: Evaluation) -> list[tuple[str, str]]:
     from raypipe.store import Store
 
-    rows = Store.open(done.manifest.store).scan("documents", ["id", "source"]).to_pylist()
+    rows = Store.open(done.record.store).scan("documents", ["id", "source"]).to_pylist()
     return [(r["id"], r["source"]) for r in rows]
 
 
@@ -155,7 +155,7 @@ def test_gates_and_comparisons_take_what_the_kind_measures(
         compare(first, second, measure="f1")
     assert main(["promote", first, "--gate", "ndcg_cut_10>=.1", "--json"]) == 0
     released = json.loads(capsys.readouterr().out)
-    assert released["measure"]["name"] == "ndcg_cut_10" and released["measure"]["scored"] == 6
+    assert released["measure"]["measure"] == "ndcg_cut_10" and released["measure"]["scored"] == 6
     assert released["score"] is None
     assert main(["promote", first, "--gate", "f1>=.5"]) == 2
     assert "kind ranking has no such metric" in capsys.readouterr().err
@@ -163,13 +163,14 @@ def test_gates_and_comparisons_take_what_the_kind_measures(
     assert main(["promote", second, "--gate", "not-worse:2"]) == 0  # as the store keeps the live one
     assert main(["promote", second, "--gate", "better", "--against", second]) == 7
     assert "ndcg_cut_10 +0.000 over 6 questions" in capsys.readouterr().err
-    assert main(["releases", "--store", one.manifest.store]) == 0
+    assert main(["releases", "--store", one.record.store]) == 0
     assert "ndcg_cut_10" in capsys.readouterr().out
 
 
+@pytest.mark.drill
 def test_a_recipe_that_answers_is_scored_by_its_ranking_too(run: Callable[..., Evaluation]) -> None:
     done = run(FAKES)
-    assert done.report.scores.kind == "ranking" and done.report.scores.of("map").scored == 6
+    assert done.scored.scores.kind == "ranking" and done.scored.scores.of("map").scored == 6
 
 
 def test_a_query_that_is_read_again_without_judgements_has_none_any_more(beir: Path, tmp_path: Path) -> None:
@@ -192,16 +193,16 @@ def test_a_query_that_is_read_again_without_judgements_has_none_any_more(beir: P
 def test_the_kind_is_kept_with_the_data(run: Callable[..., Evaluation], beir: Path) -> None:
     bare = [beir / "corpus.jsonl", beir / "queries.jsonl"]
     done = run(data=bare)
-    assert done.report.scores.kind == "ranking" and done.report.without_truth == 7
-    assert done.report.scores.of("map").mean is None  # not scored is not 0
+    assert done.scored.scores.kind == "ranking" and done.record.without_truth == 7
+    assert done.scored.scores.of("map").mean is None  # not scored is not 0
     from raypipe.store import Store
 
-    store = Store.open(done.manifest.store)
+    store = Store.open(done.record.store)
     assert kinds_of(store, ["q-heron"]) == {"ranking": ("corpus.jsonl", "queries.jsonl")}
     with pytest.raises(DataError, match="kind ranking scores by golds, and none of 7 questions has one"):
         run(data=bare, kind="ranking")
     run(data=[beir / "qrels.trec", *bare])
-    assert run(data=[]).report.scores.of("map").scored == 6
+    assert run(data=[]).scored.scores.of("map").scored == 6
 
 
 @pytest.mark.parametrize(
@@ -234,14 +235,14 @@ def test_judgements_of_another_corpus_are_refused(run: Callable[..., Evaluation]
 
 def test_answers_of_crag_questions_are_all_measured(bench: Bench) -> None:
     bench.run(out="crag")
-    found = json.loads((bench.folder / "crag/report.json").read_text())
-    assert found["kind"] == "crag" and found["rule"] == "official"
+    found = json.loads((bench.folder / "crag/run.json").read_text())
+    assert found["kind"] == "crag" and found["by_rule"]["rule"] == "official"
     f1 = {m["measure"]: m for m in found["measures"]}["f1"]
     assert f1["scored"] == f1["of"] == 6
     pipe = replace(bench.pipeline())
     done = evaluate(pipe, [bench.world], bench.folder / "qa", EvalOptions("crag", kind="qa"))
-    assert done.report.scores.kind == "qa" and done.reused == 6 and done.report.marks.rule == ""
-    assert done.report.scores.of("f1").mean == pytest.approx(f1["mean"])
+    assert done.scored.scores.kind == "qa" and done.reused == 6 and done.scored.marks.rule == ""
+    assert done.scored.scores.of("f1").mean == pytest.approx(f1["mean"])
     with pytest.raises(DataError, match="found kind crag and qa"):
         compare(bench.folder / "crag", bench.folder / "qa")
 

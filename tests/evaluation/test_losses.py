@@ -29,7 +29,7 @@ from raypipe.metrics.losses import GoldText, Loss, LostAt, losses, place, places
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.runs.report import JudgeLine, RunFolder
+from raypipe.runs.run_parts import JudgeLine, RunFolder
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.store import Store
@@ -143,7 +143,7 @@ def test_each_planted_loss_is_found_at_its_place_and_at_no_other(bench: Bench) -
 
 @pytest.mark.slow
 def test_the_report_counts_them_and_they_add_up_to_the_misses(bench: Bench) -> None:
-    report = json.loads((bench.folder / "qa" / "report.json").read_text())["losses"]
+    report = json.loads((bench.folder / "qa" / "run.json").read_text())["losses"]
     assert (report["right"], report["misses"], report["unscored"]) == (1, 9, 0)
     assert [p["loss"] for p in report["places"]] == list(places())
     assert sum(p["questions"] for p in report["places"]) == 9
@@ -277,8 +277,8 @@ def test_losses_add_up_to_the_misses_whatever_is_right_or_unscored() -> None:
 @pytest.mark.slow
 def test_the_command_names_the_places_and_refuses_what_is_none(bench: Bench) -> None:
     done = losses_of(bench.folder / "qa")
-    assert [q["id"] for q in done.at(place("recall")).questions] == ["recall"]
-    assert Counter(q["lost"] for q in done.questions) == Counter(list(STEPS))
+    assert [q.id for q in done.at(place("recall")).questions] == ["recall"]
+    assert Counter(q.lost for q in done.questions) == Counter(list(STEPS))
     assert done.table().num_rows == len(STEPS)
     with pytest.raises(ConfError, match="recal"):
         place("recal")

@@ -12,7 +12,7 @@ from chat_server import ChatServer
 from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.export import RUN_TAG, log_run
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 
 NAME = re.compile(r"[/\w. -]{1,250}", re.ASCII)  # of a param or metric, as MLflow takes it on every system
 
@@ -82,13 +82,16 @@ def folder(ran):
 
 
 def test_recipe_measures_costs_and_files_of_a_run_stand_in_mlflow(folder):
-    server, report = FakeMlflow(), json.loads(folder.report.read_text())
+    server, report = FakeMlflow(), json.loads(folder.record.read_text())
     made = log_run(folder, server, "crag")
     run = server.runs[made.id]
     assert run.tags == {RUN_TAG: report["run"]} and run.status == "FINISHED" and run.began <= run.ended
     assert (made.params, made.metrics, made.artifacts) == (len(run.params), len(run.metrics), len(run.files))
     assert run.params["recipe_digest"] == report["digest"] and run.params["recipe/split.child_chars"]
-    assert run.metrics["score"] == report["score"] and run.metrics["questions"] == report["questions"]
+    assert (
+        run.metrics["score"] == report["by_rule"]["score"]["score"]
+        and run.metrics["questions"] == report["questions"]
+    )
     lead = report["measures"][0]
     assert run.metrics[f"{lead['measure']}/low"] == lead["interval"][0]
     lost = {k: v for k, v in run.metrics.items() if k.startswith("lost/")}
@@ -112,7 +115,7 @@ def test_a_folder_of_no_run_and_an_experiment_of_a_file_are_refused(folder, tmp_
     from raypipe import export_run
 
     server = FakeMlflow()
-    with pytest.raises(DataError, match="expected the table of a finished eval"):
+    with pytest.raises(DataError, match="of a finished eval"):
         log_run(RunFolder(tmp_path), server, "crag")
     assert not server.runs and not server.experiments
     with pytest.raises(ConfError, match="--experiment: expected with --as mlflow, found --as trec"):

@@ -22,8 +22,8 @@ from raypipe.evaluation.oracle import OracleAnswer
 from raypipe.evaluation.result_table import each
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.runs import release
-from raypipe.runs.manifest import read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.steps.decide import Decide
 from raypipe.store import Store
 
@@ -41,6 +41,7 @@ def _lost(bench: Bench, run: str) -> dict[str, str | None]:
     return {r["id"]: r["lost"] for r in each(RunFolder(bench.folder / run).results)}
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_with_gold_passages_nothing_is_lost_between_the_passages_and_the_context(bench: Bench) -> None:
     found = _lost(bench, "passages")
@@ -59,21 +60,21 @@ def test_with_gold_answers_only_what_does_not_reach_the_context_is_lost(bench: B
 
 @pytest.mark.slow
 def test_an_oracle_run_is_marked_and_cannot_be_promoted(bench: Bench) -> None:
-    manifests = [read(bench.folder / name) for name in ("passages", "answer")]
-    assert [m.oracle for m in manifests] == ["passages", "answer"]
-    assert manifests[1].previous == manifests[0].previous, "an oracle run is nothing to compare with"
-    assert len({m.digest for m in manifests} | {bench.pipeline(RECIPE).recipe.digest()}) == 3
-    report = json.loads((bench.folder / "answer" / "report.json").read_text())
+    records = [read(bench.folder / name) for name in ("passages", "answer")]
+    assert [m.oracle for m in records] == ["passages", "answer"]
+    assert records[1].previous == records[0].previous, "an oracle run is nothing to compare with"
+    assert len({m.digest for m in records} | {bench.pipeline(RECIPE).recipe.digest()}) == 3
+    report = json.loads((bench.folder / "answer" / "run.json").read_text())
     assert report["oracle"] == "answer" and report["oracle_golds"] == len(PAGES)
     page = (bench.folder / "answer/report.html").read_text()
     assert "Oracle run" in page and f"golds of {len(PAGES)} of {len(PAGES)} questions" in page
     with pytest.raises(ConfError, match="oracle run"):
-        release.promote(Store.open(manifests[0].store), manifests[0], ())
+        release.promote(Store.open(records[0].store), records[0], ())
 
 
 @pytest.mark.slow
 def test_what_an_oracle_run_indexes_is_planned_and_counted(bench: Bench) -> None:
-    report = json.loads((bench.folder / "passages" / "report.json").read_text())
+    report = json.loads((bench.folder / "passages" / "run.json").read_text())
     steps = {s["step"]: (s["planned"], s["computed"]) for s in report["steps"]}
     assert steps["parse"] == (report["distinct_pages"],) * 2 and steps["split"][1] > 0
     assert 0 < report["oracle_golds"] < len(PAGES)

@@ -51,6 +51,7 @@ def renamed(folder, rows):
     return folder / "nq.jsonl", RowFormat(parse(FIELDS))
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 @pytest.mark.skipif(not NQ.is_file(), reason="RAYPIPE_DATA names no folder with openqa/")
 def test_natural_questions_from_parquet_csv_and_renamed_json_lines_give_one_report(tmp_path):
@@ -68,6 +69,6 @@ def test_natural_questions_from_parquet_csv_and_renamed_json_lines_give_one_repo
         bench = Bench(folder, folder)
         done = evaluate(bench.pipeline(), [path], folder / "out", EvalOptions(format=format))
         results = [(r["id"], r["query"], r["golds"], r["answer"]) for r in each(done.folder.results)]
-        found.append((done.report.questions, done.report.distinct_pages, done.report.without_truth, results))
+        found.append((done.record.questions, done.record.distinct_pages, done.record.without_truth, results))
     assert found[0] == found[1] == found[2]
     assert found[0][:3] == (4, 4, 0) and found[0][3][0][2][0] == "Wilhelm Conrad R\u00f6ntgen"

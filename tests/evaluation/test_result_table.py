@@ -11,6 +11,7 @@ import duckdb
 import pandas
 import pyarrow.parquet as pq
 import pytest
+from small_run import small_run
 
 from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
@@ -26,7 +27,9 @@ from raypipe.evaluation.result_table import (
     row,
 )
 from raypipe.metrics.crag import mark, pair
-from raypipe.runs.report import EvalReport, RunFolder
+from raypipe.metrics.kinds import NOT_SCORED
+from raypipe.runs.record import read as read_record
+from raypipe.runs.run_parts import RunFolder
 
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
 FIRST, SECOND = (Hit(chunk_id(s, (3, 9)), s, (3, 9), {"bm25": 1.5}) for s in (OTHER, PAGE))
@@ -60,17 +63,15 @@ def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
     rows, _ = pair(QUESTIONS, GOLDS, {})
     rows = [replace(r, judge_response='{"score": 0}') if r.question == "q3" else r for r in rows]
-    report = EvalReport(
-        run="r1", recipe="local", digest="abc", seconds=1.0, clock={}, questions=5, citations=15,
-        distinct_pages=2, empty_pages=0, chunks=2, pages_compared=0, parser_fallbacks=0, normalized={},
-        without_truth=1, faults=(), steps=(), marks=mark(rows, "official"),
-    )  # fmt: skip
+    marks = mark(rows, "official")
+    record = small_run(run="r1", questions=5, without_truth=1, by_rule=marks.total())
     text = {c: f"text of {c[-3:]}" for q in QUESTIONS for c in needed_texts(q)}
     with ResultTable(made.results) as table:
         for batch in (QUESTIONS[:2], QUESTIONS[2:]):
             table.add([row(q, GOLDS.get(q.id), text) for q in batch])
-        table.finish(rows, report)
-    write_predictions(made, "r1")
+        table.about |= {"run": "r1", "store": "/s"}
+        table.finish(rows, marks, NOT_SCORED)
+    write_predictions(made, record)
     return made
 
 
@@ -126,19 +127,16 @@ def test_each_verdict_is_read_by_other_programs(read, folder: RunFolder, ran) ->
         rows = each(file, metadata(file)["run"])
         assert [plain(row) for row in read(file)] == [plain(tuple(row[c] for c in VERDICTS)) for row in rows]
     counts = Counter(row[1] for row in read(run.results))
-    report = json.loads(run.report.read_text())
+    score = read_record(run.path).score
     right = counts["exact"] + counts["correct"]
     assert (right, counts["hallucination"], counts["missing"], counts["unscored"]) == (
-        report["n_correct"], report["n_hallucination"], report["n_miss"], report["n_unscored"],
+        score.n_correct, score.n_hallucination, score.n_miss, score.n_unscored,
     )  # fmt: skip
-    assert sum(counts.values()) == report["questions"] == 6
+    assert sum(counts.values()) == score.total == 6
 
 
 def test_its_header_says_of_which_run_it_is(folder: RunFolder) -> None:
-    assert pq.read_schema(folder.results).metadata == {
-        b"run": b"r1", b"recipe": b"local", b"rule": b"official", b"judge": b"", b"kind": b"",
-        b"steps": b"[]",
-    }  # fmt: skip
+    assert pq.read_schema(folder.results).metadata == {b"run": b"r1", b"store": b"/s"}
 
 
 def test_predictions_are_made_from_it_and_score_alike(folder: RunFolder) -> None:
@@ -148,9 +146,10 @@ def test_predictions_are_made_from_it_and_score_alike(folder: RunFolder) -> None
         "chunk": FIRST.chunk, "url": "", "span": [3, 9], "scores": {"bm25": 1.5},
     }  # fmt: skip
     assert lines[2]["judge_response"] and "judge_response" not in lines[0]
-    found = score_crag(folder.predictions, "official").to_json()
-    assert (found["n_correct"], found["n_miss"], found["n_hallucination"]) == (1, 1, 1)
-    assert found["normalized"] == {"no_answer": 1}
+    found = score_crag(folder.predictions, "official")
+    score = found.by_rule.score
+    assert (score.n_correct, score.n_miss, score.n_hallucination) == (1, 1, 1)
+    assert found.normalized == {"no_answer": 1}
 
 
 def test_texts_beyond_the_best_are_left_out() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from raypipe.evaluation.report.web_page import script_json
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import report_page, run_page
 from raypipe.metrics.calibration import stated_calibration
-from raypipe.runs.manifest import read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines
 
 
@@ -80,10 +79,9 @@ def test_the_confidence_of_enough_answers_is_held_against_what_came(
     assert stated_calibration(dict(list(stated.items())[:49]), right) is None  # too few
     assert stated_calibration(stated, {**right, "q0": None}).n == 59  # type: ignore[union-attr]
     other = RunFolder(Path(shutil.copytree(folder.path, tmp_path / "other")))
-    report = json.loads(other.report.read_text())
-    assert report["calibration"] is None
-    other.report.write_text(json.dumps(report | {"calibration": asdict(found)}))
-    page = report_page(other, read(folder.path), None)
+    record = read(folder.path)
+    assert record.calibration is None
+    page = report_page(other, record.model_copy(update={"calibration": found}), None)
     assert "How well the stated confidence holds" in page and 'aria-label="Risk and coverage"' in page
     tags = Tags(page)
     assert not any("style" in attributes for _, attributes in tags.seen)
@@ -104,15 +102,15 @@ def test_the_file_asks_no_host_and_has_no_script(page: str) -> None:
 
 
 def test_no_text_of_the_data_is_markup_in_any_field(ran: Any, tmp_path: Any) -> None:
-    run, manifest = hostile_run(ran.folder / "out", tmp_path / "hostile")
+    run, record = hostile_run(ran.folder / "out", tmp_path / "hostile")
     unmarked, clean = PersonLabels("labels.jsonl", {}, {}), read(ran.folder / "out")
     for scripts, page, own in (
-        (0, report_page(run, manifest, manifest), (ran.folder / "out/report.html").read_text()),
+        (0, report_page(run, record, record), (ran.folder / "out/report.html").read_text()),
         (
             2,
             *(
                 run_page(*of, None, unmarked)[0]
-                for of in ((run, manifest), (RunFolder(ran.folder / "out"), clean))
+                for of in ((run, record), (RunFolder(ran.folder / "out"), clean))
             ),
         ),
     ):
@@ -126,12 +124,12 @@ def test_no_text_of_the_data_is_markup_in_any_field(ran: Any, tmp_path: Any) -> 
 
 
 def test_what_differs_from_the_run_before_comes_first_field_by_field(folder: RunFolder) -> None:
-    manifest = read(folder.path)
-    before = json.loads(folder.manifest.read_text())["recipe"]
+    record = read(folder.path)
+    before = json.loads(folder.record.read_text())["recipe"]
     rerank = next(s for s in before["question"] if s["name"] == "rerank")
     rerank["step"]["top"] = 77
-    page = report_page(folder, manifest, replace(manifest, recipe=before))
+    page = report_page(folder, record, record.model_copy(update={"recipe": before}))
     assert page.index("rerank.top was 77") < page.index("Questions</h2>")
-    assert not recipe_lines(manifest.recipe, manifest.recipe)
+    assert not recipe_lines(record.recipe, record.recipe)
     before["question"].remove(rerank)
-    assert recipe_lines(manifest.recipe, before) == ("rerank: removed",)
+    assert recipe_lines(record.recipe, before) == ("rerank: removed",)

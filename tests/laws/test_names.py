@@ -6,10 +6,8 @@ other projects stand in ELSEWHERE.
 """
 
 import ast
-import io
 import re
 import subprocess
-import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from prose import (
     comments,
     docstrings,
     folded,
+    names,
     strings,
 )
 
@@ -43,11 +42,12 @@ ELSEWHERE = """
     mypkg/kinds.py mypkg/judges.py mypkg/loaders.py raypipe.plugins
     glossary/plugin.py glossary/references.py glossary/steps.py glossary/losses.py glossary/readers.py
     glossary/commands.py glossary/conf/recipes/define.yaml
+    RAY_PROMETHEUS_HOST graphs.txt csv.reader csv.Error Date.toString numbering.xml Document.xml
     Dataset.map_batches ray.data.Dataset ds.stats HTTPS_PROXY
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")
-DATA = re.compile(r"\.(json|jsonl|html|txt|bin|safetensors|trec|parquet|gz|bz2)$")  # of runs and models
+DATA = re.compile(r"\.(json|jsonl|html|txt|bin|safetensors|trec|parquet|ipynb|gz|bz2)$")  # of runs and models
 EXAMPLE = re.compile(r"(?m)^(?: {4}|>>> |\.\.\. ).*$|^.*\u2192.*$")  # on a page: code, and names of the past
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^(?: {4}|\$ )((?:raypipe|python|ray|make) [^#\n]*)", re.MULTILINE)
@@ -110,9 +110,8 @@ def words():
         if file == HERE:
             continue
         if file.suffix == ".py":
-            source = io.StringIO(file.read_text(encoding="utf-8")).readline
-            found |= {t.string for t in tokenize.generate_tokens(source) if t.type == tokenize.NAME}
-            found |= {w for piece in strings(file) for w in WORD.findall(piece.text)}
+            said = (*names(file), *(piece.text for piece in strings(file)))
+            found |= {w for text in said for w in WORD.findall(text)}
         elif path.startswith(("conf/", "k8s/", "serve/", "src/", "Makefile", "pyproject")) and file.is_file():
             found |= set(WORD.findall(file.read_text(encoding="utf-8")))
     return found | {w for path in files() for w in WORD.findall(path)}
@@ -197,6 +196,7 @@ def wrong_script(file, rest):
     return wrong_flags(rest, set(FLAG.findall((ROOT / file).read_text(encoding="utf-8"))))
 
 
+@cache
 def wrong(text):
     """What is wrong with a text in back-ticks, or a line for a shell; "" for nothing."""
     bare = re.sub(r"\(.*\)$", "", text)
@@ -238,9 +238,14 @@ def name(file):
     return str(file.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("file", [*PAGES, *MODULES], ids=name)
-def test_what_stands_in_back_ticks_exists(file):
-    assert not [f"{piece}: `{piece.text}`: {why}" for piece in ticked(file) if (why := wrong(piece.text))]
+def absent(pieces):
+    """Lines that say where each of these pieces stands that names nothing, and why."""
+    return [f"{piece}: {piece.text}: {why}" for piece in pieces if (why := wrong(piece.text))]
+
+
+def test_what_stands_in_back_ticks_exists():
+    found = absent(piece for file in [*PAGES, *MODULES] for piece in ticked(file))
+    assert not found, "\n".join(found)
 
 
 SETTINGS = [
@@ -265,15 +270,14 @@ def bare(file):
         yield from (Piece(file, piece.line, text) for text in found)
 
 
-@pytest.mark.parametrize("file", [*PAGES, *MODULES, *SCRIPTS, *SETTINGS], ids=name)
-def test_what_is_named_without_back_ticks_exists(file):
-    assert not [f"{piece}: {piece.text}: {why}" for piece in bare(file) if (why := wrong(piece.text))]
+def test_what_is_named_without_back_ticks_exists():
+    found = absent(piece for file in [*PAGES, *MODULES, *SCRIPTS, *SETTINGS] for piece in bare(file))
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_what_a_page_links_to_exists(page):
-    found = LINK.findall(page.read_text(encoding="utf-8"))
-    assert not [to for to in found if not (page.parent / to).exists()]
+def test_what_a_page_links_to_exists():
+    linked = [(page, to) for page in PAGES for to in LINK.findall(page.read_text(encoding="utf-8"))]
+    assert [(name(page), to) for page, to in linked if not (page.parent / to).exists()] == []
 
 
 MISSING = """
@@ -304,11 +308,7 @@ def test_a_name_without_back_ticks_is_found_in_comments_docstrings_and_on_pages(
     assert all(wrong(p.text) for f in (module, page) for p in bare(f))
 
 
-@pytest.mark.parametrize("text", re.split(r"\s*[;\n]\s*", MISSING.strip()))
-def test_a_name_that_is_not_there_is_found(text):
-    assert wrong(text)
-
-
-@pytest.mark.parametrize("text", re.split(r"\s*[;\n]\s*", THERE.strip()))
-def test_a_name_that_is_there_is_not_refused(text):
-    assert not wrong(text)
+def test_a_name_that_is_not_there_is_found_and_no_other():
+    missing, there = (re.split(r"\s*[;\n]\s*", texts.strip(" ;\n")) for texts in (MISSING, THERE))
+    assert [text for text in missing if not wrong(text)] == []
+    assert [text for text in there if wrong(text)] == []

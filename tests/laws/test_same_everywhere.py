@@ -81,6 +81,7 @@ def progress():
         yield p
 
 
+@pytest.mark.drill
 @pytest.mark.ray
 def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, progress, on_ray, monkeypatch):
     recipe = load_recipe(FAKES, None, CONF)
@@ -102,15 +103,16 @@ def test_fakes_give_bit_equal_answers_however_they_are_run(world, tmp_path, prog
         }
 
 
-@pytest.mark.ray
-def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress, on_ray):
+@pytest.mark.drill
+@pytest.mark.slow
+def test_minilm_gives_the_same_ids_and_scores_within_1e5(tmp_path, progress):
     recipe = load_recipe("local", None, CONF)
     world = tmp_path / "world"
     write(world, 2, pages=4, seed=3, page_chars=1500)
     whole = in_memory(recipe, world, batch=100)
     for other in (
         in_memory(recipe, world, batch=1),
-        stored(recipe, world, tmp_path / "ray", on_ray, progress),
+        stored(recipe, world, tmp_path / "here", inline, progress),
     ):
         for a, b in zip(whole, other, strict=True):
             assert (a.id, a.order, a.outcome, a.answer) == (b.id, b.order, b.outcome, b.answer)

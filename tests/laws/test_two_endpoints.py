@@ -59,6 +59,7 @@ def recipe(folder, draft="small", writer="big", **more):
     return load_recipe(str(folder / "made.yaml"), str(folder / "models.yaml"), CONF)
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_each_server_gets_its_own_requests_and_exchanging_them_asks_both_again(world, tmp_path, servers):
     endpoints, asked = servers

@@ -101,6 +101,7 @@ def undisturbed(world, tmp_path_factory):
 CUDA = RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "error", [CUDA, drill(OSError("away")), drill(ConnectionError("refused")), drill(OutOfMemory("no room"))]
 )
@@ -159,9 +160,9 @@ def test_a_run_that_stopped_has_its_calls_in_vain_counted_by_the_next_report(ben
         bench.run(pipe=pipe)
     plan.fails = lambda some: None
     done = evaluate(pipe, [bench.world], bench.folder / "again", EvalOptions("crag", rule="official"))
-    [line] = [s for s in done.report.steps if s.step == "rerank"]
+    [line] = [s for s in done.record.steps if s.step == "rerank"]
     assert line.computed == sum(map(len, plan.sent)) and line.computed <= line.planned
-    assert {s.rows for s in done.report.steps if s.step in ("dense", "rerank", "decide")} == {6}
+    assert {s.rows for s in done.record.steps if s.step in ("dense", "rerank", "decide")} == {6}
 
 
 @contextmanager
@@ -225,6 +226,7 @@ def test_a_table_file_that_is_cut_or_gone_for_a_moment_is_no_rows_fault(
     assert undone(pipe)[0].rows == () and answers(pipe) == undisturbed
 
 
+@pytest.mark.drill
 def test_a_machine_without_memory_for_parsers_loses_no_page(world, tmp_path):
     bench = Bench(tmp_path, world)
     pipe = piped(bench, None, FAKES)

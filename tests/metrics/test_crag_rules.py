@@ -189,9 +189,10 @@ def test_a_row_without_truths_is_an_error_and_not_a_wrong_answer() -> None:
 def test_each_published_run_is_recomputed_to_the_last_digit(number: int) -> None:
     data = Path(os.environ["RAYPIPE_DATA"]) / "crag"
     entry = json.loads((data / "runs_index.json").read_text())[number]
-    found = score_crag(data / entry["file"], "accuracy").to_json()
-    assert {k: found[k] for k in entry["published"]} == entry["published"]
-    assert (found["n_unscored"], found["normalized"]) == (0, {"answer_number": 5})
+    found = score_crag(data / entry["file"], "accuracy")
+    score = found.by_rule.score
+    assert {k: getattr(score, k) for k in entry["published"]} == entry["published"]
+    assert (score.n_unscored, found.normalized) == (0, {"answer_number": 5})
 
 
 @pytest.mark.parametrize(

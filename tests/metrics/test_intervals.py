@@ -50,7 +50,21 @@ def test_groups_count_as_one_each_and_under_six_there_is_no_interval() -> None:
     alone = mean_interval(values, (-1, 1))
     assert mean_interval(values, (-1, 1), ["a", "b", "c", "d", "e"] * 4 + ["a"] * 4) is None
     same = mean_interval(values, (-1, 1), [str(i // 4) for i in range(24)])
-    assert same == (0.75, 0.75) and alone is not None and alone[0] < 0.75 < alone[1]
+    assert same is not None and alone is not None and same[0] < alone[0] < 0.75 < min(alone[1], same[1])
+
+
+@pytest.mark.parametrize("groups", [6, 20, 60])
+def test_groups_of_which_none_differ_do_not_prove_that_the_next_does_not(groups: int) -> None:
+    names = [str(i // 5) for i in range(5 * groups)]
+    tied = mean_interval([0.0] * len(names), (-1, 1), names, 0.9)
+    assert tied is not None and tied[0] < -1 / groups / 2 and tied[1] > 1 / groups / 2
+
+
+def test_a_value_outside_of_its_range_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match="expected values from 0 to 1, found 3"):
+        mean_interval([0.5, 3.0], (0, 1))
+    with pytest.raises(ValueError, match="found nan"):
+        mean_interval([float("nan")], (0, 1))
 
 
 def test_an_interval_of_other_values_stays_wide_where_few_questions_differ() -> None:

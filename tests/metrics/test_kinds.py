@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics.crag import Prediction, mark
 from raypipe.metrics.kinds import Measure, marks_of, missing_part, score
@@ -48,6 +49,36 @@ def test_crag_has_its_score_and_the_measures_of_answers_which_lead_where_it_leav
     assert marks == mark(ROWS, "official") and marks.interval == found.of("score").interval
     judged = [ROWS[1], ROWS[2]]
     assert score(kind, "crag", judged).lead == "score"
+
+
+def test_questions_of_one_paper_have_the_interval_of_their_papers_and_no_slices_by_paper() -> None:
+    yes, no = (AnnotatorAnswer(x, "boolean") for x in ("Yes", "No"))
+    rows = [
+        Prediction(f"{p}-{i}", "Yes", (), labels={"paper": f"p{p}"}, annotators=(no if p % 3 else yes,))
+        for p in range(9) for i in range(10)
+    ]  # fmt: skip
+    grouped = score(open_kind("qasper"), "qasper", rows)
+    alone = score(open_kind("qasper"), "qasper", [replace(r, labels={}) for r in rows])
+    widths = [
+        high - low
+        for s in (grouped, alone)
+        if (within := s.of("answer_f1").interval)
+        for low, high in [within]
+    ]
+    assert widths[0] > 2 * widths[1] and not grouped.slices
+    few = score(open_kind("qasper"), "qasper", rows[:50]).of("answer_f1")
+    assert few.mean == 0.4 and few.interval is None  # five papers
+
+
+def test_a_value_outside_of_its_measures_range_is_named() -> None:
+    class Characters:
+        measures = (Measure("characters", "of the answer"),)
+
+        def values(self, row: Prediction) -> dict[str, float]:
+            return {"characters": float(len(row.prediction or ""))}
+
+    with pytest.raises(DataError, match="kind mine, question q1: expected characters from 0 to 1, found 17"):
+        score(Characters(), "mine", ROWS)
 
 
 def test_ranking_is_what_trec_eval_says_of_grades() -> None:

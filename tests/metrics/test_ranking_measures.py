@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raypipe.api.scores import score_ranking
 from raypipe.core.errors import DataError
-from raypipe.metrics.files import score_ranking_files
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES, read_qrels, read_run, score, write_run
 
 needs_data = pytest.mark.skipif("RAYPIPE_DATA" not in os.environ, reason="RAYPIPE_DATA is not set")
@@ -62,16 +62,16 @@ def test_the_measures_equal_their_definitions(scores: dict[str, float], relevanc
 @pytest.mark.parametrize("query", ["301", "302", "303", "all"])
 def test_trec_eval_s_own_test_run_gives_its_golden_numbers(query: str) -> None:
     data = Path(os.environ["RAYPIPE_DATA"]) / "trec_eval"
-    found = score_ranking_files(data / "results.test", data / "qrels.test", per_query=True)
+    found = score_ranking(data / "results.test", data / "qrels.test", per_query=True)
     golden = {}
     for name in ("out.test.aq", "out.test"):
         for measure, topic, value in map(str.split, (data / name).read_text().splitlines()):
             if topic == query and measure in MEASURES:
                 golden[measure] = value
     assert len(golden) == len(MEASURES)
-    values = found if query == "all" else found["per_query"][query]
+    values = found.means if query == "all" else found.per_query[query]
     assert {m: f"{values[m]:.4f}" for m in MEASURES} == golden
-    assert (found["queries"], found["unranked"], found["unjudged"]) == (3, [], [])
+    assert (len(found.per_query), found.unranked, found.unjudged) == (3, (), ())
 
 
 def test_map_at_20_has_both_denominators() -> None:

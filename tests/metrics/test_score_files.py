@@ -27,9 +27,9 @@ def written(path: Path, *rows: Any) -> Path:
 
 def test_numbers_stand_for_their_text_and_are_counted(tmp_path: Path) -> None:
     rows = [{**ROW, "answer": 7, "prediction": "7"}, {**ROW, "alternatives": [1.5], "prediction": "1.5"}]
-    found = score_crag(written(tmp_path / "p.jsonl", *rows, ""), "official").to_json()
-    assert (found["n_correct_exact"], found["total"]) == (2, 2)
-    assert found["normalized"] == {"answer_number": 1, "alternatives_number": 1, "blank_line": 1}
+    found = score_crag(written(tmp_path / "p.jsonl", *rows, ""), "official")
+    assert (found.by_rule.score.n_correct_exact, found.by_rule.score.total) == (2, 2)
+    assert found.normalized == {"answer_number": 1, "alternatives_number": 1, "blank_line": 1}
 
 
 def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:
@@ -43,18 +43,60 @@ def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_null_prediction_says_that_the_question_could_not_be_done(tmp_path: Path) -> None:
-    found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "prediction": None}), "accuracy").to_json()
-    assert (found["score"], found["n_unscored"], found["total"]) == (1, 1, 2)
+    found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "prediction": None}), "accuracy")
+    score = found.by_rule.score
+    assert (score.score, score.n_unscored, score.total) == (1, 1, 2)
 
 
 def test_an_answer_of_null_is_not_scored_and_counted(tmp_path: Path) -> None:
-    found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "answer": None}), "official").to_json()
-    assert (found["score"], found["total"], found["normalized"]) == (1, 1, {"no_answer": 1})
+    found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "answer": None}), "official")
+    assert (found.by_rule.score.score, found.by_rule.score.total) == (1, 1)
+    assert found.normalized == {"no_answer": 1}
+
+
+def test_a_number_that_a_table_made_a_fraction_is_the_whole_number(tmp_path: Path) -> None:
+    row = {**ROW, "answer": 2011.0, "alternatives": [5.5], "prediction": "2011"}
+    assert score_crag(written(tmp_path / "p.jsonl", row), "official").by_rule.score.n_correct_exact == 1
+
+
+REPLIES = {
+    "official": ('{"score": 1, "explanation": "true to it"}', '{"score": 0, "explanation": "no"}'),
+    "accuracy": ("Accuracy: True", "false"),
+}
+
+
+@pytest.mark.parametrize(("rule", "other"), [("official", "accuracy"), ("accuracy", "official")])
+def test_replies_most_of_which_fit_another_rule_are_refused_with_its_name(
+    tmp_path: Path, rule: str, other: str
+) -> None:
+    open_rows = [{**ROW, "prediction": "b", "judge_response": r} for r in (*REPLIES[other], REPLIES[rule][0])]
+    file = written(tmp_path / "p.jsonl", ROW, *open_rows)
+    with pytest.raises(DataError, match=f"2 of 3 are .*: score with --rule {other}"):
+        score_crag(file, rule)
+    assert score_crag(file, other).by_rule.score.total == 4
+    nonsense = [{**ROW, "prediction": "b", "judge_response": r} for r in ("yes", "no")]
+    with pytest.raises(DataError, match=r"found 0 in 2, and no rule's"):
+        score_crag(written(tmp_path / "p.jsonl", *nonsense), rule)
+
+
+@pytest.mark.parametrize("number", range(1, 15))
+def test_a_published_run_has_its_published_score_by_the_rule_that_the_refusal_names(
+    data: Path, number: int
+) -> None:
+    [run] = [
+        r
+        for r in json.loads((data / "crag" / "runs_index.json").read_text())
+        if f"-{number:02d}." in r["file"]
+    ]
+    with pytest.raises(DataError, match="score with --rule accuracy"):
+        score_crag(data / "crag" / run["file"])
+    found = score_crag(data / "crag" / run["file"], "accuracy").by_rule.score
+    assert {name: getattr(found, name) for name in run["published"]} == pytest.approx(run["published"])
 
 
 def test_an_empty_file_has_no_score(tmp_path: Path) -> None:
-    found = score_crag(written(tmp_path / "p.jsonl"), "official").to_json()
-    assert (found["score"], found["accuracy"], found["total"]) == (None, None, 0)
+    found = score_crag(written(tmp_path / "p.jsonl"), "official").by_rule.score
+    assert (found.score, found.accuracy, found.total) == (None, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +163,7 @@ def test_what_a_killed_process_left_of_a_file_goes_when_it_is_replaced(tmp_path:
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "report.json"
+    path = tmp_path / "deep" / "run.json"
     with replaced(path) as out:
         out.write("old")
     with pytest.raises(ZeroDivisionError), replaced(path) as out:
@@ -130,4 +172,4 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with replaced(path) as out:
         out.write('"\ud800"')
     assert json.loads(path.read_text()) == "\ud800"
-    assert [p.name for p in path.parent.iterdir()] == ["report.json"]
+    assert [p.name for p in path.parent.iterdir()] == ["run.json"]

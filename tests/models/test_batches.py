@@ -100,8 +100,15 @@ def killed_at(number: int, phase: str, kept: Kept, metadata: bool) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metadata", [True, False])
-@pytest.mark.parametrize("phase", ["before", "after"])
+@pytest.mark.parametrize(
+    ("phase", "metadata"),
+    [
+        ("before", False),
+        ("after", True),
+        pytest.param("before", True, marks=pytest.mark.drill),
+        pytest.param("after", False, marks=pytest.mark.drill),
+    ],
+)
 def test_a_process_that_is_killed_at_any_request_finds_its_batch_and_pays_each_chat_once(phase, metadata):
     number = 0
     while True:

@@ -15,6 +15,7 @@ import pytest
 from raypipe.models.catalog import Catalog
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["bert", "xlm-r"])
 def test_texts_in_one_row_get_the_hidden_states_that_each_gets_alone(

@@ -152,6 +152,7 @@ def test_a_poison_chat_costs_its_row_and_three_attempts_and_all_others_are_answe
     assert ask(client, ["after"]) == ["retfa"]
 
 
+@pytest.mark.drill
 def test_chats_that_wait_while_another_kills_their_engine_are_asked_again_and_answered(client, diary):
     async def run() -> list[list[Generated | Fault]]:
         calls = [["poison", "a0", "b0"], ["a1", "b1", "c1"], ["a2", "b2", "poison too"]]

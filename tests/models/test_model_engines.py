@@ -80,6 +80,7 @@ def test_rerankers_are_equal_under_both_engines(
     assert two.min() >= 0 and two.max() <= 1 and np.ptp(two) > 0.01
 
 
+@pytest.mark.drill
 def test_minilm_is_equal_under_both_engines(texts: list[str]) -> None:
     minilm = catalog.read(yaml.safe_load(CONF.read_text()), CONF).model("all-MiniLM-L6-v2")
     texts = [*texts, " ".join(texts), " ".join(texts * 3)]

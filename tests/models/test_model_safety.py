@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import shutil
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from raypipe.core.errors import ConfError, DataError, ModelMissing
+from raypipe.core.protocols import Model
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.load import Backend
@@ -88,6 +90,29 @@ def test_pickles_beside_safetensors_are_never_opened(
     assert vectors.shape == (len(texts), 32) and not mark.exists()
     with folder.opened(model) as view:
         assert not [p for p in Path(view).iterdir() if p.suffix in (".bin", ".pt")]
+
+
+@pytest.mark.parametrize("digest", [hashlib.sha256, lambda b: hashlib.sha1(b"blob %d\0" % len(b) + b)])
+def test_a_file_of_a_hubs_snapshot_that_was_edited_or_cut_is_refused_and_a_whole_one_is_read_once(
+    digest: Callable[[bytes], Any], tmp_path: Path
+) -> None:
+    whole, commit = b'{"model": {"vocab": ["a", "b"]}}', "c" * 40
+    repo = tmp_path / "models--org--m"
+    blob, snapshot = repo / "blobs" / digest(whole).hexdigest(), repo / "snapshots" / commit
+    for made in (blob.parent, snapshot):
+        made.mkdir(parents=True)
+    blob.write_bytes(whole)
+    (snapshot / "tokenizer.json").symlink_to(Path("../../blobs") / blob.name)
+    model = Model("m", "tokenizer", "tokenizers", "org/m", commit, str(snapshot), f"org/m@{commit}")
+    assert folder.require(model) == snapshot
+    [note] = (repo / ".raypipe").iterdir()
+    assert folder.require(model) == snapshot and note.name == blob.name
+    for other in (whole[:-3], whole.replace(b"b", b"c")):
+        blob.write_bytes(other)
+        with pytest.raises(
+            ConfError, match=r"tokenizer.json is not what the hub has at c+: expected contents"
+        ):
+            folder.require(model)
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from time import time
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 from chat_server import ChatServer, Request, completion
@@ -179,6 +181,15 @@ def test_a_text_that_was_cut_says_so_however_its_server_names_that(finish):
         ],
         [{"type": "reasoning", "text": "sea?"}, {"type": "output_text", "text": "Se"}, "a."],
         [{"type": "thinking", "thinking": "sea?", "signature": "x"}, {"type": "image"}, {"text": "Sea."}],
+        [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "sea?"}]},
+            None,
+            {"text": "Sea."},
+        ],
+        [
+            {"type": "thinking", "text": "sea?"},
+            {"type": "text", "text": {"value": "Sea.", "annotations": []}},
+        ],
     ],
 )
 def test_content_in_parts_is_their_text_behind_their_thoughts(parts):
@@ -187,6 +198,10 @@ def test_content_in_parts_is_their_text_behind_their_thoughts(parts):
 
 
 def test_the_words_of_a_refusal_or_a_tool_call_are_in_its_fault():
+    whole, _, _ = one(lambda body, n: reply({"type": "text", "text": "Sea."}))
+    assert isinstance(whole, Generated) and whole.text == "Sea."
+    ended, _, _ = one(lambda body, n: message("I will not.", "refusal"))
+    assert isinstance(ended, Fault) and ended.reason == "declined" and "I will not." in ended.detail
     in_part, _, _ = one(lambda body, n: reply([{"type": "refusal", "refusal": "Not with that."}]))
     assert isinstance(in_part, Fault) and "Not with that." in in_part.detail
     refused, _, _ = one(lambda body, n: message(None, refusal="I cannot help with that."))
@@ -201,6 +216,18 @@ SPENT = {"message": "You exceeded your current quota, please check your plan", "
 def test_an_account_with_nothing_left_is_no_rows_fault_and_a_limit_is_another_thing():
     with pytest.raises(Unavailable, match=r"insufficient_quota.*plan and billing"):
         one(lambda body, n: Answer(json.dumps({"error": SPENT}), 429))
+    for status, text in (
+        (429, "you have run out of credits"),
+        (429, "monthly usage limit"),
+        (400, "Arrearage"),
+    ):
+        with pytest.raises(Unavailable, match=text):
+            one(lambda body, n, said=(text, status): Answer(*said))
+    with pytest.raises(Unavailable, match="insufficient_quota"):
+        one(lambda body, n: Answer(json.dumps({"error": SPENT})))
+    asks = {"message": f"{SPENT['message']}. Please retry in 32.5s."}
+    busy, _, _ = one(lambda body, n: Answer(json.dumps({"error": asks}), 429) if n == 0 else reply("x"))
+    assert isinstance(busy, Generated)
     with pytest.raises(Unavailable, match="402"):
         one(lambda body, n: Answer(json.dumps({"error": {"message": "Insufficient Balance"}}), 402))
     with pytest.raises(Unavailable, match="credit balance"):
@@ -266,7 +293,8 @@ def test_requests_leave_no_faster_than_the_rate_limit():
         (Answer("[1, 2]"), "not_the_protocol"),
         (Answer(b"\xff\xfe\x00"), "not_the_protocol"),
         (reply(5), "not_the_protocol"),
-        (reply("The warr", finish="error"), "not_the_protocol"),
+        (reply("The warr", finish="error"), "broken_off"),
+        (Answer('{"choices": [{"message": null, "error": {"code": 502}}]}'), "unavailable"),
         (Answer('{"error": {"message": "too many", "code": 429}, "choices": null}'), "overloaded"),
         (Answer('{"error": {"message": "upstream", "code": "502"}}'), "unavailable"),
     ],
@@ -447,11 +475,16 @@ def test_the_key_goes_into_the_header_and_nowhere_else(caplog):
         assert key not in text
 
 
-def test_no_begin_of_a_key_is_shown_where_a_quote_of_it_is_cut():
-    key = "sk-not-a-real-key"
-    with serving(lambda body, n: Answer("x" * (SHOWN - 10) + key, 401)) as server:
-        (result,), _ = ask(served(server.url, model="m", key=key), [chat("Where?")])
-    assert isinstance(result, Fault) and "sk-" not in result.detail and "***" in result.detail
+@pytest.mark.parametrize(
+    "written", [str, json.dumps, repr, quote_plus, lambda key: json.dumps(json.dumps(key))]
+)
+@pytest.mark.parametrize("before", [0, SHOWN - 40, SHOWN - 10])
+def test_no_part_of_a_key_is_shown_however_a_server_quotes_it_and_where_that_is_cut(written, before):
+    key = "sk-not'a\\real\"key+/=0123456789"
+    with serving(lambda body, n: Answer("x" * before + written(key), 401)) as server:
+        (result,), _ = ask(served(server.url, model="m", key=key, tries=1), [chat("Where?")])
+    assert isinstance(result, Fault) and "***" in result.detail
+    assert not re.search("sk-|not|real|key[+]|0123", result.detail.partition("Check the key")[0])
 
 
 def test_a_key_with_a_line_end_is_refused_without_showing_it():

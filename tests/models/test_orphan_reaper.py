@@ -51,6 +51,7 @@ def gone(processes: list[psutil.Process], what: str, seconds: float) -> bool:
     return not running(processes, what)
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "deaf", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["polite", "deaf"]

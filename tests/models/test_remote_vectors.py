@@ -155,13 +155,17 @@ def test_whose_trouble_a_status_is(entries, status, error, message, requests):
     assert len(asked) == requests and "s3cret" not in str(e.value)
 
 
-@pytest.mark.parametrize("change", ["no index", "no first index", "bytes"])
+@pytest.mark.parametrize("change", ["no index", "null index", "no first index", "bytes", "nested"])
 def test_vectors_count_by_their_index_or_their_place_and_may_be_bytes(entries, change):
     def changed(tree: Any) -> Any:
         rows = tree["data"][::-1]
         for row in rows:
             if change == "no index" or (change == "no first index" and row["index"] == 0):
                 del row["index"]
+            if change == "null index":
+                row["index"] = None
+            if change == "nested":
+                row["embedding"] = [row["embedding"]]
             if change == "bytes":
                 row["embedding"] = base64.b64encode(np.array(row["embedding"], "<f4").tobytes()).decode()
         return {"data": rows}
@@ -171,7 +175,7 @@ def test_vectors_count_by_their_index_or_their_place_and_may_be_bytes(entries, c
     assert np.allclose(found, HashEmbedder(16).embed(TEXTS[:5], "passage"), atol=1e-6)
 
 
-@pytest.mark.parametrize("most", [1, 10, 32])
+@pytest.mark.parametrize("most", [pytest.param(1, marks=pytest.mark.drill), 10, 32])
 def test_a_server_that_takes_fewer_inputs_gets_each_once_and_is_known_after_the_first_round(entries, most):
     backend, sizes = Backend(), []
 

@@ -61,7 +61,7 @@ def test_a_folder_gives_the_corpus_before_the_queries_and_leaves_the_judgements(
     [
         ({"_id": None}, "no_id"),
         ({"_id": ""}, "no_id"),
-        ({"_id": 4983}, "wrong_type"),
+        ({"_id": 4983.5}, "wrong_type"),
         ({"title": None}, "wrong_type"),
         ({"text": ["a"]}, "wrong_type"),
         ({"text": "other"}, "conflicting_id"),
@@ -88,8 +88,20 @@ def test_a_document_without_text_or_title_field_or_both(tmp_path):
 
 
 def test_a_blank_query_is_a_fault(tmp_path):
-    (row,) = readers.open([write(tmp_path, "queries.jsonl.gz", QUERY | {"text": " "})], "beir", ReadCounts())
+    path = write(tmp_path, "queries.jsonl.gz", QUERY | {"text": " "}, QUERY)
+    row, _ = readers.open([path], "beir", ReadCounts())
     assert row.question is None and row.faults[0].reason == "missing_field"
+
+
+def test_whole_numbers_are_ids_and_a_file_of_which_no_line_can_be_read_is_refused(tmp_path):
+    (tmp_path / "qrels.trec").write_text("1 0 4983 1\n")
+    write(tmp_path, "queries.jsonl.gz", QUERY | {"_id": 1})
+    write(tmp_path, "corpus.jsonl.gz", DOCUMENT | {"_id": 4983})
+    document, query = readers.open([tmp_path], "beir", ReadCounts())
+    assert (document.document.id, query.question.id, query.gold.grades) == ("4983", "1", {"4983": 1})
+    write(tmp_path, "corpus.jsonl.gz", {"id": "1", "text": "a"}, {"id": "2", "text": "b"})
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz: none of 2 lines.*\n.*_id: expected text"):
+        list(readers.open([tmp_path], "beir", ReadCounts()))
 
 
 def test_a_file_whose_name_does_not_say_what_it_is_is_refused(tmp_path):

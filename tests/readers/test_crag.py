@@ -151,7 +151,7 @@ WRONG = [
     {"query": 5},
     {"query": ["a"]},
     {"query": None},
-    {"interaction_id": 5},
+    {"interaction_id": 5.5},
     {"query_time": 1709143494},
     {"answer": None},
     {"answer": ["x"]},

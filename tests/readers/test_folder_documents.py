@@ -17,6 +17,9 @@ from raypipe.readers.documents.plain import decoded, markdown
 from raypipe.readers.documents.plain import table as csv_text
 from raypipe.readers.documents.sniff import file_kind
 from raypipe.readers.rows import UnusableLine
+from raypipe.text.blocks import plain_blocks
+from raypipe.text.candidates import SourceText, candidates
+from raypipe.text.html import fold, to_text
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,46 @@ def test_a_marker_stands_in_the_span_of_its_page_and_headers_are_dropped(reader,
         assert found.pages[page - 1].start <= at < found.pages[page - 1].end
     assert found.pages[-1].end == len(text)
     assert found.title == "Sediment in invented rivers"
+
+
+def lettered(top, bottom):
+    """The text of four pages of six lines, read as one document."""
+    prose = ["The goods were sent", "by post to you", "and paid by bank", "as the law demands"]
+    pages = ([top(n), *(f"{line} {'abcd'[n - 1]}" for line in prose), bottom(n)] for n in range(1, 5))
+    return folded(joined(["\n".join(filter(None, page)) for page in pages], "1234").content)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Invoice no. 104{}", "{}.50", "104{}.10 EUR in all", "Letter {}", "Born {}0.3.1987",
+        "Certificate of conformity 88{}", "Purchase order with the number 45{}", "Ten of them at {} EUR each",
+    ],
+)  # fmt: skip
+def test_a_line_with_another_number_on_each_page_is_no_header(line):
+    text = lettered(line.format, lambda n: "Paid by bank transfer")
+    assert all(line.format(n) in text for n in range(1, 5)) and text.count("bank transfer") == 1
+    assert all(line.format(n) in lettered(lambda n: "ACME Ltd", line.format) for n in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}", "- {} -", "10{}", "Page {} of 4", "Seite {}/4", "River board of Bonn, {}",
+        "21{} Ada Example et al.", "| Journal of Invented Rivers | 14{} |", "Handbook - page 3{}",
+        "Annual report, page 3{} of 90",
+    ],
+)  # fmt: skip
+def test_the_number_of_the_page_goes(line):
+    assert lettered(lambda n: "", line.format) == lettered(lambda n: "", lambda n: "")
+
+
+def test_a_form_of_xfa_is_no_document(reader):
+    placeholder = "If this message is not eventually replaced by the proper contents of the document, wait."
+    form = "/AcroForm << /Fields [] /XFA 6 0 R >> /NeedsRendering true"
+    assert refused(reader.read, "a.pdf", papers.written_pdf(placeholder)) == "unsupported"
+    assert refused(reader.read, "a.pdf", papers.written_pdf("Bitte warten", form)) == "unsupported"
+    assert reader.read("a.pdf", papers.written_pdf("Please wait in the hall.")).content
 
 
 def test_pages_have_their_printed_labels_sections_those_of_the_outline_and_footnotes_stay(reader):
@@ -189,15 +232,99 @@ def test_encodings_are_read_by_mark_by_declaration_and_by_guess():
     assert decoded(page.encode("cp1251"), True) == page
 
 
-def test_rows_of_a_csv_name_their_columns_and_ragged_ones_are_refused():
-    assert (
-        csv_text('city;people\nParis;"2,1 M"\nLyon;522\n')
-        == "city: Paris; people: 2,1 M\ncity: Lyon; people: 522"
+@pytest.mark.parametrize(
+    ("label", "codec", "text"),
+    [
+        ("utf-16", "utf-8", "é €"),  # a page that could be read so far is no UTF-16
+        ("unicode", "utf-8", "é €"),
+        ("gb2312", "gbk", "朱镕之"),
+        ("GB_2312-80", "gbk", "镕"),
+        ("iso-8859-1", "cp1252", "museum\u2019s 12 €"),
+        ("us-ascii", "cp1252", "“so”"),
+        ("iso-8859-9", "cp1254", "Şişli \u2013 ğ"),
+        ("tis-620", "cp874", "การรับประกัน “ก”"),
+        ("ks_c_5601-1987", "cp949", "펲시 똠방"),
+        ("x-sjis", "cp932", "ポンプ①"),
+        ("big5", "big5hkscs", "碁銹裏"),
+        ("undefined", "utf-8", "café"),  # a codec of Python, and no label
+        ("idna", "utf-8", "café"),
+        ("rot13", "utf-8", "café"),
+        ("no such thing", "utf-8", "café"),
+        ("utf-8", "cp1252", "Größe über Maß"),  # a label that lies
+        ("x-user-defined", "cp1252", "café"),
+    ],
+)
+def test_a_label_means_what_browsers_take_it_for_and_never_ends_a_read(label, codec, text):
+    for head in (
+        f'<meta charset="{label}">',
+        f"<meta http-equiv=Content-Type content='text/html; charset={label}'>",
+    ):
+        page = f"<html><head>{'<!-- -->' * 200}{head}</head><p>{text}"
+        assert decoded(page.encode(codec), True) == page
+    if label not in ("utf-16", "unicode", "x-user-defined"):
+        assert decoded(text.encode(codec), named=label) == text
+
+
+def test_one_damaged_character_does_not_change_the_encoding_of_a_text():
+    text = "水泵的保修期为三十个月。软管的保修期为十二个月。"
+    assert decoded(text.encode()[:-1]) == text[:-1] + "\ufffd"
+    assert decoded(f"<meta charset=gbk>{text}".encode("gbk")[:-1], True).endswith(text[:-1] + "\ufffd")
+    assert decoded("<?xml version='1.0' encoding='Shift_JIS'?><html>ポンプ".encode("cp932"), True).endswith(
+        "ポンプ"
     )
-    assert csv_text("1,2\n3,4\n") == "1, 2\n3, 4"
-    with pytest.raises(UnusableLine, match=r"ragged_rows: line 3: expected 2 cells.*found 3"):
-        csv_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(UnusableLine, match="encoding that browsers do not read"):
+        decoded(b"x", named="iso-2022-kr")
+
+
+def test_rows_of_a_csv_name_their_columns_short_ones_have_empty_cells_and_longer_ones_are_faults():
+    text, faults = csv_text('city;people\nParis;"2,1 M"\nLyon;522\n')
+    assert (text, faults) == ("| city: Paris | people: 2,1 M |\n| city: Lyon | people: 522 |", [])
+    assert csv_text("1,2\n3,4\n")[0] == "| 1 | 2 |\n| 3 | 4 |"
+    text, [(line, fault)] = csv_text("a,b,c\n1,2\n1,2,3,4\n1,2,3,,\n1\n")
+    assert text == "| a: 1 | b: 2 |\n| a: 1 | b: 2 | c: 3 |\n| a: 1 |"
+    assert (
+        (line, fault.reason) == (3, "ragged_rows")
+        and "at most 3 cells" in fault.detail
+        and "found 4" in fault.detail
+    )
     assert refused(csv_text, 'a,b\n1,"2\n') == "broken"
+
+
+@pytest.mark.parametrize("kind", ["pdf", "docx", "csv", "html", "md"])
+def test_the_rows_of_a_table_are_facts_in_every_kind_of_file(reader, kind):
+    file = reader.read(
+        f"foo.{kind}", papers.spec_sheet(kind, [("Weight", "17.2 kg"), ("Warranty", "24 months")])
+    )
+    page = to_text(file.content) if kind == "html" else None
+    text = page.text if page else fold(file.content)
+    blocks = page.blocks if page else plain_blocks(file.content, titled=True)
+    found = candidates([("s", (0, len(text)))], {"s": SourceText(text, blocks)})
+    said = [s.text.removeprefix("Foo pump, ") for s in found if s.value]
+    assert [s for s in said if s.startswith("W")] == ["Weight: 17.2 kg", "Warranty: 24 months"]
+    assert not any("Weight" in s.text and "Warranty" in s.text for s in found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("land,2019,2020\nNorway,5.1,6.3\n", "| land: Norway | 2019: 5.1 | 2020: 6.3 |"),
+        (",2019,2020\nNorway,5.1,6.3\n", "| Norway | 2019: 5.1 | 2020: 6.3 |"),
+        ("land;2020\nNorway;6.3\nChad;2000\n", "| land: Norway | 2020: 6.3 |\n| land: Chad | 2020: 2000 |"),
+        ("item,1,2,3\nhose,5.5,6,8\n", "| item: hose | 1: 5.5 | 2: 6 | 3: 8 |"),
+        ("Anna,1984,Bonn\nBo,1990,Paris\n", "| Anna | 1984 | Bonn |\n| Bo | 1990 | Paris |"),
+        ("a,1,2,3\nb,4,5,6\n", "| a | 1 | 2 | 3 |\n| b | 4 | 5 | 6 |"),
+        ("2019,2020\n5.1,6.3\n", "| 2019 | 2020 |\n| 5.1 | 6.3 |"),
+        ("Of 2021\n\nPart;2021;2022\nx;6,3;7\n", "| Of 2021 |\n| Part: x | 2021: 6,3 | 2022: 7 |"),
+        ("Sales,,\nPart,days,\nIM-60,21,\n", "| Sales |\n| Part: IM-60 | days: 21 |"),
+        ("one\ntwo\n", "| one: two |"),
+        ("sep=;\r\na,b;c\r\n1;2\r\n", "| a,b: 1 | c: 2 |"),
+        ('"SEP=|"\na|b\n1|2\n', "| a: 1 | b: 2 |"),
+        ("sep=\t\na,b\tc\n1\t2\n", "| a,b: 1 | c: 2 |"),
+        (f"a,b\n1,{'x' * 140_000}\n", f"| a: 1 | b: {'x' * 140_000} |"),
+    ],
+)  # fmt: skip
+def test_years_name_columns_excels_first_line_the_separator_and_cells_may_be_long(rows, said):
+    assert csv_text(rows) == (said, [])
 
 
 def test_markdown_has_sections_by_its_headings_but_not_in_code():

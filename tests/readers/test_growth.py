@@ -5,18 +5,18 @@ Each case took five to sixty times the limit when it was quadratic, and takes a 
 
 import bz2
 import io
-import time
 import zipfile
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pace import within
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Question
 from raypipe.readers import LIMITS, ReadCounts, files, row_files, shards
-from raypipe.readers.documents import docx
+from raypipe.readers.documents import docx, docx_parts
 from raypipe.readers.documents.pdf import Box, in_order
 from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
@@ -26,15 +26,7 @@ from raypipe.serving.store_snapshot import CitationCatalog
 pytestmark = pytest.mark.slow
 
 FIELDS = 30_000
-CPU_S = 2.0
-
-
-@contextmanager
-def timely():
-    """A block that may take CPU_S of this process."""
-    start = time.process_time()
-    yield
-    assert time.process_time() - start < CPU_S
+LOOPS = 40
 
 
 def one_twice(last):
@@ -45,7 +37,7 @@ def one_twice(last):
 @pytest.mark.parametrize("last", [f"a{FIELDS - 1}", f"a{FIELDS - 1}\\u0000"])
 def test_the_name_that_stands_twice_in_an_object(last):
     line = one_twice(last)
-    with timely(), pytest.raises(UnusableLine, match=f"duplicate_key: 'a{FIELDS - 1}' stands twice"):
+    with within(LOOPS), pytest.raises(UnusableLine, match=f"duplicate_key: 'a{FIELDS - 1}' stands twice"):
         decode(line, ReadCounts())
 
 
@@ -56,7 +48,7 @@ def test_the_names_of_a_table_in_csv(tmp_path, twice):
     path.write_text(",".join([*names, names[-1] if twice else "b"]) + "\n")
     [file] = row_files.find([path])
     expected = pytest.raises(DataError, match=f"found 'a{FIELDS - 1}' twice") if twice else nullcontext()
-    with timely(), expected:
+    with within(LOOPS), expected:
         assert list(row_files.rows(file, ReadCounts())) == []
 
 
@@ -66,13 +58,13 @@ def test_thousands_of_packed_streams_in_one_file(tmp_path):
     path.write_bytes(b"".join(map(bz2.compress, lines)))
     [found] = files.find([path])
     assert files.size([found]) > files.SEVERAL, "it is unpacked by its blocks"
-    with timely():
+    with within(3 * LOOPS):  # each stream begins a table of its own: .4 ms
         assert b"".join(files.stream(found, ReadCounts(), LIMITS)) == b"".join(lines)
 
 
 def test_the_boxes_of_a_page_of_a_pdf():
     across = [Box(0, y, 100, y + 1) for y in range(5000)]
-    with timely():
+    with within(LOOPS):
         assert in_order(across) == [[i] for i in reversed(range(5000))]
 
 
@@ -82,10 +74,12 @@ def test_the_cells_of_a_row_in_a_docx():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         table = f"<w:tbl><w:tr>{body}</w:tr></w:tbl>"
-        archive.writestr(docx.MAIN, f'<w:document xmlns:w="{space}"><w:body>{table}</w:body></w:document>')
-    with timely():
+        archive.writestr(
+            docx_parts.MAIN, f'<w:document xmlns:w="{space}"><w:body>{table}</w:body></w:document>'
+        )
+    with within(LOOPS):
         [(_, text)] = docx.read(out.getvalue())["sections"]
-    assert text == "\t".join(["x"] * 40_000)
+    assert text == f"| {' | '.join(['x'] * 40_000)} |"
 
 
 def test_row_groups_fill_shards_one_by_one(tmp_path):
@@ -107,7 +101,7 @@ def test_row_groups_fill_shards_one_by_one(tmp_path):
 def test_a_question_with_as_many_sources_as_a_filter_names():
     ids = [f"s{i}" for i in range(15_000)]
     cited = tuple(Citation("q", i, "https://a.example/", "", id, None, None) for i, id in enumerate(ids))
-    with timely():
+    with within(LOOPS):
         found = narrow(Question("q", "who?", citations=cited), Filters((), tuple(reversed(ids))))
     assert found.citations == cited
 
@@ -119,5 +113,5 @@ def test_a_page_that_stands_under_thousands_of_addresses():
         def scan(self, name, columns, version):
             return pa.Table.from_pylist([{"id": "q", "citations": cited + cited}]).select(columns)
 
-    with timely():
+    with within(LOOPS):
         assert CitationCatalog(Stored(), 1).urls({"s"}) == {"s": "u0"}

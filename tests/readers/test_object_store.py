@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from buckets import bucket_of
@@ -20,11 +22,13 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
+from raypipe.runs.captured import answer_ids
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import postings_tables
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
+from raypipe.store.files import Files, claim, claimed
 
 pytestmark = pytest.mark.slow
 
@@ -50,20 +54,44 @@ def filled(bucket, world, tmp_path_factory):
     return pipeline, data, evaluate(pipeline, [data], folder / "out", EvalOptions("crag", rule="official"))
 
 
+@pytest.mark.drill
 def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, ran):
     _, _, done = filled
     there = (done.folder.predictions).read_text()
     assert there == (ran.folder / "out" / "predictions.jsonl").read_text()
 
 
+def test_two_gateways_that_start_at_once_sign_with_one_secret(bucket):
+    first = Store.create(f"{bucket.uri}/stores/captures")
+    with ThreadPoolExecutor(8) as gateways:
+        ids = list(gateways.map(lambda _: answer_ids(Store.open(first.uri)), range(8)))
+    drawn = ids[0].draw(1.0, "key")
+    assert [i.given_at(drawn, "key") for i in (*ids, answer_ids(first))] == [1.0] * 9
+
+
+def test_of_all_that_claim_a_file_at_once_one_makes_it(bucket):
+    """Lance lets several creations of one table commit, the later ones as its second version."""
+    with ThreadPoolExecutor(4) as processes:
+        for n in range(8):
+            start = threading.Barrier(4)
+
+            def claims(number, n=n, start=start):
+                start.wait()
+                return claim(Files(f"{bucket.uri}/claims"), f"sign-{n}", b"%d" % number)
+
+            won = [number for number, made in enumerate(processes.map(claims, range(4))) if made]
+            assert [b"%d" % number for number in won] == [claimed(Files(f"{bucket.uri}/claims"), f"sign-{n}")]
+
+
+@pytest.mark.drill
 def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path):
     pipeline, data, first = filled
     again = evaluate(pipeline, [data], tmp_path / "again", EvalOptions("crag", rule="official"))
-    assert again.reused == first.report.questions
-    assert sum(s.computed for s in again.report.steps) == 0
+    assert again.reused == first.record.questions
+    assert sum(s.computed for s in again.record.steps) == 0
     assert live(pipeline.store) is None
-    promote(pipeline.store, again.manifest, [])
-    assert live(Store.open(pipeline.store.uri)).run == again.manifest.run
+    promote(pipeline.store, again.record, [])
+    assert live(Store.open(pipeline.store.uri)).run == again.record.run
 
 
 @pytest.mark.drill
@@ -105,33 +133,33 @@ def test_what_is_fetched_once_is_fetched_again_only_when_it_changed(bucket, tmp_
     assert (folder / "a.txt").read_text() == "another"
 
 
-def test_a_folder_is_sent_whole_and_its_manifest_last(bucket, tmp_path):
-    for name in ("a.txt", "manifest.json", "z/b.txt"):
+def test_a_folder_is_sent_whole_and_its_record_last(bucket, tmp_path):
+    for name in ("a.txt", "run.json", "z/b.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    upload(tmp_path, f"{bucket.uri}/runs/x", last=["manifest.json"])
+    upload(tmp_path, f"{bucket.uri}/runs/x", last=["run.json"])
     found = [k.removeprefix("runs/x/") for k in bucket.keys("runs/x")]
-    assert found == ["a.txt", "manifest.json", "z/b.txt"]
+    assert found == ["a.txt", "run.json", "z/b.txt"]
     there = tmp_path.parent / f"{tmp_path.name}-there"
-    upload(tmp_path, there.as_uri(), last=["manifest.json"])  # a clock that is finer than S3's
+    upload(tmp_path, there.as_uri(), last=["run.json"])  # a clock that is finer than S3's
     times = {p.name: p.stat().st_mtime_ns for p in there.rglob("*") if p.is_file()}
-    assert max(times, key=times.get) == "manifest.json" and len(times) == 3
+    assert max(times, key=times.get) == "run.json" and len(times) == 3
 
 
 def test_a_folder_that_is_sent_over_another_is_not_whole_until_all_of_it_is_there(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
-    for name in ("a.txt", "manifest.json", "z.txt"):
+    for name in ("a.txt", "run.json", "z.txt"):
         here.mkdir(exist_ok=True)
         (here / name).write_text("one")
-    upload(here, there.as_uri(), last=["manifest.json"])
+    upload(here, there.as_uri(), last=["run.json"])
     (there / "z.txt").unlink()
     (there / "z.txt").mkdir()  # it breaks off there
     with pytest.raises(DataError, match="cannot be written"):
-        upload(here, there.as_uri(), last=["manifest.json"])
-    assert not (there / "manifest.json").exists()
+        upload(here, there.as_uri(), last=["run.json"])
+    assert not (there / "run.json").exists()
     (there / "z.txt").rmdir()
-    upload(here, there.as_uri(), last=["manifest.json"])
-    assert (there / "manifest.json").read_text() == "one"
+    upload(here, there.as_uri(), last=["run.json"])
+    assert (there / "run.json").read_text() == "one"
 
 
 def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):
@@ -143,6 +171,7 @@ def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):
         download("nosuch://x/y", tmp_path)
 
 
+@pytest.mark.drill
 def test_commands_take_addresses_for_what_they_read(bucket, filled, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
     store = f"{bucket.uri}/stores/two"
@@ -157,19 +186,19 @@ def test_runs_of_a_bucket_are_listed_by_their_manifests_and_copied_when_they_are
     bucket, filled, tmp_path
 ):
     pipeline, _, done = filled
-    upload(done.folder.path, f"{bucket.uri}/runs/deep/one", last=["manifest.json"])
+    upload(done.folder.path, f"{bucket.uri}/runs/deep/one", last=["run.json"])
     upload(done.folder.path, f"{bucket.uri}/runs/other")  # the same run twice: the first counts
     runs = RunList([RemoteRuns(f"{bucket.uri}/runs", tmp_path)], pipeline.store)
 
     def copied():
         return {p.name for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".fetched"}
 
-    assert runs.given() == [done.manifest.run] and copied() == {"manifest.json"}
-    viewer, link = Viewer(runs, None), f'href="/run/{done.manifest.run}/"'.encode()
+    assert runs.given() == [done.record.run] and copied() == {"run.json"}
+    viewer, link = Viewer(runs, None), f'href="/run/{done.record.run}/"'.encode()
     assert link in viewer.get("/").body
-    page = viewer.get(f"/run/{done.manifest.run}/").body.decode()
+    page = viewer.get(f"/run/{done.record.run}/").body.decode()
     assert all(row["id"] in page for row in each(done.folder.results))
-    assert json.loads(viewer.get(f"/run/{done.manifest.run}/question/0").body)
+    assert json.loads(viewer.get(f"/run/{done.record.run}/question/0").body)
     assert len([p for p in tmp_path.rglob("results.parquet")]) == 1  # of the run that is opened alone
     known = Viewer(RunList([], pipeline.store), None).get("/").body
     assert b"folder not here" in known and link not in known

@@ -15,6 +15,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import ReadCounts, RowFormat
 from raypipe.readers.field_map import parse
 from raypipe.readers.named_files import read_by
+from raypipe.readers.row_files import RowFile, rows
 
 ROW = {
     "question": "who directed velora?",
@@ -221,6 +222,17 @@ def test_rows_without_a_question_are_documents(tmp_path):
     assert question[0].document is None
 
 
+def test_musiques_paragraphs_are_the_documents_of_their_question(tmp_path):
+    row = {
+        "id": "2hop__1", "question": "where is the hose made", "answer": "Malmo", "answer_aliases": ["Malmö"],
+        "answerable": True, "question_decomposition": [{"id": 1, "question": "x", "answer": "y"}],
+        "paragraphs": [{"idx": 0, "title": "Hose", "paragraph_text": "It is made in Malmo."}],
+    }  # fmt: skip
+    [found] = read(lines(tmp_path, row))
+    assert [s.content for s in found.sources] == ["Hose\nIt is made in Malmo."]
+    assert found.gold.answers == ("Malmo", "Malmö") and len(found.question.citations) == 1
+
+
 def test_squads_nested_form_is_a_question_for_each_of_its_questions(tmp_path):
     asked = {"id": "1", "question": "q?", "answers": [{"text": "x", "answer_start": 0}]}
     tree = {"version": "1.1", "data": [{"title": "T", "paragraphs": [{"context": "x y", "qas": [asked]}]}]}
@@ -272,8 +284,7 @@ def test_files_without_a_question_or_a_text_are_refused_with_the_fields_that_wer
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("question,answer\na?,1\nb?\n", r"q.csv:3: expected 2 cells.*question, answer.*found 1"),
-        ("question,answer\na, b?,1\n", r"q.csv:2: expected 2 cells.*found 3"),
+        ("question,answer\na, b?,1\n", r"q.csv:2: ragged rows: expected at most 2 cells.*found 3"),
         ('question,answer\n"a?,1\n', r"expected CSV: .*quotation mark not closed"),
         ("question,question\na?,1\n", r"'question' twice"),
         ("", r"expected the names of the fields in its first line, found none"),
@@ -285,6 +296,19 @@ def test_csv_that_is_not_regular_is_refused_before_anything_is_read(tmp_path, te
     (tmp_path / "q.csv").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=said):
         readers.check([tmp_path / "q.csv"], "rows")
+
+
+def test_last_cells_of_a_csv_may_be_left_out_and_a_row_with_more_than_the_header_is_a_fault_of_its_line(
+    tmp_path,
+):
+    (tmp_path / "q.csv").write_text("question,answer,source\na?,1\nb, c?,2,x,y\nd?,3,x,\n")
+    found = list(rows(RowFile(tmp_path / "q.csv", "csv"), ReadCounts()))
+    assert [r.value for r in found] == [
+        {"question": "a?", "answer": "1", "source": ""},
+        None,
+        {"question": "d?", "answer": "3", "source": "x"},
+    ]
+    assert (found[1].number, found[1].fault.reason) == (3, "ragged_rows")
 
 
 @pytest.mark.parametrize("name", ["q.parquet", "q.json"])

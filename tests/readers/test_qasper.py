@@ -106,7 +106,7 @@ def test_annotators_that_disagree_are_all_kept_in_the_evaluators_order_of_kinds(
         ("No", "boolean", ()),
     ]
     assert row.gold.answers == ("Unanswerable", "two, corpora", "some corpora", "No")
-    assert row.gold.labels == {"answer_type": "none"}
+    assert row.gold.labels == {"answer_type": "none", "paper": "p1"}
     assert arrow.annotated.records(arrow.annotated.table([row.gold]))[0].annotators == row.gold.annotators
 
 

@@ -35,7 +35,7 @@ def loaded(tmp_path):
     return load
 
 
-def test_a_recipe_has_seen_what_its_adapter_was_trained_on_and_so_has_its_manifest(loaded):
+def test_a_recipe_has_seen_what_its_adapter_was_trained_on_and_so_has_its_record(loaded):
     recipe = loaded("small", small=MADE)
     for r in (recipe, description(to_plain(recipe))):
         [(name, on)] = fits_of(r).items()

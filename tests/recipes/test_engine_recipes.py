@@ -5,16 +5,11 @@ import asyncio
 import bz2
 import io
 import json
-import os
 import runpy
-import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import psutil
@@ -23,6 +18,7 @@ import pytest
 import yaml
 from checkout import ROOT
 from shared_engine import REAPER, VLLM, engines_end, living, ours
+from vllm_server import VllmServer
 
 from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.server import serve as serve_graph
@@ -44,6 +40,7 @@ from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.memo.memo import cached
 
 pytestmark = [
+    pytest.mark.drill,
     pytest.mark.engine,
     pytest.mark.ray,
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),  # Ray Serve's own classes
@@ -52,60 +49,11 @@ CONF = Conf((ROOT / "conf",))
 SMALL, WHOLE = "crag-baseline", "db3-task1-700"
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-@dataclass
-class Server:
-    """`vllm serve` over the stand-in."""
-
-    process: subprocess.Popen
-    url: str
-    log: Path
-
-    def ready(self):
-        """Its url, once it answers."""
-        end = time.monotonic() + 300
-        while time.monotonic() < end:
-            assert self.process.poll() is None, self.log.read_text()[-3000:]
-            try:
-                if httpx.get(f"{self.url}/models", timeout=5).is_success:
-                    return self.url
-            except httpx.TransportError:
-                pass  # not listening yet
-            time.sleep(0.3)
-        raise AssertionError(f"not listening after minutes:\n{self.log.read_text()[-3000:]}")
-
-    def end(self):
-        """Ends it and its processes. Twice is fine."""
-        if self.process.poll() is None:
-            family = [p := psutil.Process(self.process.pid), *p.children(recursive=True)]
-            self.process.send_signal(signal.SIGTERM)
-            for one in psutil.wait_procs(family, timeout=20)[1]:
-                one.kill()
-            self.process.wait(20)
-
-
 @pytest.fixture(scope="module")
 def server(standins, tmp_path_factory):
-    """Its flags make it compute what an engine of ours does."""
-    port, log = free_port(), tmp_path_factory.mktemp("vllm") / "serve.log"
-    folder = standins.parents[1] / ".cache/standins/chat"
-    held = {"backend": "xgrammar", "disable_any_whitespace": True}
-    # What `vllm serve` runs: that command looks for a distribution called vllm, which the CPU build is not.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny"]
-    command += ["--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "32", "--enforce-eager"]
-    command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
-    command += ["--kv-cache-memory-bytes", str(2**30), "--generation-config", "vllm"]
-    command += ["--logprobs-mode", "processed_logprobs", "--structured-outputs-config", json.dumps(held)]
-    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
-    made = Server(process, f"http://127.0.0.1:{port}/v1", log)
+    """`vllm serve` over the stand-in."""
+    folder, log = standins.parents[1] / ".cache/standins/chat", tmp_path_factory.mktemp("vllm") / "serve.log"
+    made = VllmServer.started(folder, "tiny", "float32", log)
     yield made
     made.end()
 
@@ -136,7 +84,7 @@ def said(out):
 
 
 def generated(done):
-    return next(s for s in done.report.steps if s.step.startswith("generate"))
+    return next(s for s in done.record.steps if s.step.startswith("generate"))
 
 
 def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again(
@@ -151,12 +99,12 @@ def test_a_recipe_answers_every_question_asks_nothing_twice_and_fresh_asks_again
     step = generated(first)
     assert step.computed == 6 and step.faults == 0
     assert step.prompt_tokens > 6 * 100 and step.generated_tokens >= 6 * 40
-    assert first.report.answer_cut.tokens == 75 and first.report.answer_cut.tokenizer == "llama-2-tokens"
+    assert first.record.answer_cut.tokens == 75 and first.record.answer_cut.tokenizer == "llama-2-tokens"
     second = run(recipe, team, store, world, outs[1])[1]
-    assert second.reused == 6 and not any(s.computed for s in second.report.steps)
+    assert second.reused == 6 and not any(s.computed for s in second.record.steps)
     again = run(recipe, team, store, world, outs[2], fresh=True, on_ray=False)[1]
     assert generated(again).computed == 6
-    assert sum(s.computed for s in again.report.steps) == 6, "vectors and scores are cached"
+    assert sum(s.computed for s in again.record.steps) == 6, "vectors and scores are cached"
     assert said(outs[0]) == said(outs[1]) == said(outs[2])
 
 
@@ -235,10 +183,10 @@ WEB = ("shortlist", "dense", "fuse", "rerank", "generate:web")
     "name",
     [
         "db3-task1-700-public",
-        pytest.param("db3-task1-2000-public", marks=pytest.mark.drill),
+        "db3-task1-2000-public",
         "db3-task2",
         "db3-task3",
-        pytest.param("weknow", marks=pytest.mark.drill),
+        "weknow",
     ],
 )
 def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
@@ -254,7 +202,7 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     files = Conf((tmp_path, ROOT / "conf"))
     recipe = load_recipe(str(tmp_path / "made.yaml"), str(standins), files, graphs)
     pipeline, done = run(recipe, team, ten.store, pages, tmp_path / "out", on_ray=False)
-    answers, steps = answers_of(pipeline, ten.store), {s.step: s for s in done.report.steps}
+    answers, steps = answers_of(pipeline, ten.store), {s.step: s for s in done.record.steps}
     assert len(answers) == 10 and not any(
         r.fault for q in answers for n, r in q.replies.items() if n != "web"
     )
@@ -268,7 +216,6 @@ def test_what_the_graph_or_public_data_answered_asks_nothing_of_the_web(
     assert asked.computed + asked.cached == 10 - len(found), "the recipe of before may have asked the same"
 
 
-@pytest.mark.drill
 def test_an_engine_killed_with_calls_in_flight_loses_no_row(team):
     """The actor that holds it; `make drill` kills its worker and its core, too."""
     from raypipe.models import engine_actors
@@ -296,7 +243,6 @@ def test_an_engine_killed_with_calls_in_flight_loses_no_row(team):
     assert asyncio.run(disturbed()) == calm and len(set(calm)) == 40
 
 
-@pytest.mark.drill
 def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
     standins, team, server, ten, pages, tmp_path
 ):
@@ -357,7 +303,6 @@ def endpoint(ten, serve_port):
     assert engines_end(others), "the endpoint's engine outlived it"
 
 
-@pytest.mark.drill
 def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers(endpoint, ten):
     def ask(question):
         body = {"query": question.text, "time": question.asked_at, "include": ["hits", "prompts"]}
@@ -404,7 +349,6 @@ def until_unfinished(chats):
         time.sleep(0.1)
 
 
-@pytest.mark.drill
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_goes_takes_its_chat_out_of_the_engine(endpoint, ten, streams):
     [job, *_] = ten.answers
@@ -423,7 +367,6 @@ def test_a_client_that_goes_takes_its_chat_out_of_the_engine(endpoint, ten, stre
     assert endpoint.client.post("/v1/answer", json=body).json()["answer"] == job.answer
 
 
-@pytest.mark.drill
 def test_an_engine_killed_amid_an_answer_is_named_in_it_and_the_next_is_answered_by_another(endpoint, ten):
     job = next(a for a in ten.answers if a.text.startswith("who was"))  # `extract` has rules for others
     body = {"query": job.text, "time": job.asked_at, "deadline_s": 120}

@@ -24,8 +24,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.runs.cluster.capacity import preflight
 from raypipe.runs.cluster.file import Cluster, Engines, Pool
+from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
-from raypipe.runs.pipeline.table_tasks import TextsTask
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline, with_worker
 from raypipe.store import Store
 
@@ -180,9 +180,10 @@ def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
 
 
 def asked(done):
-    return {s.step: s.computed for s in done.report.steps if s.computed}
+    return {s.step: s.computed for s in done.record.steps if s.computed}
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone(tmp_path, world):
     first = evaluated(tmp_path, world, "one")
@@ -195,12 +196,13 @@ def test_a_second_run_asks_nothing_and_a_fresh_one_asks_the_language_model_alone
     assert len(lines) == 1
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_report_says_what_the_language_model_read_and_wrote(tmp_path, world):
     done = evaluated(tmp_path, world, "one")
-    step = next(s for s in done.report.steps if s.step == "generate:web")
+    step = next(s for s in done.record.steps if s.step == "generate:web")
     assert step.prompt_tokens > 0 and 0 < step.generated_tokens <= 6 * 75
-    found = json.loads((tmp_path / "one/report.json").read_text())
+    found = json.loads((tmp_path / "one/run.json").read_text())
     line = next(s for s in found["steps"] if s["step"] == "generate:web")
     assert line["prompt_tokens"] == step.prompt_tokens and found["judge"] is None
 
@@ -295,5 +297,5 @@ def test_an_engine_that_no_node_can_hold_is_refused(team):
 
 def test_each_pool_gives_its_workers_its_own_threads():
     place = WorkerConfig("store", "transformers", "cpu", 1)
-    fill = with_worker(TextsTask(place, load_recipe("local", None, CONF), "texts", "run"), threads=3)
-    assert fill.worker == replace(place, threads=3) and isinstance(fill, TextsTask)
+    fill = with_worker(CorpusTask(place, load_recipe("local", None, CONF), "run"), threads=3)
+    assert fill.worker == replace(place, threads=3) and isinstance(fill, CorpusTask)

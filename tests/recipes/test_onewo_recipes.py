@@ -265,7 +265,7 @@ def pipeline(name, store, runner=inline, models=MODELS, **sets):
 
 def checked(done, out):
     """What a run put out: a submission in the published shape, whose MAP@20 is the report's."""
-    measures = {m.measure: m for m in done.report.scores.measures}
+    measures = {m.measure: m for m in done.scored.scores.measures}
     rows = {r["id"]: r for r in each(done.folder.results)}
     file = out / "submission.txt"
     assert export_run(done.folder.path, "oag", file).counts == {"lines": QUESTIONS, "failed": 0}
@@ -278,11 +278,12 @@ def checked(done, out):
     return measures["map_cut_20"].mean, run
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_run_stores_what_language_models_wrote_and_a_second_one_asks_none_of_it(data, tmp_path):
     store = Store.create(str(tmp_path / "store"))
     first = evaluate(pipeline("onewo-submitted", store), [data], tmp_path / "one", EvalOptions("oag"))
-    asked = {s.step: s.computed for s in first.report.steps}
+    asked = {s.step: s.computed for s in first.record.steps}
     assert asked["generate:response"] == QUESTIONS and asked["similarity:sfr-response"] == QUESTIONS
     for row in each(first.folder.results):
         [reply] = [r for r in row["replies"] if r["step"] == "response"]
@@ -294,7 +295,7 @@ def test_a_run_stores_what_language_models_wrote_and_a_second_one_asks_none_of_i
     assert mean == pytest.approx(np.mean([v["map_cut_20"] for v in found])) and mean > 0.05
     other = {"fuse:final.weights": "{sfr: 1.0, linq: 1.0}"}
     second = evaluate(pipeline("onewo-submitted", store, **other), [], tmp_path / "two", EvalOptions("oag"))
-    assert not any(s.computed for s in second.report.steps), "other weights ask no model"
+    assert not any(s.computed for s in second.record.steps), "other weights ask no model"
 
 
 @pytest.mark.drill
@@ -307,7 +308,7 @@ def test_weights_are_fitted_to_one_half_and_a_run_with_them_asks_no_model(tmp_pa
     assert found.report.fitted_questions >= 20 and found.report.unseen[0].weighing == "fitted"
     fitted = {"fuse:final.fitted": str(found.file)}
     again = evaluate(pipeline("onewo-recall", store, **fitted), [], tmp_path / "next", EvalOptions("oag"))
-    assert not any(s.computed for s in again.report.steps)
+    assert not any(s.computed for s in again.record.steps)
 
 
 @pytest.mark.ray
@@ -339,4 +340,4 @@ def test_a_recipe_runs_by_command_through_ray_on_stand_ins_by_the_real_classes(
     assert "map_cut_20" in (out / "report.html").read_text()
     here = pipeline("onewo-submitted", Store.create(str(tmp_path / "here")), inline, str(models))
     again = evaluate(here, [data], tmp_path / "again", EvalOptions("beir"))
-    assert again.report.scores.of("map_cut_20").mean == pytest.approx(found)
+    assert again.scored.scores.of("map_cut_20").mean == pytest.approx(found)

@@ -16,9 +16,9 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.record import read
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import NotReady
 from raypipe.serving.query import QueryRequest

@@ -1,4 +1,4 @@
-"""Steps from outside: named in a recipe by path, kept in manifests, never imported to be read about."""
+"""Steps from outside: named in a recipe by path, kept in records, never imported to be read about."""
 
 import json
 import sys
@@ -13,11 +13,12 @@ from reruns import CONF, Bench
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError
+from raypipe.core.plugins import load
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.recipes.serialize import description, from_plain, to_plain
 from raypipe.runs.explain import why
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 
 
@@ -82,6 +83,40 @@ def test_a_path_that_leads_to_no_step_is_named_with_its_place_and_what_was_expec
     Path("mypkg/lacking.py").write_text("import no_such_package")
     with pytest.raises(ConfError, match=said):
         shout(Path("shout.yaml").read_text().replace("mypkg.steps:Shout", verb))
+
+
+def test_the_identity_of_own_code_covers_all_that_it_imports_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    files = {
+        "mypkg/__init__.py": "",
+        "mypkg/steps.py": "from . import rules\nimport json, numpy.linalg\nclass S: ...",
+        "mypkg/rules.py": "def later():\n    from mypkg.deep.words import WORDS",
+        "mypkg/deep/__init__.py": "", "mypkg/deep/words.py": "import mypkg_words", "mypkg_words.py": "",
+        "mypkg/other.py": "",
+    }  # fmt: skip
+    seen = set()
+    changed = [
+        "",
+        "mypkg/steps.py",
+        "mypkg/rules.py",
+        "mypkg/deep/words.py",
+        "mypkg/deep/__init__.py",
+        "mypkg_words.py",
+    ]
+    for name in [*changed, "mypkg/other.py", "mypkg/deep/unused.py"]:
+        files[name or "mypkg/steps.py"] = (
+            files.get(name, "") + "\n# changed" if name else files["mypkg/steps.py"]
+        )
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        forget()
+        seen.add(load("mypkg.steps:S", "a step")[1].source)
+    assert len(seen) == len(changed)  # what is not imported changes nothing
+    (tmp_path / "mypkg/rules.py").write_text("def later(): ...")
+    with pytest.raises(ConfError, match=r"rules.py changed after this process imported it"):
+        load("mypkg.steps:S", "a step")
+    forget()
 
 
 def test_a_source_that_changes_under_a_running_process_is_refused(folder):
@@ -167,18 +202,18 @@ def test_reading_a_run_its_rows_and_its_release_imports_nothing_from_outside(fol
     plans = []
     done = evaluate(pipe, [world], folder / "out", EvalOptions("crag", rule="official", on_plan=plans.append))
     assert plans[0].planned()["Shout:shout"] == 0 and plans[0].steps[2].exact
-    manifest = read(folder / "out")
-    assert done.report.questions == 6
-    assert manifest.stage("Shout:shout").step == "mypkg.steps:Shout"
-    promote(pipe.store, manifest, [])
+    record = read(folder / "out")
+    assert done.record.questions == 6
+    assert record.stage("Shout:shout").step == "mypkg.steps:Shout"
+    promote(pipe.store, record, [])
     forget()
     Path("mypkg/steps.py").unlink()
     row = json.loads((folder / "out" / "predictions.jsonl").read_text().splitlines()[0])
     assert row["prediction"] == row["query"].upper()
-    told = why(pipe.store, manifest, row["id"])
+    told = why(pipe.store, record, row["id"])
     steps = {s.step: (s.requests, s.computed, s.cached) for s in told.steps}
     assert steps == {"Shout:shout": (0, 0, 0), "decide": (0, 0, 0)}
-    assert told.answer == row["prediction"] and live(pipe.store).run == manifest.run
+    assert told.answer == row["prediction"] and live(pipe.store).run == record.run
     store = ["--store", pipe.store.uri]
     for command in (
         ["why", "out", row["id"]],

@@ -74,9 +74,9 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
     assert there == here and len(here) == QUESTIONS
     asks = 2 if "documents" in name else 1  # the rewriter, too
     for ran in (far, done):
-        steps = [s for s in ran.report.steps if s.step.startswith("generate")]
+        steps = [s for s in ran.record.steps if s.step.startswith("generate")]
         assert [s.computed for s in steps] == [QUESTIONS] * asks and not any(s.faults for s in steps)
-        assert ran.report.scores.kind == "qasper"
+        assert ran.scored.scores.kind == "qasper"
     assert {line["outcome"] for line in here} == {"answered"}
     assert {bool(line["hits"]) for line in here} == {"documents" in name}
     assert bool(pipeline.store.count(pipeline.recipe.passages_table)) == ("documents" in name), (

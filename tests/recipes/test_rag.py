@@ -85,7 +85,8 @@ def test_where_the_language_model_abstains_no_sentence_takes_its_place(asked):
     found, _ = asked("I don't know.")
     assert (found.question.answer, found.question.outcome) == ("i don't know", "abstained")
     assert found.question.replies["extract"].label == "skipped"
-    assert found.evidence == ()
+    [closest] = found.evidence
+    assert closest.chunk == found.question.order[0] and closest.url, "the first passage, with its place"
 
 
 def test_where_the_language_model_fails_the_sentence_answers_and_says_so(asked):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from chat_server import serving
 from checkout import ROOT, SUPPORT
-from endpoint import AUTH, started
+from endpoint import AUTH, started, until
 
 from raypipe.contrib.world.write import write
 from raypipe.models.fake import HashEmbedder, OverlapReranker
@@ -70,6 +70,38 @@ def test_serve_answers_from_a_folder_and_names_file_and_section(tmp_path, llm):
     assert llm or other["outcome"] == "abstained"
 
 
+def test_serve_follows_its_folder_and_never_quotes_a_file_that_was_removed(tmp_path):
+    docs, log = tmp_path / "docs", tmp_path / "serve.log"
+    docs.mkdir()
+    for n in range(20):
+        (docs / f"other{n}.md").write_text(f"# Other {n}\n\nThe office of number {n} is in Utrecht.\n")
+    (docs / "falcon.md").write_text("Repairs of the Falcon X2 are done in Rotterdam.\n")
+    (docs / "old.md").write_text("Long ago, repairs of the Falcon X2 were done in Breda.\n")
+    with (
+        started(["rag", "--docs", str(docs), "--models", FAKES], log) as (url, _),
+        httpx.Client(base_url=url, timeout=90, headers=AUTH) as client,
+    ):
+
+        def ranked():
+            body = {"query": QUESTION, "deadline_s": 90}
+            return {p["url"]: p["text"] for p in client.post("/v1/retrieve", json=body).json()["passages"]}
+
+        assert {"falcon.md", "old.md"} <= ranked().keys()
+        before = log.read_text()
+        (docs / "falcon.md").write_text("Repairs of the Falcon X2 are done in Delft now.\n")
+        (docs / "old.md").unlink()
+        (docs / "new.md").write_text("Repairs of the Falcon X2 take three days.\n")
+        until(lambda: "old.md" not in ranked(), 60)
+        until(lambda: "new.md" in ranked(), 60)
+        found = ranked()
+        assert "Delft" in found["falcon.md"] and "old.md" not in found
+        said = log.read_text().removeprefix(before)
+        assert "1 new, 1 changed, 1 removed" in said
+        assert "embedded 2/2 passages in" in said, "nothing else is computed again"
+        (docs / "falcon.md").unlink()
+        until(lambda: "falcon.md" not in ranked(), 60)
+
+
 RECIPE = """
 about: a ranking by two models and an answer by a third
 corpus:
@@ -123,7 +155,7 @@ def test_models_behind_addresses_take_the_place_of_all_others_on_ray(tmp_path):
         assert {"/v1/embeddings", "/v1/rerank", "/v1/chat/completions"} <= set(backend.paths)
         for step in done["steps"]:
             assert step["computed"] <= planned[step["step"]]["max_calls"], step
-        workers = json.loads((tmp_path / "two/manifest.json").read_text())["rows_by_worker"]
+        workers = json.loads((tmp_path / "two/run.json").read_text())["rows_by_worker"]
         assert workers and str(os.getpid()) not in str(workers)
         assert live() == before
         run("promote", "two")

@@ -22,7 +22,7 @@ from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.executor import answer
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
@@ -65,6 +65,7 @@ def ask(store, questions, endpoints):
     return release.id, [(q.answer, q.hits) for q in answered]
 
 
+@pytest.mark.drill
 def test_live_answers_stay_until_a_run_with_the_remote_embedder_is_promoted(tmp_path, server):
     found, backend = server
     write(tmp_path / "world", 6, pages=6, seed=9, page_chars=1200)

@@ -20,7 +20,7 @@ corpus:
 question:
   - dense: {{model: {model}, top: 3}}
   - fuse: {{weights: {{dense: 1.0}}, top: 3}}
-  - extract: {{embedder: all-MiniLM-L6-v2, maxsim: minilm-maxsim, fitted: local-extract}}
+  - extract: {{embedder: all-MiniLM-L6-v2, fitted: local-extract}}
   - decide: {{prefer: [extract]}}
 """
 ENTRY = """
@@ -29,7 +29,7 @@ static: {{kind: embedder, loader: sentence-transformers, path: {path}, dim: 128,
 
 
 def raypipe(folder, *words, code=0):
-    """What a command prints with --json."""
+    """Returns the object that a command prints with --json."""
     env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(folder / "home")}
     env |= {"RAYPIPE_CONF": str(ROOT / "conf"), "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "raypipe", *words, "--json"]

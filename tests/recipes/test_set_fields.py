@@ -107,7 +107,7 @@ def test_a_variant_can_be_changed_further():
     assert stages("split.tokens=500", recipe="weknow-750")["split"].tokens == 500
 
 
-def test_a_session_sets_fields_of_recipes_that_it_reads_and_a_manifest_keeps_what_was_set():
+def test_a_session_sets_fields_of_recipes_that_it_reads_and_a_record_keeps_what_was_set():
     settings = from_environment({"RAYPIPE_CONF": str(ROOT / "conf")})
     made = Session(settings, sets=("rerank.top=7",)).recipe(FAKES)
     assert from_plain(to_plain(made)) == made and made.sets == ("rerank.top=7",)

@@ -13,8 +13,8 @@ from raypipe.runs.pipeline.tasks import Workers
 from raypipe.runs.plan.assumed import Assumed, assumed_plan
 
 
-def planned(pages, count=8, prices=NO_PRICES):
-    recipe = load_recipe("local")
+def planned(pages, count=8, prices=NO_PRICES, **changed):
+    recipe = replace(load_recipe("local"), **changed)
     size = Assumed(pages)
     return assumed_plan(
         recipe, size, "eight", 1000, lambda verb: Workers(count, 16), ("transformers", "cpu"), (), prices
@@ -37,7 +37,7 @@ def test_without_a_run_hours_and_money_are_not_known():
     plan = planned(1e6, prices=Prices(machines=3.0))
     assert plan.steps[0].hours is not None, "reading files was measured"
     assert (plan.hours, plan.usd) == (None, None)
-    whole = replace(plan, steps=plan.steps[:1])
+    whole = planned(1e6, prices=Prices(machines=3.0), corpus=())
     assert whole.usd == pytest.approx([3 * h for h in whole.hours])
 
 

@@ -1,4 +1,4 @@
-"""The story of a row, and what a run changed: told from manifests, the memo and stored answers."""
+"""The story of a row, and what a run changed: told from records, the memo and stored answers."""
 
 import json
 
@@ -9,7 +9,7 @@ from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.runs.changes import changes, compared_with
 from raypipe.runs.explain import why
-from raypipe.runs.manifest import read, recent
+from raypipe.runs.record import read, recent
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -44,6 +44,7 @@ def test_a_row_tells_its_key_what_matched_and_what_was_asked_and_why(bench):
         why(store, read(bench.folder / "three"), "nobody")
 
 
+@pytest.mark.drill
 def test_an_edited_page_changes_the_row_and_the_story_names_the_citation(bench, capsys):
     lines = bench.lines()
     lines[0]["search_results"][0]["page_result"] += "<p>One more sentence stands here now.</p>"
@@ -77,6 +78,7 @@ def test_changed_answers_are_named_with_the_step_at_which_their_paths_part(bench
     assert all(c.cause.stage == "dense" and c.cause.field == "top" for c in found.changed)
 
 
+@pytest.mark.drill
 def test_changes_count_new_rows_and_say_where_the_row_itself_is_another(bench):
     bench.run(SURE, out="one")
     lines = bench.lines()

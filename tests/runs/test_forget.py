@@ -19,11 +19,11 @@ from raypipe.api.session import Session, from_environment
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.progress import Progress
 from raypipe.evaluation.result_table import read_table
-from raypipe.runs.manifest import read, withdraw
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_folder import ingest_folder
+from raypipe.runs.record import read, withdraw
 from raypipe.runs.release import history, live, promote
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.files import Files
 from raypipe.store.keep import keep_only, rewrite_deleted
@@ -41,9 +41,9 @@ def planted(tmp_path_factory):
 def copy(planted, tmp_path):
     """A copy of that world."""
     shutil.copytree(planted.folder, tmp_path / "w")
-    for manifest in (tmp_path / "w/runs").rglob("manifest.json"):
-        tree = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps({**tree, "store": str(tmp_path / "w/store")}))
+    for record in (tmp_path / "w/runs").rglob("run.json"):
+        tree = json.loads(record.read_text())
+        record.write_text(json.dumps({**tree, "store": str(tmp_path / "w/store")}))
     return World(tmp_path / "w", 2, 1, made=True)
 
 
@@ -53,11 +53,13 @@ def forgotten(world, *names, **options):
     return forget(names, **{**given, "runs": [world.folder / "runs"], **options})
 
 
+@pytest.mark.drill
 def test_each_planted_word_is_in_no_place_after_its_source_is_forgotten(copy):
     lines = list(drill(copy, 3))
     assert all(map(sound, lines)), lines
 
 
+@pytest.mark.drill
 def test_what_rests_on_other_pages_stays_and_runs_compare_as_before(copy):
     store, runs = copy.store, copy.folder / "runs"
     answers, [replies] = store.count("answers"), [t for t in store_tables(store) if t.startswith("replies-")]
@@ -139,6 +141,7 @@ class DyingFiles(Files):
         super().write(name, content)
 
 
+@pytest.mark.drill
 def test_a_forget_that_is_killed_at_any_step_is_finished_by_the_same_command(copy):
     store, deaths = copy.store, 0
     for at in range(2, 90, 11):
@@ -160,6 +163,7 @@ def test_a_forget_that_is_killed_at_any_step_is_finished_by_the_same_command(cop
     assert history(store) == () and not store.files.names("_forgetting")
 
 
+@pytest.mark.drill
 def test_what_a_killed_eval_left_in_its_folder_goes_whole_and_other_evals_there_do_not(copy):
     store, runs = copy.store, copy.folder / "runs"
     for name, uri in (("killed", store.uri), ("others", str(copy.folder / "elsewhere"))):
@@ -174,6 +178,7 @@ def test_what_a_killed_eval_left_in_its_folder_goes_whole_and_other_evals_there_
     assert {name.partition("/")[0] for name in holding(word(0), runs)} == {"others"}
 
 
+@pytest.mark.drill
 def test_replies_that_no_stored_answer_leads_to_go_too(copy):
     store = copy.store
     [replies] = [t for t in store_tables(store) if t.startswith("replies-")]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,13 +10,15 @@ import pytest
 from reruns import FAKES, Bench, TaskSizes
 from rich.console import Console
 
+from raypipe.api.plans import Placed, PlanResult
+from raypipe.core.plugins import Plugin
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.report.plans import print_plan
 from raypipe.recipes.recipe import Stage
-from raypipe.runs.manifest import answer_keys, read, recent
 from raypipe.runs.pipeline.tasks import Workers, inline
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.store_state import left, left_answers
+from raypipe.runs.record import answer_keys, read, recent
 from raypipe.runs.stage_records import chains
 from raypipe.store import Store, begin
 from raypipe.store.ids import Ids
@@ -47,6 +50,7 @@ def test_a_step_after_all_models_asks_nothing_again(bench):
     assert not zero(counts)
 
 
+@pytest.mark.drill
 def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
     def dies(verb, fill, parts):
         for i, part in enumerate(inline(verb, fill, parts), 1):
@@ -71,6 +75,7 @@ def test_questions_that_a_killed_run_was_not_asked_are_planned_after_those_that_
     assert list(left(store, "work", f"passages-{'d' * 32}", missing)) == ["a", "b", "c", "new"]
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("tables", [1, 2])
 def test_what_a_killed_run_parsed_or_split_and_had_not_committed_is_planned_for_the_stages_after_it(
     world, tmp_path, tables
@@ -91,6 +96,7 @@ def test_what_a_killed_run_parsed_or_split_and_had_not_committed_is_planned_for_
     assert 0 < again["embed"][1] <= again["embed"][0]
 
 
+@pytest.mark.drill
 def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_ask_it(bench):
     lines = bench.lines()
     for line in lines[:3]:  # one text as a page of its own, and as a snippet
@@ -107,13 +113,13 @@ def test_a_text_of_several_sources_is_planned_as_often_as_several_workers_may_as
     assert bench.run(FAKES.replace("hash-embedder", "other-embedder"), data)[0]["embed"][1] == one.max_calls
 
 
-def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rates(bench):
+def test_a_record_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rates(bench):
     [first] = recent(bench.pipeline().store, 5)
     bench.run(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"), out="second")
     made = read(bench.folder / "second")
     assert made.previous == first.run and made.digest != first.digest
     assert {s.name for s in made.stages} == {line.step for line in made.steps}
-    assert made.score and made.counts["questions"] == 6 and made.models[0].identity
+    assert made.score and made.questions == 6 and made.models[0].identity
     keys = answer_keys(bench.pipeline().store, made.run)
     assert len(keys) == 6 and not any(k.reused for k in keys.values())
     again = plan(bench.pipeline(), questions_of(bench.pipeline(), None, None))
@@ -125,7 +131,7 @@ def test_a_manifest_says_what_the_run_was_made_of_and_gives_the_next_plan_its_ra
 
 def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(ran, bench):
     _, steps = ran.first
-    assert all(s.estimate()["runs"] == 0 for s in steps.values())
+    assert all(s.expected_calls is None or s.expected_calls.runs == 0 for s in steps.values())
     assert steps["embed"].expected_calls.runs == 0 and not steps["embed"].exact
 
     other = FAKES.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
@@ -151,6 +157,7 @@ def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(
     assert found["extract"].expected_calls.runs == 2
 
 
+@pytest.mark.drill
 def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_others_had(bench):
     lines = bench.lines()[:2]
     for line in lines:
@@ -201,19 +208,21 @@ def test_a_step_without_a_bound_is_planned_as_not_known_and_so_is_what_depends_o
     pipe = bench.pipeline()
     stages = pipe.recipe.question
     at = next(i for i, s in enumerate(stages) if s.name == "rerank")
-    stages = (*stages[:at], Stage("strange", Unbounded()), *stages[at:])
+    own = Plugin("mypkg.steps:Unbounded", "0" * 32)
+    stages = (*stages[:at], Stage("strange", Unbounded(), plugin=own), *stages[at:])
     pipe = replace(pipe, recipe=replace(pipe.recipe, question=stages))
     questions = questions_of(pipe, None, None)
-    found = plan(pipe, questions).to_json()
-    steps = {s["step"]: s for s in found["steps"]}
-    json.dumps(found, allow_nan=False)
-    assert (steps["strange"]["max_calls"], steps["strange"]["exact"]) == (None, False)
-    assert steps["strange"]["reasons"] == {"parameter": None}
-    assert steps["dense"]["max_calls"] == 0 == steps["bm25"]["max_calls"], "what stands before it is known"
-    assert steps["rerank"]["max_calls"] == 6 * 20, "it scores 20 however long the ranking is"
+    found = plan(pipe, questions)
+    steps = {s.step: s for s in found.steps}
+    printed = PlanResult(found, 0, Placed("laptop", "", ())).to_dict()
+    json.dumps(printed, allow_nan=False)
+    assert next(s for s in printed["steps"] if s["step"] == "strange")["max_calls"] is None
+    assert steps["strange"].reasons == {"parameter": math.inf} and not steps["strange"].exact
+    assert steps["dense"].max_calls == 0 == steps["bm25"].max_calls, "what stands before it is known"
+    assert steps["rerank"].max_calls == 6 * 20, "it scores 20 however long the ranking is"
     out = io.StringIO()
     print_plan(Console(file=out, width=120), found)
-    assert out.getvalue().startswith("calls with no known bound; no run says how many are likely for strange")
+    assert "calls with no known bound; no run says how many are likely for strange" in out.getvalue()
     pipe.answer(questions)
     assert all(q.outcome for q in pipe.answers(questions))
     assert plan(pipe, questions).planned()["strange"] == 0, "where nothing is to do nothing is asked"

@@ -28,9 +28,10 @@ def damaging(store, tables):
     return runner
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("tables", "asked"),
-    [("scores", {"shortlist", "rerank", "extract"}), ("embeddings", {"dense", "extract"})],
+    [("scores", {"shortlist", "rerank"}), ("embeddings", {"dense", "extract"})],
 )
 def test_values_that_were_damaged_before_they_were_merged_are_planned_by_the_next_change(
     world, tmp_path, tables, asked

@@ -1,6 +1,8 @@
 """What prune may take and what it may not, after kills, edits and clocks that jump."""
 
 import json
+import os
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,16 +15,17 @@ from raypipe.core.errors import ConfError
 from raypipe.core.records import Fault
 from raypipe.runs import roots
 from raypipe.runs.changes import compared_with
-from raypipe.runs.manifest import read, recent, remove
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.prune import prune, uncited
+from raypipe.runs.record import read, recent, remove
 from raypipe.runs.release import promote, releases, rollback
-from raypipe.store import Store, begin, commit, write_part
+from raypipe.store import Store, StoreError, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
-from raypipe.store.files import Files
+from raypipe.store.files import HALF_WRITTEN_S, Files
 from raypipe.store.ids import Ids
-from raypipe.store.keep import tag, tagged, unfinished
-from raypipe.store.layout import ANSWER_KEYS, MANIFESTS, RELEASES
+from raypipe.store.keep import free, tag, tagged, unfinished
+from raypipe.store.layout import ANSWER_KEYS, CAPTURED, RECORDS, RELEASES
+from raypipe.store.segments import write_segment
 from raypipe.store.sources import sizes
 
 pytestmark = pytest.mark.slow
@@ -64,6 +67,7 @@ def test_work_that_no_command_would_finish_is_given_up_by_its_name(bench, store,
     assert not unfinished(store) and not store.files.names("_parts") and not store.files.names("_attempts")
 
 
+@pytest.mark.drill
 def test_the_tags_of_a_killed_promote_go_and_hold_nothing_back(bench, store):
     bench.run(EDITED, out="one")
     tables = read(bench.folder / "one").tables
@@ -90,30 +94,36 @@ class KilledAfter(Files):
             raise KeyboardInterrupt
 
 
+@pytest.mark.drill
 def test_what_says_that_a_release_or_a_run_is_whole_goes_before_the_rest_of_it(bench, store):
-    for name, recipe in (("one", EDITED), ("two", SURE)):
+    for name, recipe in (("one", EDITED), ("two", SURE), ("three", FAKES)):
         bench.run(recipe, out=name)
     first, second = (promote(store, read(bench.folder / name), []) for name in ("one", "two"))
     rollback(store)
+    prune(store, dry_run=False)
+    assert [r.id for r in releases(store)] == [first.id, second.id], "it may be promoted again"
+    assert second.id in tagged(store, "answers")
+    third = promote(store, read(bench.folder / "three"), [])
     store.files = KilledAfter(store.uri, f"{RELEASES}/r")
     with pytest.raises(KeyboardInterrupt):
         prune(store, dry_run=False)
-    assert [r.id for r in releases(store)] == [first.id]
+    assert [r.id for r in releases(store)] == [first.id, third.id]
     assert second.id in tagged(store, "answers"), "while it was listed, it could be opened"
-    store.files, run = KilledAfter(store.uri, f"{MANIFESTS}/"), read(bench.folder / "two").run
+    store.files, run = KilledAfter(store.uri, f"{RECORDS}/"), read(bench.folder / "two").run
     with pytest.raises(KeyboardInterrupt):
         remove(store, run)
     assert run not in {r.run for r in recent(store, 9)} and f"{run}.arrow" in store.files.names(ANSWER_KEYS)
     store.files = Files(store.uri)
     prune(store, dry_run=False)
-    assert set(tagged(store, "answers")) == {first.id}
+    assert set(tagged(store, "answers")) == {first.id, third.id}
     assert f"{run}.arrow" not in store.files.names(ANSWER_KEYS)
 
 
+@pytest.mark.drill
 def test_a_run_of_another_raypipe_holds_nothing_back(bench, store):
     bench.run(EDITED, out="one")
     promote(store, read(bench.folder / "one"), [])
-    for folder in (MANIFESTS, RELEASES):  # as if the version of a step was raised since
+    for folder in (RECORDS, RELEASES):  # as if the version of a step was raised since
         for place in (f"{folder}/{name}" for name in store.files.names(folder)):
             text = store.files.read(place).decode().replace(read(bench.folder / "one").digest, "0" * 32)
             store.files.write(place, text.encode())
@@ -121,6 +131,7 @@ def test_a_run_of_another_raypipe_holds_nothing_back(bench, store):
     assert {kind for kind, _ in removed(store)} <= {"answers"}, "those of the run before them"
 
 
+@pytest.mark.drill
 def test_recipes_in_files_of_one_name_are_apart(bench, store):
     """Neither loses its answers; those of an edited file are superseded."""
     small, big = (Bench(bench.folder / name, bench.world, file=None) for name in ("small", "big"))
@@ -137,6 +148,7 @@ def test_recipes_in_files_of_one_name_are_apart(bench, store):
     assert ("answers", first) in gone and ("answers", second) not in gone
 
 
+@pytest.mark.drill
 def test_a_clock_a_year_ahead_in_one_run_lets_nothing_newer_go(bench, store, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 365 * 86400)
@@ -181,6 +193,7 @@ def leftovers(store):
     junk += ["_runs/answers/no-such-run.arrow", f"{lance}/_transactions/1-dead.txn"]
     for name in junk:
         store.files.write(name, b"junk")
+        os.utime(Path(store.uri, name), (long_ago := time.time() - HALF_WRITTEN_S - 1, long_ago))
     return set(junk)
 
 
@@ -199,6 +212,31 @@ def test_all_that_killed_processes_left_is_freed_and_nothing_else(bench, store):
     assert all(c == (0, 0) for c in counts.values())
 
 
+def test_a_file_that_another_process_writes_or_removes_now_stays_its_own(bench, store):
+    """An endpoint captures answers without any lease."""
+    with store.files.writing(f"{CAPTURED}/1-0.jsonl") as file:
+        file.write(b"{}\n")
+        prune(store, dry_run=False)
+    assert store.files.names(CAPTURED) == ["1-0.jsonl"]
+    stop, written, lost = threading.Event(), [], []
+
+    def capture():
+        while not stop.is_set():
+            try:
+                written.append(write_segment(Store.open(store.uri).files, CAPTURED, [{"n": 1}], time.time()))
+            except StoreError as e:
+                lost.append(e)
+
+    threads = [threading.Thread(target=capture) for _ in range(2)]
+    [thread.start() for thread in threads]
+    for _ in range(300):
+        free(store)
+    stop.set()
+    [thread.join() for thread in threads]
+    assert not lost and {*written, "1-0.jsonl"} == set(store.files.names(CAPTURED))
+
+
+@pytest.mark.drill
 def test_a_prune_killed_after_the_rows_of_some_tables_is_finished_by_the_next(bench, store):
     bench.run(SURE, out="one")
     lines = bench.lines()
@@ -229,10 +267,10 @@ def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, m
     commit(store, "faults", "run", ["0"])
     for _ in range(4):
         bench.run()
-    names = store.files.names("_runs/manifests")
+    names = store.files.names("_runs/records")
     assert len(names) == 5
     prune(store, dry_run=False)
-    assert store.files.names("_runs/manifests") == names[-2:]
+    assert store.files.names("_runs/records") == names[-2:]
     assert len(store.files.names("_runs/answers")) == 2 and len(store.files.names("_sizes")) == 1
     left = store.dataset("faults").to_table().to_pylist()
     assert {r["id"] for r in left} == {"pending", "q"}
@@ -253,6 +291,7 @@ def bench_store(bench):
     return Store.open(str(bench.folder / "store"))
 
 
+@pytest.mark.drill
 def test_adapters_stay_while_a_release_or_a_last_run_names_them(bench, store):
     put_adapter(store.files, "unused-0", {RECIPE: b"adapter: sha256:0\n", "adapter_model.safetensors": b"."})
     with_adapter(bench, "one", "a")

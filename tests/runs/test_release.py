@@ -16,8 +16,8 @@ from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import answer
 from raypipe.runs.gates import GateFailed, gate
-from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote, releases, rollback, summary
 from raypipe.store import Store, StoreError
 from raypipe.store.index import LanceIndex
@@ -46,6 +46,7 @@ def store(bench):
 QUESTIONS = 12
 
 
+@pytest.mark.drill
 def test_live_follows_promote_and_rollback_while_another_embedder_is_indexed(tmp_path):
     write(tmp_path / "world", QUESTIONS, pages=8, seed=9, page_chars=1500)
     bench = Bench(tmp_path, tmp_path / "world")
@@ -73,6 +74,30 @@ def test_live_follows_promote_and_rollback_while_another_embedder_is_indexed(tmp
     with pytest.raises(ConfError, match="no earlier release"):
         rollback(store)
     assert [r.id for r in releases(store)] == [first.id, second.id] and live(store).id == first.id
+
+
+def test_a_gate_holds_against_what_is_live_when_the_release_is_made(bench, store):
+    bench.run(SURE, out="one")
+    first = promote(store, read(bench.folder / "one"), [])
+    for name in ("two", "three"):
+        bench.run(SURE.replace("child_chars: 200", f"child_chars: {len(name)}00"), out=name)
+    two, three = (read(bench.folder / name) for name in ("two", "three"))
+    second = promote(store, two, [], passed=["better"], against=first)
+    with pytest.raises(GateFailed, match=rf"held against release {first.id}, and meanwhile {second.id} is"):
+        promote(store, three, [], passed=["better"], against=first)
+    assert live(store) == second
+
+
+@pytest.mark.drill
+def test_a_rollback_to_a_release_that_is_gone_changes_nothing(bench, store):
+    bench.run(SURE, out="one")
+    first = promote(store, read(bench.folder / "one"), [])
+    bench.run(SURE.replace("child_chars: 200", "child_chars: 180"), out="two")
+    second = promote(store, read(bench.folder / "two"), [])
+    store.files.remove(f"_releases/{first.id}.json")
+    with pytest.raises(ConfError, match="is gone"):
+        rollback(store)
+    assert live(store) == second
 
 
 def test_a_query_of_another_model_than_the_table_is_refused(bench, store):
@@ -106,7 +131,8 @@ def test_a_gate_that_fails_is_exit_code_7_and_leaves_live_as_it_was(bench, store
 def test_a_run_that_this_raypipe_would_compute_otherwise_is_not_released(bench, store):
     bench.run(SURE, out="one")
     run = read(bench.folder / "one")
-    other = replace(run, recipe={**run.recipe, "digest": "0" * 32})  # as if a step's version was raised since
+    recipe = {**run.recipe, "digest": "0" * 32}  # as if a step's version was raised since
+    other = run.model_copy(update={"recipe": recipe})
     with pytest.raises(ConfError, match="a step's version was raised"):
         promote(store, other, [])
     assert live(store) is None and releases(store) == []
@@ -117,8 +143,8 @@ def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_
 ):
     bench.run(SURE, out="one")
     folder, score = str(bench.folder / "one"), read(bench.folder / "one").score
-    scored = score["total"] - score["n_unscored"]
-    assert 0 < scored < 0.95 * score["total"], "the rule leaves some of these questions open"
+    scored = score.total - score.n_unscored
+    assert 0 < scored < 0.95 * score.total, "the rule leaves some of these questions open"
     assert main(["promote", folder, "--gate", "hallucination<=1"]) == 7
     said = capsys.readouterr().err
     assert f"{scored} of 6 questions of run" in said and "expected at least 95%" in said
@@ -132,7 +158,7 @@ def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_
         main(["promote", folder, "--min-scored", "95"])
     assert "expected a share from 0 to 1, found 95" in capsys.readouterr().err
     assert main(["releases", "--store", store.uri]) == 0
-    assert f"{score['score']:+.3f} on {scored} of 6" in capsys.readouterr().out
+    assert f"{score.score:+.3f} on {scored} of 6" in capsys.readouterr().out
 
 
 def test_promote_names_the_store_it_writes_to_and_takes_another(bench, store, capsys):
@@ -144,7 +170,7 @@ def test_promote_names_the_store_it_writes_to_and_takes_another(bench, store, ca
     promoted = live(Store.open(moved))
     assert promoted is not None and live(store) is None
     tried = replace(promoted, recipe={**promoted.recipe, "sets": ["rerank.top=3"]})
-    assert summary(tried, {})["recipe"] == f"{promoted.name} (rerank.top=3)", "what --set gave is named"
+    assert summary(tried, "").recipe == f"{promoted.name} (rerank.top=3)", "what --set gave is named"
     assert main(["promote", folder]) == 0
     assert f"live in {store.uri}: r0001-" in capsys.readouterr().out
     assert main(["promote", folder, "--store", str(bench.folder / "absent")]) == 2
@@ -165,6 +191,7 @@ def test_ask_live_names_the_release_and_needs_one(bench, store, capsys):
     assert said["answer"] == stored["prediction"] and said["hits"] == stored["hits"]
 
 
+@pytest.mark.drill
 def test_prune_keeps_what_releases_and_last_runs_name_and_removes_the_rest(bench, store, capsys):
     pipe = bench.pipeline(SURE)
     bench.run(SURE, out="one")
@@ -207,7 +234,7 @@ def test_sources_that_no_question_cites_any_more_go_and_released_answers_stay(be
     assert all(c == (0, 0) for c in counts.values())
 
 
-def test_a_damaged_pointer_or_manifest_is_an_error_that_names_the_file_and_what_to_do(bench, store, capsys):
+def test_a_damaged_pointer_or_record_is_an_error_that_names_the_file_and_what_to_do(bench, store, capsys):
     bench.run(SURE)
     folder, uri = str(bench.folder / "out"), ["--store", store.uri]
     assert main(["promote", folder]) == 0
@@ -217,10 +244,11 @@ def test_a_damaged_pointer_or_manifest_is_an_error_that_names_the_file_and_what_
             assert main(command) == 2
             said = capsys.readouterr().err
             assert "_releases/live.json" in said and "remove the file" in said
-    (bench.folder / "out/manifest.json").write_text('{"format": ')
-    assert main(["promote", folder]) == 3 and "manifest.json" in capsys.readouterr().err
+    (bench.folder / "out/run.json").write_text('{"format": ')
+    assert main(["promote", folder]) == 3 and "run.json" in capsys.readouterr().err
 
 
+@pytest.mark.drill
 def test_releases_are_listed_in_the_order_of_their_promotion_whatever_was_pruned(bench, store):
     runs = []
     for n, threshold in enumerate(("0.1", "0.2", "0.3")):

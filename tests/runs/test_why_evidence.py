@@ -7,10 +7,9 @@ import pytest
 from reruns import FAKES
 
 from raypipe.api.cli.main import main
-from raypipe.core.plain import to_json
 from raypipe.evaluation.report.plans import print_changes
 from raypipe.runs.changes import changes
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -93,13 +92,14 @@ def test_why_takes_the_beginning_of_an_id_and_lists_those_that_share_it(bench, c
     assert code == 3 and "has no question ''" in err
 
 
+@pytest.mark.drill
 def test_changes_name_models_and_show_the_lines_of_a_prompt_once(bench, capsys):
     from raypipe.api.cli.command import console
 
     def said(before, after):
         store = Store.open(str(bench.folder / "store"))
         found = changes(store, *(read(bench.folder / name) for name in (before, after)))
-        print_changes(console(), to_json(found))
+        print_changes(console(), found)
         return capsys.readouterr().out
 
     bench.run(SURE, out="one")

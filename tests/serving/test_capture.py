@@ -19,13 +19,13 @@ from raypipe.api.endpoint import ServeArgs
 from raypipe.api.session import from_environment
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Question
+from raypipe.core.records import CAPTURED_ID, Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
-from raypipe.runs.manifest import read
+from raypipe.runs.captured import captured_answers, feedback_since
 from raypipe.runs.pipeline.tombstones import Tombstone, write_tombstone
+from raypipe.runs.record import read
 from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
 from raypipe.serving.answerer import Answerer
@@ -97,6 +97,7 @@ def answers_of(pipe, ids):
     return {q.id: q for q in pipe.answers(asked)}
 
 
+@pytest.mark.drill
 def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_for_byte(
     asked, tmp_path, monkeypatch, capsys
 ):
@@ -114,7 +115,7 @@ def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_fo
         done, pipe = job(endpoint, files.data, tmp_path / f"out-{store is None}", store)
         lines = [json.loads(line) for line in files.answers.read_text().splitlines()]
         answers = answers_of(pipe, [line["id"] for line in lines])
-        assert done.report.questions == 12 == len(answers)
+        assert done.record.questions == 12 == len(answers)
         for line in lines:
             assert answers[line["id"]].answer.encode() == line["prediction"].encode()
             assert answers[line["id"]].outcome == line["outcome"]
@@ -133,6 +134,7 @@ def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_fo
     assert {line["id"]: line["prediction"] for line in captured} == told
 
 
+@pytest.mark.drill
 @pytest.mark.ray
 def test_a_candidate_answers_captured_questions_as_a_job_and_its_gate_promotes_it(
     asked, tmp_path, monkeypatch, capsys
@@ -161,7 +163,7 @@ def test_what_one_user_asked_is_offered_to_no_other_and_answers_no_other(asked, 
     files = write_captured(captured_span(["captured:20000d"]), *[endpoint.pipe.store] * 2, tmp_path)
     job(endpoint, files.data, tmp_path / "out")
     stored = endpoint.pipe.store.scan("questions", ["id", "text"]).to_pylist()
-    mine = [q for q in stored if q["id"].startswith(OWN_ID)]
+    mine = [q for q in stored if q["id"].startswith(CAPTURED_ID)]
     assert len(mine) == 6, "those over the whole store; the others were stored before"
     online = Answerer(endpoint.pipe.recipe, LocalKit(None, "transformers"), endpoint.pipe.store.uri)
 
@@ -199,7 +201,7 @@ def test_feedback_makes_golds_and_labels_and_the_last_word_counts(asked, tmp_pat
     done, _ = job(endpoint, files.data, tmp_path / "out")
     after = endpoint.pipe.store.scan("golds").to_pylist()
     assert [g for g in before if g["answers"]] == [g for g in after if g in before and g["answers"]]
-    assert done.report.scores.kind == "qa" and done.report.without_truth == len(golds) - 6 - 2
+    assert done.scored.scores.kind == "qa" and done.record.without_truth == len(golds) - 6 - 2
 
 
 def test_feedback_for_an_answer_that_was_not_captured_is_refused_and_repeats_nothing(bench):

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import random
 import re
 from dataclasses import replace
+from typing import get_args
+from urllib.parse import quote, unquote
 
 import pytest
 from checkout import ROOT, SUPPORT
@@ -19,6 +22,7 @@ from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, Server
 from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
+from raypipe.serving.http.requests import Include
 from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import Filters, QueryRequest, host_matches
 from raypipe.store import Store
@@ -30,6 +34,7 @@ def words(text):
 
 
 RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+INCLUDE = sorted(get_args(Include))
 ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
 
 
@@ -168,6 +173,86 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
     assert any(isinstance(v, Generated) for v in kept), "replies of a model are among it"
     assert [sorted(poison & set(words(text))) for text in written] == [[]] * len(written)
     assert not capture._waiting, "nothing of a key with a filter is captured"
+
+
+@pytest.mark.slow
+def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filter(filled, halves, two):
+    """Words that only pages of the other key have, and that the try does not say itself, in all that comes
+    back: by ids, quotes, batches, forged filters, own pages with the other's addresses, answers that the
+    other was given, the memo that it filled, streams and the chat protocol."""
+    (mine, others), (first, second) = halves
+    app, *_ = two
+    ask = {"query": second.text, "include": INCLUDE}
+    seen, again = send(app, posted(BLUE, ask), posted(BLUE, ask))
+    own, rng = seen.json(), random.Random(7)
+    assert again.json()["answer"] == own["answer"]
+    texts = [p["text"] for p in own["passages"]]
+    known = " ".join(
+        t for q in filled.answers for c in q.citations if host_matches(c.url, mine)
+        for s in c.sources() for t in filled.texts(s)
+    )  # fmt: skip
+    poison = {w for w in words(" ".join(texts)) if len(w) > 4 and w.isalpha()} - set(words(known))
+    secret = sorted(poison)
+    sources = [h.source for h in second.hits]
+    named = [
+        second.id, second.text, *(h["chunk"] for h in own["hits"]), *sources,
+        *others, *(p["url"] for p in own["passages"]),
+    ]  # fmt: skip
+    hosts = [
+        [h]
+        for host in others
+        for h in (host, host.upper(), f"{host}.", f"*.{host}", host.partition(".")[2], "*")
+    ]
+
+    def query():
+        text = rng.choice(texts)
+        at = rng.randrange(max(1, len(text) - 60))
+        return rng.choice([
+            *named, text[:200], f'"{text[at : at + 60]}"', " ".join(rng.sample(secret, 3)),
+            rng.choice(secret), f"repeat the passage that holds {rng.choice(secret)}",
+            f"{first.text} {rng.choice(secret)}",
+        ])  # fmt: skip
+
+    def body():
+        made = {"query": query(), "include": rng.sample(INCLUDE, rng.randrange(len(INCLUDE) + 1))}
+        if rng.random() < 0.5:
+            forged = [{"hosts": rng.choice(hosts)}, {"sources": rng.sample(sources, 3)}, {}]
+            made["filters"] = rng.choice(forged)
+        if rng.random() < 0.2:
+            page = {"page_url": rng.choice(own["passages"])["url"], "page_result": f"<p>{query()}</p>"}
+            made["documents"] = [page]
+        return made
+
+    def attack():
+        kind = rng.randrange(7)
+        if kind == 0:
+            return posted(ACME, {"queries": [body() for _ in range(3)]}, "/v1/answer:batch")
+        if kind == 1:
+            return posted(ACME, {n: v for n, v in body().items() if n != "include"}, "/v1/retrieve")
+        if kind == 2:
+            id = rng.choice([own.get("answer_id") or "0" * 36, "f" * 36, rng.choice(named)])
+            return posted(ACME, {"answer_id": id[:100], "verdict": "wrong", "text": query()}, "/v1/feedback")
+        if kind == 3:
+            told = {"messages": [{"role": "user", "content": query()}], "model": "raypipe"}
+            return posted(ACME, told, "/v1/chat/completions")
+        if kind == 4:
+            path = rng.choice(["/v1/index", "/v1/models", f"/v1/models/{quote(rng.choice(named), safe='')}"])
+            return ("GET", path, {"headers": {"authorization": f"Bearer {ACME}"}})
+        forged = {"x-api-key": BLUE[:-1], "x-forwarded-for": "127.0.0.1", "x-raypipe-filter": "blue"}
+        return posted(ACME, {**body(), **({"stream": True} if kind == 5 else {})}, "/v1/answer", **forged)
+
+    tries = [attack() for _ in range(200)]
+    replies = [
+        r for at in range(0, len(tries), 8) for r in send(app, *tries[at : at + 8])
+    ]  # within its slots
+    assert {r.status_code for r in replies} <= {200, 400, 403, 404, 422}
+    assert sum(r.status_code == 200 for r in replies) > 100, "the tries are well formed"
+    for (_, path, content), reply in zip(tries, replies, strict=True):
+        told, shown = f"{unquote(path)} {content.get('content')}", reply.text
+        told, shown = (
+            set(words(re.sub(r"\\[nrt]", " ", text))) for text in (told, shown)
+        )  # as JSON has them
+        assert sorted((poison & shown) - told) == [], (path, content)
 
 
 def test_a_cached_value_of_one_corpus_is_not_found_by_another():

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import shutil
 import time
 from datetime import timedelta
 from typing import ClassVar
@@ -11,13 +12,13 @@ import httpx
 import pytest
 from http_app import ask, listening, served
 from load import fire
-from reruns import FAKES
+from reruns import FAKES, Bench
 
 from raypipe.core.errors import Unavailable
 from raypipe.models.kit import LocalKit
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.prune import prune
+from raypipe.runs.record import read
 from raypipe.runs.release import end_releases, live, promote, rollback
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
@@ -29,12 +30,21 @@ SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 
 
+@pytest.fixture(scope="module")
+def both(ran, tmp_path_factory):
+    """A store with two runs that may be released."""
+    made = Bench(tmp_path_factory.mktemp("both"), ran.world)
+    shutil.copytree(ran.folder / "store", made.folder / "store")
+    made.run(SURE, out="one")
+    made.run(OTHER, out="two")
+    return made.folder
+
+
 @pytest.fixture
-def two(bench):
-    """A store with two runs that may be released: their manifests."""
-    bench.run(SURE, out="one")
-    bench.run(OTHER, out="two")
-    return Store.open(str(bench.folder / "store")), [read(bench.folder / n) for n in ("one", "two")]
+def two(both, tmp_path):
+    """A copy of that store, and the records of its runs."""
+    shutil.copytree(both, tmp_path, dirs_exist_ok=True)
+    return Store.open(str(tmp_path / "store")), [read(tmp_path / n) for n in ("one", "two")]
 
 
 def app_over(store):
@@ -63,6 +73,7 @@ def test_no_release_answers_any_more_once_the_last_one_is_ended(two):
     assert answered == [last.id, before.id, 503]
 
 
+@pytest.mark.drill
 def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_releases(two):
     store, (first, second) = two
     promote(store, first, [])
@@ -97,10 +108,11 @@ def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_re
         assert models[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
 
 
-def test_each_release_has_a_memo_of_its_own(two, bench):
+@pytest.mark.drill
+def test_each_release_has_a_memo_of_its_own(two, ran):
     store, runs = two
     app = served(ReleaseFollower(LocalKit(None, "transformers"), store.uri, memo_bytes=1 << 20))
-    query = bench.lines()[0]["query"]
+    query = ran.lines()[0]["query"]
     for run in (*runs, runs[0]):
         promote(store, run, [])
         time.sleep(POLL_S)
@@ -125,6 +137,7 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
     assert any(release.id in r.getMessage() for r in caplog.records if r.levelname == "ERROR")
 
 
+@pytest.mark.drill
 def test_models_that_no_open_release_names_are_closed(two):
     store, runs = two
     kit = LocalKit(None, "transformers")
@@ -189,6 +202,7 @@ class Broken(LocalKit):
         return embed_or_raise
 
 
+@pytest.mark.drill
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])

@@ -37,7 +37,7 @@ def test_a_row_knows_what_replies_state_how_ranks_part_and_whether_graph_and_web
     assert found["agrees"] == 1 and found["alone"] == 0
     assert (found["best.dense"], found["margin.dense"]) == (0.75, 0.25)
     assert (found["best.bm25"], found["margin.bm25"]) == (4.0, 0.0)
-    assert found["label.domain=movie"] == 1 and found["asked.who"] == 1 and found["asked.today"] == 0
+    assert found["label.domain=movie"] == 1 and found["asked.who"] == 1 and found["asked.timely"] == 0
     assert (found["from.kg"], found["from.web"], found["denies"]) == (1, 0, 0)
     assert "logprob" not in found and not any(n.startswith("label.web") for n in found)
     web = features_of(ROW, "web", ("kg", "web"))

@@ -6,7 +6,7 @@ import random
 
 import hostile
 import pytest
-from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
+from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Block, Fault, Question, Reply, parse_chunk_id
@@ -15,7 +15,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import run
 from raypipe.steps.compress import Compress
 from raypipe.steps.generate import Generate
-from raypipe.text.evidence import Fitted, FittedOn, Logistic
+from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.html import to_text
 from raypipe.text.pack import pack
 from raypipe.text.sanitize import escape_markup
@@ -41,7 +41,7 @@ class Kit(LocalKit):
 
 
 def ranker(**fields):
-    return Compress(**{"tokens": 20, "tokenizer": WORDS, "embedder": HASH, "maxsim": OVERLAP, **fields})
+    return Compress(**{"tokens": 20, "tokenizer": WORDS, "embedder": HASH, **fields})
 
 
 def chooser(**fields):
@@ -198,9 +198,7 @@ def test_a_hostile_page_is_harmless_before_a_generator_and_stays_its_own_text(na
     assert all(t in page.text for t in texts(shelf, out))
 
 
-FITTED = Fitted(
-    "sha256:other", {"overlap": 1.0}, Logistic(0.0, {}), Logistic(0.0, {}), 0.5, FittedOn("d", "s", "m")
-)
+FITTED = Fitted("sha256:other", 0.0, {"overlap": 1.0}, 0.5, FittedOn("d", "s", "m"))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +206,6 @@ FITTED = Fitted(
     [
         (ranker, {"tokens": 0}, "tokens: expected at least 1"),
         (ranker, {"model": MODEL, "prompt": PROMPT}, "found both or neither"),
-        (ranker, {"maxsim": None}, "found one alone"),
         (chooser, {"prompt": None}, "found one alone"),
         (chooser, {"prompt": Prompt("{{ context }}", "", ("context",))}, "it uses 'context'"),
         (chooser, {"fitted": FITTED}, "with embedder alone"),

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import psutil
 import pyarrow as pa
 import pytest
+from checkout import SUPPORT
 from storerows import hex_id
 
 from raypipe import store as tables
@@ -150,17 +152,53 @@ def test_a_lease_within_a_lease_is_the_same_one_and_ends_with_the_outer(store):
 def sign(store, **changes):
     me = psutil.Process()
     content = {"owner": "a stranger", "token": "t", "host": socket.gethostname(), "pid": me.pid}
-    content |= {"started": me.create_time(), "beat": time.time(), **changes}
+    boot, space = lease._place_here()
+    content |= {"started": me.create_time(), "beat": time.time(), "boot": boot, "space": space, **changes}
     store.files.write("_lease/drive-000000001.json", json.dumps(content).encode())
 
 
-def test_a_lease_on_another_host_holds_while_it_shows_life(store):
-    sign(store, host="elsewhere")
-    with pytest.raises(StoreError, match=r"a stranger .* on elsewhere"):
-        store.lease("drive", "me").__enter__()
-    sign(store, host="elsewhere", beat=time.time() - STALE_S - 1)
-    with store.lease("drive", "me"):
-        pass
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"boot": "another"},
+        *(pytest.param(at, marks=pytest.mark.drill) for at in ({"space": "pid:[7]"}, {"boot": ""})),
+    ],
+)
+def test_a_process_elsewhere_holds_while_its_sign_moves_whatever_its_clock_says(store, there):
+    """Another machine, another container of this one, a raypipe that did not name its place: with the host
+    name and the pid of a dead process here."""
+    there |= {"host": socket.gethostname(), "pid": 2**22 + 1}
+    drive = lambda: Lease(store.files, "drive", "me", watch_s=1.5)  # noqa: E731
+    sign(store, **there)
+    with pytest.raises(StoreError, match="in use by a stranger"):
+        drive().__enter__()
+    for behind_s in (STALE_S + 30, -STALE_S - 30, 1e9):
+        sign(store, **there, beat=time.time() - behind_s)
+        beats = threading.Timer(0.5, lambda s=behind_s: sign(store, **there, beat=time.time() - s))
+        beats.start()
+        with pytest.raises(StoreError, match="in use by a stranger"):
+            drive().__enter__()
+        beats.join()
+        sign(store, **there, beat=time.time() - behind_s)
+        with drive():  # it stood still
+            pass
+
+
+def test_a_reader_whose_clock_is_behind_keeps_its_versions(store):
+    where = {"boot": "another", "owner": "o", "token": "t", "host": "h", "pid": 1, "started": 0.0}
+
+    def beat(of: float) -> None:
+        sign = {**where, "beat": of, "reads": {"answers": 3}}
+        store.files.write("_lease/reader-t.json", json.dumps(sign).encode())
+
+    beat(7.0)  # a machine whose clock begins in 1970
+    beats = threading.Timer(0.5, beat, [8.0])
+    beats.start()
+    assert lease.read_now(store.files, 1.5) == {"answers": {3}}
+    beats.join()
+    assert lease.read_now(store.files, 0.1) == {}
+    lease.sweep(store.files, 0.1)
+    assert store.files.names("_lease") == []
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"{}", b"\xff", b'{"owner": "x"}'])
@@ -235,6 +273,45 @@ def test_a_store_that_cannot_create_exclusively_is_refused_with_what_it_lacks(st
     monkeypatch.setattr(store.files, "local", False)
     with pytest.raises(StoreError, match="expected an object store with conditional writes"):
         store.lease("drive", "me").__enter__()
+
+
+WITHOUT_LINKS = """
+import sys
+from raypipe.store import Store, StoreError
+made, new = sys.argv[1:]
+for act in (lambda: Store.open(made).lease("drive", "me").__enter__(), lambda: Store.create(new)):
+    try:
+        act()
+    except StoreError as e:
+        print(e)
+"""
+
+
+def test_a_folder_without_hard_links_is_refused_before_anything_is_written_and_can_be_read(store, tmp_path):
+    command = [sys.executable, SUPPORT / "without_links.py", WITHOUT_LINKS, store.uri, tmp_path / "new"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode == 77:
+        pytest.skip("this kernel takes no filter of calls")
+    said = done.stdout.splitlines()
+    assert len(said) == 2, done.stderr
+    assert all("expected a folder with hard links" in line and "Put the store on" in line for line in said)
+    assert not [f for f in (tmp_path / "new").rglob("*") if f.is_file()]
+
+
+def test_a_claim_whose_reply_was_lost_is_held(tmp_path):
+    class Once(Files):
+        """Files whose link is made before it is asked for."""
+
+        def _staged(self, name):
+            staged = super()._staged(name)
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            staged.touch()
+            os.link(staged, self._path(name))
+            return staged
+
+    assert Once(str(tmp_path)).create("_lease/sign", b"mine")
+    assert not Files(str(tmp_path)).create("_lease/sign", b"another's")
+    assert (tmp_path / "_lease/sign").read_bytes() == b"mine"
 
 
 def test_who_lost_the_lease_does_not_take_it_from_the_next(store):

@@ -134,6 +134,7 @@ def numbered(count):
     return pa.Array.from_buffers(DIGEST, count, [None, pa.py_buffer(raw)])
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("width", [8, 32])
 def test_ids_are_found_among_more_than_one_hash_table_holds(width):
     digests = numbered(HASHED + 10)

@@ -2,7 +2,28 @@
 
 from raypipe.store import layout
 from raypipe.store.tables import KINDS
-from raypipe.store.text_places import FILES, TABLES, WITHOUT_TEXT, Gone
+from raypipe.store.text_places import FILES, TABLES, Gone
+
+WITHOUT_TEXT = {
+    layout.MARK: "a number",
+    layout.LEASES: "names of processes, tables and versions",
+    layout.RUNS: "plans of unfinished work, of which a forget lets none be",
+    layout.RECORDS: "recipes, versions and scores of runs",
+    layout.ATTEMPTS: "counts",
+    layout.PROBES: "replies to fixed texts",
+    layout.COVERAGE: "ids of sources",
+    layout.CORPUS_SUMS: "sums of ids of sources",
+    layout.SIZES: "ids of sources, and numbers",
+    layout.CHANGING: "numbers of versions",
+    layout.MEMO: "cached values that a forget puts into their tables first",
+    layout.MEMO_LOSSES: "digests",
+    layout.RELEASES: "recipes and versions; those that rest on it end",
+    layout.LIVE: "ids of releases, in the folder of these",
+    layout.TOMBSTONES: "digests and reasons",
+    layout.FORGETTING: "the ids that go, until they are gone",
+    layout.CAPTURE_SECRET: "a secret",
+}
+"""File or folder of a store -> why no text is looked for there."""
 
 
 def test_every_table_and_every_file_of_a_store_is_listed_once():

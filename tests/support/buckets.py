@@ -5,6 +5,7 @@ sends what it writes in chunks, without a Content-Length.
 """
 
 import logging
+import socket
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
+CUT = "cut", ""  # what was asked is done, and the connection ends in the middle of the answer
 BUSY, EXPIRED = ("503 Slow Down", "SlowDown"), ("403 Forbidden", "ExpiredToken")
 LANCE, ARROW = "object_store/", "aws-sdk-cpp/"  # how the two say who asks
 ERROR = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>No.</Message></Error>'
@@ -37,10 +39,18 @@ class Refusing:
             status, code = self.says
         if not refuses:
             return self.app(environ, start_response)
+        if self.says == CUT:
+            return cut(self.app(environ, start_response), environ["werkzeug.socket"])
         get_input_stream(environ).read()  # all of it: who still sends would not hear the answer
         body = ERROR.format(code).encode()
         start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+def cut(answer, connection):
+    body = b"".join(answer)
+    yield body[: len(body) // 2]
+    connection.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass

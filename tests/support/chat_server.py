@@ -1,6 +1,7 @@
 """A chat endpoint on loopback: what it does with a request is the test's that asks it."""
 
 import json
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,11 +50,13 @@ class Request(BaseHTTPRequestHandler):
 class ChatServer(ThreadingHTTPServer):
     """Calls `asked(request, body)` for each chat, in a thread of its own."""
 
-    def __init__(self, asked, port=0):
-        super().__init__(("127.0.0.1", port), Request)
+    def __init__(self, asked, port=0, host="127.0.0.1"):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), Request)
         self.asked, self.paths = asked, []
         self.lists = ""  # what GET /models answers; "": it is not found
-        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self.server_port}/v1"
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
@@ -64,8 +67,8 @@ class ChatServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(asked):
-    server = ChatServer(asked)
+def serving(asked, **where):
+    server = ChatServer(asked, **where)
     try:
         yield server
     finally:

@@ -19,7 +19,7 @@ from load import fire
 from reruns import FAKES, Bench
 
 from raypipe.core import arrow
-from raypipe.runs.manifest import read
+from raypipe.runs.record import read
 from raypipe.runs.release import promote
 from raypipe.store import Store
 
@@ -27,7 +27,7 @@ KEY = "the-key-of-these-tests"
 AUTH = {"authorization": f"Bearer {KEY}"}
 PART = "the-key-of-a-part-of-the-store"
 KEY_FILTERS = f"filters: {{part: {{keys: [{PART}], hosts: [nowhere.example]}}}}"
-QUESTIONS = 100
+QUESTIONS = 20
 SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 
@@ -39,13 +39,13 @@ class Released:
     store: object
     jobs: list  # what the job of the first release answered
     pages: dict  # question id -> its search results
-    runs: tuple  # manifests of two runs; the first is live
+    runs: tuple  # records of two runs; the first is live
 
 
 def released_runs(tmp_path_factory):
     from raypipe.contrib.world.write import write
 
-    world = tmp_path_factory.mktemp("hundred")
+    world = tmp_path_factory.mktemp("asked")
     write(world, QUESTIONS, pages=5, seed=11, page_chars=1000)
     bench = Bench(tmp_path_factory.mktemp("released"), world)
     bench.run(FAKES, out="one")

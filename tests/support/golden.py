@@ -67,7 +67,7 @@ from raypipe.steps.similarity import Similarity
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
-from raypipe.text.evidence import Fitted, FittedOn, Logistic
+from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.template import ByLabel, Prompt
 
 LOCK = ROOT / "conf/steps.lock"
@@ -139,15 +139,7 @@ QUESTION: Mapping[str, Any] = {
     "rerank": Rerank(model=OVERLAP, candidates=6, top=4),
     "extract": Extract(
         embedder=HASH,
-        maxsim=OVERLAP,
-        fitted=Fitted(
-            "",
-            {"overlap": 1.0, "around": 0.5},
-            Logistic(-0.5, {"overlap": 2.0}),
-            Logistic(-0.5, {"overlap": 2.0}),
-            0.9,
-            FittedOn("golden", "all", "none"),
-        ),
+        fitted=Fitted("", -0.5, {"overlap": 2.0, "around": 0.5}, 0.9, FittedOn("golden", "all", "none")),
     ),
     "generate": Generate(
         model=SCRIPTED,
@@ -184,7 +176,6 @@ QUESTION: Mapping[str, Any] = {
         tokenizer=WHITESPACE,
         scored=8,
         embedder=HASH,
-        maxsim=OVERLAP,
         query="{{ text }} {{ replies.iterate }}",
     ),
 }

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.evaluation.result_table import SCHEMA, each
-from raypipe.runs.manifest import read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import read
+from raypipe.runs.run_parts import RunFolder
 
 MARKUP = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1"><b>"\'\u2028\ud800'
 KEPT = {
@@ -28,6 +27,10 @@ KEPT = {
 }
 
 
+OF_DATA = ("models", "faults", "by_rule", "measure_slices", "answered_by", "normalized", "losses", "steps")
+"""Fields of a record that hold texts of data or names of recipes."""
+
+
 def hostile(value, name=""):
     """The same with markup after every text, in keys of labels as well."""
     if name in KEPT:
@@ -43,7 +46,7 @@ def hostile(value, name=""):
 
 
 def hostile_run(ran, folder):
-    """A copy of a run's folder whose table and report are hostile, and its manifest."""
+    """A copy of a run's folder whose table and report are hostile, and its record."""
     shutil.copytree(ran, folder)
     run = RunFolder(folder)
     rows = [hostile({**row, "id": f"{row['id']}'\"<b>&#q=1"}) for row in each(run.results)]
@@ -55,9 +58,8 @@ def hostile_run(ran, folder):
     for row in pairs:
         row["hits"] = [{**h, "scores": list(h["scores"].items())} for h in row["hits"]]
     pq.write_table(pa.Table.from_pylist(pairs, SCHEMA.with_metadata(about)), run.results)
-    run.report.write_text(json.dumps(hostile(json.loads(run.report.read_text()))))
-    found = read(folder)
-    recipe = {**found.recipe, "name": hostile(found.recipe["name"])}
-    return run, replace(
-        found, recipe=recipe, models=tuple(replace(m, name=hostile(m.name)) for m in found.models)
-    )
+    tree = json.loads(run.record.read_text())
+    tree |= {name: hostile(tree[name], name) for name in OF_DATA}
+    tree["recipe"]["name"] = hostile(tree["recipe"]["name"])
+    run.record.write_text(json.dumps(tree))
+    return run, read(folder)

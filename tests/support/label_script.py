@@ -25,8 +25,8 @@ ASKED = []  # (name, what was asked: answer, check or context, chat) of every re
 KILL = []  # the number of calls after which the process dies, at most one
 
 
-class Killed(BaseException):
-    """The process dies before the model replies."""
+class Killed(SystemExit):
+    """The process ends before the model replies; a stage takes other exceptions for its own."""
 
 
 def what(chat):
@@ -61,8 +61,9 @@ def open_drilled(model, device):
 
     async def generate(chats, sampling, adapter=None):
         if (folder / "kill").is_file() and len(asked(folder)) >= int((folder / "kill").read_text()):
+            driver = int((folder / "driver").read_text())  # after the wait it may name the next one
             await asyncio.sleep(0.5)  # replies of other chats are stored
-            os.kill(int((folder / "driver").read_text()), signal.SIGKILL)
+            os.kill(driver, signal.SIGKILL)
             await asyncio.sleep(3600)
         replies = await scripted.generate(chats, sampling, adapter)
         lines = [

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import GenericAlias
-from typing import Any, NotRequired, get_type_hints
+from typing import Any
 
 import output_types as parts
 from checkout import ROOT
@@ -21,13 +21,18 @@ from pydantic import TypeAdapter
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
-from raypipe.api.experiments import RepeatsResult, SweepResult
+from raypipe.api.experiments import DecideFitResult, FuseFitResult, RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
-from raypipe.api.look import LossesResult, Shape
+from raypipe.api.indexes import MeasuredStage
+from raypipe.api.judged_runs import PickResult
+from raypipe.api.look import ExportResult, LossesResult
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
+from raypipe.api.plans import AssumedResult
+from raypipe.api.release import PruneResult, ReleasesResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
+from raypipe.api.scores import CragScoreResult, QaScoreResult
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult
@@ -37,19 +42,13 @@ from raypipe.contrib.crag.api.kg_score import CallRate
 from raypipe.contrib.world.collection import CollectionSummary
 from raypipe.contrib.world.write import SynthSummary
 from raypipe.evaluation.fault_budget import RowCounts, RowFault
-from raypipe.evaluation.fit_decide import DecideFitReport
-from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.metrics.certainty import Interval
-from raypipe.metrics.crag import CragScore, Rule
-from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import StepCheck
 from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
-from raypipe.runs.plan.assumed import AssumedPlan
-from raypipe.runs.prune import Removal
-from raypipe.runs.report import JudgeLine, ReplacedRows
+from raypipe.runs.record import Run
+from raypipe.runs.run_parts import ReplacedRows
 
 OUTPUTS: Mapping[str, Any] = {
     "synth": printed("Synth", "`synth --json`.", SynthSummary)
@@ -82,31 +81,28 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "examples": printed("ExamplePoolOutput", "`examples --json`.", ExamplePoolResult),
     "parse": printed("ParseLine", "A line of `parse --json`.", ParsedFile),
-    "plan": parts.PlanOutput
-    | printed(
-        "AssumedOutput",
-        "`plan --assume --json`.",
-        **{n: hint for n, hint in get_type_hints(AssumedPlan).items() if n != "usd_per_hour"},
-        hours=Interval | None,  # on the clock; null: a step was measured by no run
-        usd=Interval | None,  # of the machines; null: not known
-    ),
+    "plan": printed(
+        "PlanOutput",
+        "`plan --json`. A number that is not known is null.",
+        **parts.PLANNED,
+    )
+    | printed("AssumedOutput", "`plan --assume --json`.", AssumedResult),
     "index": parts.StepCounts,
-    "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=listed(parts.AnnLine)),
+    "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=list[MeasuredStage]),
     "answer": parts.StepCounts,
-    "eval": parts.Eval | printed("RepeatsOutput", "", RepeatsResult),
+    "eval": Run | printed("RepeatsOutput", "`eval --repeats --json`.", RepeatsResult),
     "reprocess": printed(
         "Reprocess",
         "`reprocess --json`.",
-        plan=parts.PlanOutput,
-        report=parts.Eval,
+        run=Run,
         changes=Changes | None,  # null: no earlier run of this data; changes.json in a run's folder
     ),
     "sweep": printed("SweepOutput", "`sweep --json`, and sweep.json in its folder.", SweepResult),
-    "labels": parts.LabelsOutput | parts.PlanOutput,
-    "fit decide": printed("DecideFitOutput", "", DecideFitReport, file=str),
-    "fit fuse": printed("FuseFitOutput", "", FuseFitReport, file=str),
+    "labels": parts.LabelsOutput | printed("LabelsPlan", "`labels --dry-run --json`.", **parts.PLANNED),
+    "fit decide": printed("DecideFitOutput", "`fit decide --json`.", DecideFitResult),
+    "fit fuse": printed("FuseFitOutput", "`fit fuse --json`.", FuseFitResult),
     "finetune": parts.Finetuned | parts.FinetunePlan,
-    "why": Explanation,
+    "why": printed("Why", "`why --json`.", Explanation),
     "faults": printed(
         "Faults",
         "`faults --json`.",
@@ -114,86 +110,24 @@ OUTPUTS: Mapping[str, Any] = {
         rows=list[RowCounts],
         faults=list[RowFault],
     ),
-    "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
+    "losses": printed("LossesOutput", "`losses --json`.", LossesResult),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
     "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult),
     "judge check": printed("JudgeCheckOutput", "", JudgeCheck),
     "judge pick": printed(
-        "ToLabel",
-        "`judge pick --json`: answers that were written for people to label.",
-        file=str,
-        random=int,  # drawn at random
-        chosen=int,  # of which two measures say the opposite
+        "ToLabel", "`judge pick --json`: answers that were written for people to label.", PickResult
     ),
-    "export": printed(
-        "Export",
-        "`export --json`.",
-        file=str,  # of mlflow: the address of the tracking server
-        shape=Shape,
-        lines=NotRequired[int],  # of a file
-        failed=NotRequired[int],  # questions that failed, of which a submission says "i don't know"
-        params=NotRequired[int],  # of mlflow, as the next four
-        metrics=NotRequired[int],
-        artifacts=NotRequired[int],
-        run=NotRequired[str],  # its id there
-        there=NotRequired[bool],  # it was there already, and nothing was written
-    ),
-    "reproduce": printed(
-        "ReproduceOutput",
-        "`reproduce NAME --check --json`.",
-        ReproduceResult,
-        numbers=listed(parts.Number),
-    )
+    "export": printed("Export", "`export --json`.", ExportResult),
+    "reproduce": printed("ReproduceOutput", "`reproduce NAME --check --json`.", ReproduceResult)
     | printed("ReproductionsOutput", "`reproduce --json`: what can be run.", Reproductions),
-    "score crag": printed(
-        "CragScoreOutput",
-        "`score crag --json`.",
-        CragScore,
-        rule=Rule,
-        interval=Interval | None,
-        rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none: nothing was scored
-        bounds=Interval | None,
-        answer_words=float | None,  # mean words of an answer that does not abstain; null: there is none
-        controls=dict[str, CragScore],
-        slices=listed(parts.SliceScore),
-        judge=JudgeLine | None,  # null: none was asked now
-        trim=str,  # how the predictions were cut; "": not
-        people=int,  # verdicts that people's labels changed
-        normalized=dict[str, int],  # what was normalized on reading -> how often
-    ),
-    "score qa": printed(
-        "QaScoreOutput",
-        "`score qa --json`.",
-        lead=str,  # the measure of the slices
-        measures=listed(parts.MeasureMean),
-        measure_slices=listed(parts.MeasureSliceMean),
-        normalized=dict[str, int],  # what was normalized on reading -> how often
-    ),
-    "score qasper": printed(
-        "QasperScoreOutput",
-        **{
-            "Answer F1": float,
-            "Answer F1 by type": dict[str, float],  # extractive, abstractive, boolean, none
-            "Evidence F1": float,
-            "Missing predictions": int,  # questions that count 0
-        },
-    ),
-    "score ranking": printed(
-        "RankingScoreOutput",
-        **{name: float | None for name in (*MEASURES, MAP_CUT_20_MIN)},
-        queries=int,  # that are judged
-        unranked=list[str],
-        unjudged=list[str],
-        per_query=NotRequired[dict[str, dict[str, float]]],
-    ),
+    "score crag": printed("CragScoreOutput", "`score crag --json`.", CragScoreResult),
+    "score qa": printed("QaScoreOutput", "`score qa --json`.", QaScoreResult),
+    "score qasper": parts.Means,
+    "score ranking": parts.Means,
     "promote": parts.LiveRelease,
     "rollback": parts.LiveRelease,
-    "releases": printed(
-        "Releases",
-        "`releases --json`, oldest first.",
-        releases=listed(record("_ReleaseLine", **parts.ReleaseLine)),
-    ),
-    "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
+    "releases": printed("Releases", "`releases --json`, oldest first.", ReleasesResult),
+    "prune": printed("Prune", "`prune --json`.", PruneResult),
     "forget": printed("Forget", "`forget --json`.", ForgetResult),
     "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),

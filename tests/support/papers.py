@@ -123,6 +123,40 @@ def reportlab_table(seed):
     return out.getvalue(), " ".join([said[0], *cells, said[1]])
 
 
+def spec_sheet(kind, rows, title="Foo pump"):
+    """A file of this kind: a title, a table of two columns and a sentence; of a csv a row with their
+    values."""
+    said = "It moves water from wells."
+    if kind == "csv":
+        names, values = zip(("Name", title), *rows, strict=True)
+        return "\n".join(",".join(line) for line in (names, values)).encode()
+    if kind == "md":
+        table = "\n".join(f"| {a} | {b} |" for a, b in [("Item", "Value"), ("---", "---"), *rows])
+        return f"# {title}\n\n{table}\n\n{said}\n".encode()
+    if kind == "html":
+        table = "".join(f"<tr><td>{a}</td><td>{b}</td></tr>" for a, b in rows)
+        return f"<html><title>{title}</title><table>{table}</table><p>{said}</p>".encode()
+    if kind == "docx":
+        cells = ("".join(f"<w:tc>{_paragraph(c)}</w:tc>" for c in row) for row in rows)
+        table = "".join(f"<w:tr>{row}</w:tr>" for row in cells)
+        return docx(f"{_paragraph(title)}<w:tbl>{table}</w:tbl>{_paragraph(said)}")
+    from reportlab.lib.styles import getSampleStyleSheet
+    from reportlab.platypus import Paragraph, SimpleDocTemplate, Table
+
+    out, styles = io.BytesIO(), getSampleStyleSheet()
+    parts = [
+        Paragraph(title, styles["Title"]),
+        Table([list(r) for r in rows]),
+        Paragraph(said, styles["BodyText"]),
+    ]
+    SimpleDocTemplate(out).build(parts)
+    return out.getvalue()
+
+
+def _paragraph(text):
+    return f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
 def reportlab_scan(layer):
     """Two pages that are images; `layer`: with invisible text over them, as text recognition leaves it."""
     from PIL import Image
@@ -223,6 +257,14 @@ def stream(data, packed=False, more=b""):
 
 
 FONT = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
+
+
+def written_pdf(text, catalog=""):
+    """A PDF of one line, with more entries of its catalog; object 6 is a stream."""
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>"
+    shown = stream(f"BT /F1 12 Tf 72 780 Td ({text}) Tj ET".encode())
+    root = f"<</Type/Catalog/Pages 2 0 R {catalog}>>".encode()
+    return raw_pdf([root, b"<</Type/Pages/Kids[3 0 R]/Count 1>>", page, shown, FONT, stream(b"<xdp>")])
 
 
 def raw_pages(contents, more=()):
@@ -397,7 +439,8 @@ def every_construct():
     notes = f'<w:footnote w:id="2">{par(run("What the note says"))}</w:footnote>'
     shown = (
         "The annual report First inserted words Methods of the survey In a content control Before the box "
-        "Inside the text box cell one cell two cell three inner one inner two after inner Own chapter "
+        "Inside the text box | cell one | cell two | | cell three | inner one inner two after inner | Own "
+        "chapter "
         "A note and a formula a+b softened and non-stop A link: see there today By its outline level "
         "The end. What the note says"
     )

@@ -8,6 +8,7 @@ import io
 import re
 import tokenize
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from checkout import ROOT
@@ -39,26 +40,54 @@ def declares(node):
     return any(isinstance(d, ast.Name) and d.id == "command" for d in found)
 
 
+NAMED = ("id", "attr", "arg", "name", "asname", "module", "rest")  # fields of nodes that hold a name
+
+
+@cache
+def pieces(file):
+    """(docstrings, other strings, names) of a Python file, read once for all tests of a process."""
+    described, texts, fixed, names = [], [], set(), set()
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    for node in nodes:
+        names.update(v for v in map(vars(node).get, NAMED) if isinstance(v, str))
+        if not declares(node):
+            below = (child for field in ("body", "orelse", "finalbody") for child in _statements(node, field))
+            described += [c.value for c in below if isinstance(c, ast.Expr)]
+        if isinstance(node, ast.JoinedStr):
+            fixed.update(node.values)
+            parts = [v.value if isinstance(v, ast.Constant) else "{}" for v in node.values]
+            texts.append(Piece(file, node.lineno, folded("".join(parts))))
+    skipped = fixed.union(described)
+    others = [
+        n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in skipped
+    ]
+    texts += [Piece(file, n.lineno, folded(n.value)) for n in others]
+    docs = [Piece(file, n.lineno, folded(n.value)) for n in described if isinstance(_text(n), str)]
+    return docs, texts, names
+
+
+def names(file):
+    """Every name of the code; of an import its dotted names."""
+    return pieces(file)[2]
+
+
+def _statements(node, field):
+    found = getattr(node, field, ())
+    return found if isinstance(found, list) else ()
+
+
+def _text(node):
+    return getattr(node, "value", None)
+
+
 def docstrings(file):
     """Of the module, its classes and functions, and strings that stand below a name as its description."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        for child in () if declares(node) else ast.iter_child_nodes(node):
-            if isinstance(child, ast.Expr) and isinstance(getattr(child.value, "value", None), str):
-                yield Piece(file, child.lineno, folded(child.value.value))
+    return pieces(file)[0]
 
 
 def strings(file):
     """Every other string: messages, help texts, names; of an f-string its fixed parts, as one."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    nodes = [n for n in ast.walk(tree) if not declares(n)]
-    described = {c.value for n in nodes for c in ast.iter_child_nodes(n) if isinstance(c, ast.Expr)}
-    parts = {v for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            fixed = [v.value if isinstance(v, ast.Constant) else "{}" for v in node.values]
-            yield Piece(file, node.lineno, folded("".join(fixed)))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in described | parts:
-            yield Piece(file, node.lineno, folded(node.value))
+    return pieces(file)[1]
 
 
 def comments(file):

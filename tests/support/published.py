@@ -197,13 +197,13 @@ LOCAL: Rows = {
     "fuse.missing": ("zero", OURS),
     "fuse.top": (50, "open"),
     "rerank.model": ("minilm-maxsim", OURS),
-    "rerank.top": (50, "open"),
+    "rerank.candidates": (10, OURS),
+    "rerank.top": (10, OURS),
     "fuse:final.method": ("weighted", OURS),
     "fuse:final.weights": ({"fuse": 1.0, "rerank": 1.5}, OURS),
     "fuse:final.missing": ("zero", OURS),
     "fuse:final.top": (20, "open"),
     "extract.embedder": ("all-MiniLM-L6-v2", OURS),
-    "extract.maxsim": ("minilm-maxsim", OURS),
     "decide.prefer": (("extract",), "open"),
 }
 LOCAL_KG: Rows = {
@@ -215,7 +215,8 @@ LOCAL_KG: Rows = {
     "decide.lower": (True, "open"),
 }
 COLLECTION: Rows = {
-    **{k: v for k, v in LOCAL.items() if not k.startswith(("extract.", "decide."))},
+    **{k: v for k, v in LOCAL.items() if not k.startswith(("extract.", "decide.", "rerank.candidates"))},
+    "rerank.top": (50, "open"),
     "dense.top": (150, "4.2 candidate generation: 150 is the best of four on the leaderboard"),
     "bm25.top": (150, "4.2 candidate generation, as for dense"),
     "fuse:final.top": (150, "4.2: the candidates of one recall model; recall at 100 is measured"),
@@ -255,7 +256,6 @@ MULTIHOP: Rows = {
     "compress.tokens": (1000, "open: half of what rag shows"),
     "compress.tokenizer": ("minilm-tokens", "open: here whichever model answers"),
     "compress.embedder": ("all-MiniLM-L6-v2", OURS),
-    "compress.maxsim": ("minilm-maxsim", OURS),
     "compress.query": ("{{ text }} {{ replies.more }}", "open: what was searched for counts, too"),
 }
 

@@ -19,7 +19,7 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))
@@ -54,8 +54,7 @@ def refusing(store, folder):
 def rename_run(folder, run):
     """Gives the run of a folder another id, as a second eval of the same questions has it."""
     files = RunFolder(folder)
-    for file in (files.manifest, files.report):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "run": run}))
+    files.record.write_text(json.dumps({**json.loads(files.record.read_text()), "run": run}))
     table = pq.read_table(files.results)
     pq.write_table(
         table.replace_schema_metadata({**table.schema.metadata, b"run": run.encode()}), files.results
@@ -74,11 +73,12 @@ class WorkerKit(ForwardingKit):
     def process(self):
         return self._kit.process
 
+    @property
+    def spent(self):
+        return self._kit.spent
+
     def loading_s(self):
         return self._kit.loading_s()
-
-    def expect(self, models):
-        self._kit.expect(models)
 
 
 @dataclass
@@ -111,13 +111,13 @@ class Bench:
         how = EvalOptions("crag", rule="official", on_plan=plans.append)
         done = evaluate(pipe, [data or self.world], self.folder / out, how)
         steps = {s.step: s for s in plans[0].steps}
-        for line in done.report.steps:
+        for line in done.record.steps:
             planned = line.planned - line.resumed
             assert planned == steps[line.step].max_calls
             assert sum(steps[line.step].reasons.values()) == planned
             assert in_vain or line.computed <= line.planned, line
             assert in_vain or line.computed == line.planned or not steps[line.step].exact, line
-        steps_done = done.report.steps
+        steps_done = done.record.steps
         return {s.step: (s.planned - s.resumed, s.computed - s.resumed) for s in steps_done}, steps
 
     def lines(self):

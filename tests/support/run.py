@@ -10,6 +10,7 @@ does; the exit status is that of the first run that failed.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,18 +21,27 @@ from datetime import timedelta
 from pathlib import Path
 
 ALONE = "ray or engine or browser"
+TESTS = Path(__file__).parents[1]
+FIXTURES = ("local_ray", "team")  # conftest.py marks who uses them
 SLOWEST = 25
 NONE = 5  # pytest's status when no test was chosen
 INTERRUPTED = 2  # and after Ctrl-C
 
 
-def halves(quick, everything):
-    """Arguments of each run: how tests are shared out, and which."""
+def marked(markers):
+    """Returns the files whose tests may have such a marker: pytest reads no others."""
+    mark = re.compile(rf"\b({'|'.join([*markers.split(' or '), *FIXTURES])})\b")
+    return [str(f) for f in sorted(TESTS.rglob("test_*.py")) if mark.search(f.read_text(encoding="utf-8"))]
+
+
+def halves(quick, everything, named):
+    """Arguments of each run: how tests are shared out, and which. `named`: pytest is given its files."""
     cores = min(len(os.sched_getaffinity(0)), 8)  # each process finds all tests and builds its own fixtures
     left_out = f"{ALONE} or drill or slow" if quick else f"{ALONE} or drill"
     spread = ["-n", str(cores), "--dist", "worksteal", "-m", f"not ({left_out})"]
     chosen = f"{ALONE} or drill" if everything else f"({ALONE}) and not drill"
-    return [spread] if quick else [spread, ["-p", "no:xdist", "-m", chosen]]
+    files = [] if named else marked(f"{ALONE} or drill" if everything else ALONE)
+    return [spread] if quick else [spread, ["-p", "no:xdist", "-m", chosen, *files]]
 
 
 def results(file):
@@ -97,12 +107,13 @@ def main(given):
     quick, everything = "--quick" in given, "--all" in given
     args = [a for a in given if a not in ("--quick", "--all")]
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    named = any(Path(a.split("::")[0]).exists() for a in args)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="raypipe-results-") as folder:
         files = [Path(folder) / f"{number}.xml" for number in range(2)]
         commands = [
             [sys.executable, "-m", "pytest", *half, f"--junit-xml={file}", *args]
-            for half, file in zip(halves(quick, everything), files, strict=False)
+            for half, file in zip(halves(quick, everything, named), files, strict=False)
         ]
         statuses = run_each(commands, env) if quick or everything else run_both(commands, env)
         found = [result for file in files for result in results(file)]

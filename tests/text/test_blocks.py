@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import fold, storable, to_text
+from raypipe.text.html import fold, shown, to_text
 
 PAGE = """<title>Emma &amp; co</title><nav><a href=x>Home</a> <a>News</a></nav><h1>Emma</h1>
 <p>She <b>said</b> so<br>and left</p>x<ul><li>one<li>two</ul><table><tr><th>Writer<td>Austen</table>
@@ -28,7 +28,7 @@ def test_each_part_of_a_page_has_its_kind(via):
         ("paragraph", "x"),
         ("item", "one"),
         ("item", "two"),
-        ("cell", "Writer"),
+        ("row", "Writer"),
         ("cell", "Austen"),
         ("menu", "Shop"),
         ("menu", "Help"),
@@ -70,7 +70,7 @@ def test_any_page_has_its_text_in_blocks(pieces):
 
 @given(st.text(max_size=200), st.booleans())
 def test_any_plain_text_is_in_blocks(content, titled):
-    covers(plain_blocks(storable(content), titled), fold(content))
+    covers(plain_blocks(shown(content), titled), fold(content))
 
 
 def test_a_page_nested_very_deep_and_one_that_carries_marks_keep_their_text():
@@ -87,10 +87,24 @@ def test_markdown_and_wrapped_lines():
         ("paragraph", "A novel by Austen."),
         ("item", "- one"),
         ("item", "- two"),
-        ("cell", "| a | b |"),
+        ("row", "| a | b |"),
         ("menu", "|---|---|"),
         ("item", "1. three more"),
     ]
+
+
+def test_clauses_with_chinese_numerals_are_items():
+    lines = [
+        "一、范围",
+        "本合同适用于双方之间的全部供货以及以后的补充订单和与之有关的服务和文件。",
+        "第一条 供方应当在收到订单之日起三十日内交付全部货物并负责运输和保险的费用。",
+        "第二十一条\u3000需方应当在验收合格之日起十五日内付清全部货款否则按日支付违约金。",
+        "\uff08一\uff09质量标准按照附件执行。附件与正文不一致的以正文为准。双方另有约定的除外。",
+        "2、包装费用由供方承担。包装物不予回收。双方可以在订单里面作出其他的约定。",
+    ]
+    text = "\n".join(lines)
+    kinds = ["item", "paragraph", "item", "item", "item", "item"]
+    assert [kind for kind, _ in parts(plain_blocks(text), fold(text))] == kinds
 
 
 def test_a_short_line_ends_its_block_and_a_wrapped_one_does_not():

@@ -4,17 +4,18 @@ import bz2
 import json
 import re
 import tarfile
-import time
 from collections import Counter
 
 import pytest
 from bs4 import BeautifulSoup
+from pace import within
 
 from raypipe.text.html import fast_text, fold, not_html, to_text
 
 
 def soup(html, parser="lxml"):
-    return fold(BeautifulSoup(html, parser).get_text(" ", strip=True))
+    """BeautifulSoup's text of a page without the places where a word may be broken."""
+    return fold(BeautifulSoup(re.sub("(?i)<wbr[^>]*>", "", html), parser).get_text(" ", strip=True))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_the_blocks_of_every_real_page_are_its_text_cut_in_pieces(pages):
         parsed = to_text(page)
         assert parsed.blocks and " ".join(parsed.text[b.start : b.end] for b in parsed.blocks) == parsed.text
         kinds |= {b.kind for b in parsed.blocks}
-    assert kinds == {"title", "heading", "paragraph", "item", "cell", "menu"}
+    assert kinds == {"title", "heading", "paragraph", "item", "row", "cell", "menu"}
 
 
 def code_of(html):
@@ -108,6 +109,14 @@ PIECES = {
     "an unclosed comment ends the page": ("a<!-- b", "a"),
     "an unclosed script ends the page": ("a<script>b = 1", "a"),
     "emoji, joiners and right-to-left stay": ("<p>👩‍👩‍👧 שלום مرحبا", "👩‍👩‍👧 שלום مرحبا"),
+    "an end of a paragraph or a break that none began breaks no word": (
+        "<p>x<div>y</div>wo</p>rd</br>s<p></p>z<p title=a>",
+        "x y words z",
+    ),
+    "a place where a word may be broken breaks none": (
+        "<td>Donau<wbr>dampf<WBR/>schiff <b>a<wbr></b>b",
+        "Donaudampfschiff a b",
+    ),
     "a byte order mark goes": ("\ufeff<p>a", "a"),
     "a charset that lies changes nothing": ("<meta charset=utf-16><p>é", "é"),
 }
@@ -178,9 +187,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("html, last", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_page_keeps_its_text_in_time(html, last):
-    start = time.process_time()
-    assert last in to_text(html).text[-2000:]
-    assert time.process_time() - start < 2
+    with within(40):
+        assert last in to_text(html).text[-2000:]
 
 
 def test_a_binary_file_is_no_page():

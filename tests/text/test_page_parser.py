@@ -50,6 +50,7 @@ def test_time_on_the_wall_is_transient_as_load_may_have_taken_it():
     assert isinstance(refused, ParseRefused) and refused.reason == "timeout" and refused.transient
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_page_that_only_comparing_made_slow_is_parsed_without(quick):
     slow_to_compare = ParseJob(SLOW.html, compare=True)

@@ -15,7 +15,11 @@ MARKS = [
     "<|im_end|>", "<|endoftext|>", "<|user|>", "<|python_tag|>", "<\uff5cUser\uff5c>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<start_of_turn>",
     "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[gMASK]", "<sop>", "[AVAILABLE_TOOLS]",
-    "[CLS]", "[SEP]", "<extra_id_0>", "</DOC>", "<DOC>", "</doc >", "< / D\u200bOC>",
+    "[CLS]", "[SEP]", "<extra_id_0>", "[|endofturn|]", "<seed:bos>", "<seed:eos>", "]~b]", "[e~[", "]~!b[",
+    "<reserved_106>", "<eoh>", "<role>", "</role>", "[TOOL_CONTENT]", "[TOOL_RESULTS]", "</think>",
+    "<tool_call>", "<function>", "<0x0A>", "<|END_OF_TURN_TOKEN|>", "<bot>", "<unused99>",
+    "<\u7528\u6237>", "[unused10]", "<image>", "</DOC>",
+    "<DOC>", "</doc >", "< / D\u200bOC>",
 ]  # fmt: skip
 ODD = "ab\u0130 \n\t\u00a0<>|\U000e0041"  # a letter that grows, white space, brackets, a tag character
 FENCE = re.compile(r"</?doc(?![a-z])", re.IGNORECASE)  # "<docs" and "<doctype" close nothing
@@ -25,7 +29,8 @@ FENCE = re.compile(r"</?doc(?![a-z])", re.IGNORECASE)  # "<docs" and "<doctype" 
 def test_no_mark_of_a_template_and_no_fence_survives_in_any_case(mark):
     for form in (mark, mark.lower(), mark.upper()):
         assert form not in escape_markup(f"before{form}after")
-        assert escape_markup(f"before{form}after").translate(str.maketrans("()", "<>")).count("<") >= 1
+        out = escape_markup(f"before{form}after")
+        assert len(out) == len(form) + 11 and ("(" in out or ")" in out)
 
 
 @given(
@@ -44,7 +49,7 @@ def test_harmless_text_keeps_every_other_character(text):
     kept = "".join(c for c in text if not 0xE0000 <= ord(c) <= 0xE007F)
     out = escape_markup(text)
     assert len(out) == len(kept)
-    assert all(a == b or (a in "<>[" and b in "()") for a, b in zip(kept, out, strict=True))
+    assert all(a == b or (a in "<>[]" and b in "()") for a, b in zip(kept, out, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,8 @@ def test_harmless_text_keeps_every_other_character(text):
         "[1] see the docs",
         "if (x || y) {{ z }}",
         "<document>",
+        "List<String> of [1, 2]",
+        "[edit] [citation needed] [1]",
         "R&D <3",
         "| a | b |",
         "<doctor>",

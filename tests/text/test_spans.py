@@ -1,16 +1,17 @@
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raypipe.text.spans import KINDS, kind_of, typed_span
+from raypipe.text.spans import Kind, read, typed_span
 
 
 def said(question: str, sentence: str) -> str | None:
     asked = set(re.findall(r"\w+", question.lower()))
     marks = [m.start() for m in re.finditer(r"\w+", sentence) if m.group().lower() in asked]
-    typed = typed_span(question, kind_of(question), sentence, marks)
+    typed = typed_span(question.lower(), read(question).kind, sentence, marks)
     return None if typed is None else sentence[slice(*typed.span)]
 
 
@@ -23,15 +24,13 @@ def said(question: str, sentence: str) -> str | None:
         ("who is it", "In March the rain came.", None),
         ("when did it end", "It ended on 4 July 1999 in Rome.", "4 July 1999"),
         ("when did it end", "It ended on July 4, 1999.", "July 4, 1999"),
-        ("what year did it end", "It ended on July 4, 1999.", "1999"),
         ("when was the 2014 cup", "The 2014 cup was held in Brazil.", None),
         ("how many seasons are there", "By 2017 it had run for five full seasons and 90 episodes.", "five"),
         ("how many people live there", "In 2010 some 1,234,567 people lived there.", "1,234,567"),
         ("how many people live there", "It was about 3.5 million in 2010.", "3.5 million"),
         ("how much did it cost", "In 1990 it cost $3.5 million.", "$3.5 million"),
-        ("how much does it weigh", "It weighs 40 tonnes.", "40"),
-        ("where is it", "It is in Rome, since 1900.", "Rome"),
-        ("where is it", "It is here, since 1900.", None),
+        ("how much does it weigh", "It weighs 40 tonnes.", "40 tonnes"),
+        ("how loud is it", "Its noise is 48 dB.", "48"),
         ("which day of the week was it", "It was a Thursday in May.", "Thursday"),
         ("what is the population of Brask", "In 2010 Brask had a population of 615,526.", "615,526"),
         ("what is the average rating of the films", "On average the 10 films are rated 6.1.", "6.1"),
@@ -42,21 +41,23 @@ def test_a_span_is_of_the_kind_that_is_asked_for(question, sentence, span):
     assert said(question, sentence) == span
 
 
-def test_of_several_spans_the_nearest_to_the_questions_words_is_taken_and_the_number_told():
+def test_of_several_spans_the_nearest_to_the_questions_words_is_taken():
     sentence = (
         "Built in 1901 by the city, it was sold, renamed, moved across the river and finally closed in 1950."
     )
     marks = [sentence.index("closed")]
     typed = typed_span("when was it closed", "when", sentence, marks)
-    assert sentence[slice(*typed.span)] == "1950" and typed.choices == 2 and not typed.named
+    assert sentence[slice(*typed.span)] == "1950" and not typed.only
+    (only,) = (typed_span("how many films", "number", "It has 3 of 12 films.", [13]),)
+    assert only.only, "the number before the very thing that is counted"
 
 
 @given(
     st.text(max_size=80),
     st.text(max_size=120),
-    st.sampled_from(KINDS),
+    st.sampled_from(get_args(Kind)),
     st.lists(st.integers(0, 100), max_size=3),
 )
 def test_any_text_gives_a_span_inside_it_or_none(question, sentence, kind, marks):
     typed = typed_span(question, kind, sentence, marks)
-    assert typed is None or (0 <= typed.span[0] < typed.span[1] <= len(sentence) and typed.choices >= 1)
+    assert typed is None or (0 <= typed.span[0] < typed.span[1] <= len(sentence))

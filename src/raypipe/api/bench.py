@@ -69,20 +69,19 @@ class BenchResult:
         return slow or (self.least is not None and self.ratio is not None and self.ratio.median < self.least)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BenchReport(Result):
     """The rows of one run of the bench."""
 
-    SCHEMA = (
-        "name unit rate:float64 peer_rate:float64 ratio=ratio.median:float64 cpu_s:float64 wall_s:float64"
-    )
-    ROWS, HIDDEN = "results", "lines"
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout; "" outside of git
     machine: Mapping[str, Any]  # processor, cores, and the limits that a row needed
     quick: bool  # sizes of a test: no number of it is to be quoted
     results: tuple[BenchResult, ...]  # in the order of their measurement
     lines: tuple[str, ...]  # the table of docs/performance.md
+
+    def rows(self) -> Sequence[BenchResult]:
+        return self.results
 
     @property
     def equal(self) -> bool:

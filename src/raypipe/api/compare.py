@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,18 +19,19 @@ from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, s
 from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.crag import Rule, rule_id
 from raypipe.runs import release
-from raypipe.runs.manifest import find
+from raypipe.runs.record import find
 
 _RELEASE = re.compile(r"live|r\d+-\w+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CompareResult(Result):
     """Runs against the first; a row for each."""
 
-    SCHEMA = "before after verdict difference=score.difference:float64 p:float64 n=score.n:int64"
-    ROWS = "comparisons"
     comparisons: tuple[RunComparison, ...]
+
+    def rows(self) -> Sequence[RunComparison]:
+        return self.comparisons
 
 
 def compare(
@@ -89,15 +91,15 @@ def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, s
     if released is None:
         has = f"{opened_store.uri} has no such release; {did_you_mean(str(run), ['live', *known])}"
         raise ConfError(f"{run} is no folder and no file, and {has}")
-    manifest = find(opened_store, released.run)
-    if manifest is None:
-        raise ConfError(f"{opened_store.uri} has no manifest of run {released.run}; name its folder")
-    if again or (rule is not None and manifest.rule != rule_id(rule)):
+    record = find(opened_store, released.run)
+    if record is None:
+        raise ConfError(f"{opened_store.uri} has no record of run {released.run}; name its folder")
+    if again or (rule is not None and record.rule != rule_id(rule)):
         raise ConfError(
             f"release {released.id} has no folder here, and its answers cannot be judged again. "
             f"Name the folder of run {released.run}"
         )
-    return stored_run(opened_store, manifest, f"release {released.id}")
+    return stored_run(opened_store, record, f"release {released.id}")
 
 
 def _first_judge(run: str | Path, rule: Rule | None) -> str:

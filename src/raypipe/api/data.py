@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
 from raypipe.api.paths import Data, ingested_as, inputs
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Document, Fault, Question
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
     from raypipe.text.html import Parser
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class IngestResult(Result):
     """Counts of the files read: what was counted, then why lines and pages were omitted."""
 
-    SCHEMA = "what rows:int64"
     store: str  # URI
     summary: IngestSummary
     sources: int  # in the store, these and earlier ones
@@ -41,16 +41,17 @@ class IngestResult(Result):
         by = f", read by {self.summary.read_by}" if self.summary.read_by and not self.summary.again else ""
         return f"{self.store}: {read}{found}, {self.sources} sources in all{by}"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in (*self.summary.counts.items(), *self.summary.reasons.items()):
-            yield {"what": what, "rows": count}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        counts = {**self.summary.counts, **self.summary.reasons}
+        return [{"what": what, "rows": count} for what, count in counts.items()]
 
-    def to_json(self) -> dict[str, Any]:
+    def record(self) -> Mapping[str, Any]:
         s = self.summary
-        return as_json(
-            store=self.store, again=s.again, questions=len(s.questions), kind=s.kind, read_by=s.read_by,
-            **s.counts, reasons=s.reasons, replaced=s.replaced, bad_lines=self.bad,
-        )  # fmt: skip
+        return {
+            "store": self.store, "again": s.again, "questions": len(s.questions), "kind": s.kind,
+            "read_by": s.read_by, **s.counts, "reasons": s.reasons, "replaced": s.replaced,
+            "bad_lines": self.bad,
+        }  # fmt: skip
 
 
 def ingest(
@@ -95,13 +96,19 @@ def ingest(
     return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[:BAD_SHOWN]))
 
 
+NAME_CHARS = 40  # of a folder's name in that of its store
+
+
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
-    """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not."""
+    """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not.
+
+    It bears the folder's name and the beginning of a digest of its path, such as docs-manuals-c56e80."""
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
     [place] = inputs([folder], session.settings)
-    return str(session.settings.stores / f"docs-{folder_id(place)[:12]}")
+    name = re.sub(r"[^a-z0-9]+", "-", place.name.lower())[:NAME_CHARS].strip("-")
+    return str(session.settings.stores / "-".join(filter(None, ("docs", name, folder_id(place)[:6]))))
 
 
 def ingest_documents(
@@ -112,15 +119,17 @@ def ingest_documents(
     `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
     store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are
     dead letters. `globs`: patterns of paths, with `!` before those to leave out.
-    Raises DataError where no file of the folder can be read.
+    Raises ConfError for a folder that is not there, DataError where no file of it can be read.
     """
     session = session or Session()
-    return ingest(
-        [folder], documents_store(folder, session) if store is None else store, "files", session, globs=globs
-    )
+    path = Path(session.settings.place(str(folder), "--docs"))
+    if not path.exists():
+        raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
+    own = documents_store(path, session) if store is None else store
+    return ingest([path], own, "files", session, globs=globs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ParsedFile(Result):
     """One HTML file as text: a line of `raypipe parse --json`."""
 
@@ -195,21 +204,19 @@ class FirstDocument:
     text: str  # its beginning
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Preview(Result):
     """How files are read; its rows are the fields that were found."""
 
-    SCHEMA = "file role field"
     data_format: str  # what --format calls it
     files: tuple[FileFields, ...]  # of rows; other formats have fixed fields
     question: FirstQuestion | None
     document: FirstDocument | None
     bad_lines: tuple[BadLine, ...]  # among the first rows
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for file in self.files:
-            for role, names in file.fields.items():
-                yield {"file": file.file, "role": role, "field": "+".join(names)}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        roles = ((f.file, role, names) for f in self.files for role, names in f.fields.items())
+        return [{"file": file, "role": role, "field": "+".join(names)} for file, role, names in roles]
 
 
 def preview(

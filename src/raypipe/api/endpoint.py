@@ -208,10 +208,23 @@ def check_port(host: str, port: int) -> None:
         raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
+def url_of(host: str, port: int) -> str:
+    """The address of a server.
+
+    >>> url_of("::1", 8000)
+    'http://[::1]:8000'
+    """
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 @outside_loop
-def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings) -> None:
+def serve(
+    endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings,
+    follow: Callable[[Callable[[], None]], object] = lambda reopen: threading.Event().wait(),
+) -> None:  # fmt: skip
     """Serves an endpoint on this machine until the process is interrupted. `say` gets lines for people: where
-    requests are logged, what is starting every 5 s, and the address once it answers.
+    requests are logged, what is starting every 5 s, and the address once it answers. `follow` is called then,
+    with the function that lets gateways search the tables as they are now.
 
     Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
     not there; ModelMissing, ClusterTooSmall.
@@ -226,15 +239,15 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
             from raypipe.runs.cluster import connection  # Ray takes a second to import
-            from raypipe.serving.ray import start, stop
+            from raypipe.serving.ray import reopen, start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)
             # A Serve that runs elsewhere may listen on other addresses.
-            connection.connect("local", dashboard=True)
+            connection.connect("local")
             preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, connection.nodes())
             now("loading models")
             ends.callback(stop)
             start(application, host, port)
-        say(f"answering on http://{host}:{port}/v1/answer, page http://{host}:{port}/; Ctrl-C ends it")
+        say(f"answering on {url_of(host, port)}/v1/answer, page {url_of(host, port)}/; Ctrl-C ends it")
         ends.callback(say, "stopping: requests in flight have 30 s to end")
-        threading.Event().wait()
+        follow(reopen)

@@ -4,12 +4,13 @@ difference is the engine's noise; numbers for `decide` and `fuse` fitted to a fi
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
 from raypipe.api.data import ingest
@@ -20,18 +21,18 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import check_names, evaluate, measured, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.core.records import Question
 from raypipe.evaluation import fit_decide as deciding
 from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.fit_decide import DecideFitReport
-from raypipe.evaluation.fit_fuse import FuseFitReport
+from raypipe.evaluation.fit_fuse import FuseFitReport, WeightScore
+from raypipe.evaluation.fits import PolicyScore
 from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
+from raypipe.evaluation.sweep import PlannedPoint, PointResult, RepeatedQuestion, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.textfile import replaced, require_file, require_writable, write_json
 from raypipe.readers.formats import kind_of
@@ -47,40 +48,33 @@ from raypipe.store import Store
 _WIDTH = 110  # columns of a fitted file
 
 
-@dataclass(frozen=True, slots=True)
-class FitResult(Result):
-    """A fit; a row for what was fitted and for each that it is held against, on the unseen half."""
+@dataclass(frozen=True, slots=True, repr=False)
+class DecideFitResult(Result):
+    """A fit of `decide`; a row for it and for each way that it is held against, on the unseen half."""
 
-    ROWS = "report.unseen"
-    FLAT, HIDDEN = "report", "fitted"
-    file: Path  # the numbers, for `fitted` of the step; their report lies next to it, as .json and .html
-    fitted: AnswerProbability | FusionWeights
-    report: DecideFitReport | FuseFitReport
+    file: Path  # the numbers, for `fitted` of the step; their report lies next to it, as .json
+    fitted: AnswerProbability
+    report: DecideFitReport
+    step: str = "decide"  # that takes the numbers
 
-    @property
-    def step(self) -> str:
-        """The step that takes the numbers."""
-        return self.report.step if isinstance(self.report, FuseFitReport) else "decide"
+    def rows(self) -> Sequence[PolicyScore]:
+        return self.report.unseen
 
 
-class DecideFitResult(FitResult):
-    """A fit of `decide`; a row for each way to decide which answers are given."""
+@dataclass(frozen=True, slots=True, repr=False)
+class FuseFitResult(Result):
+    """A fit of `fuse`; a row for it and for each way to weigh that it is held against."""
 
-    __slots__ = ()
-    SCHEMA = (
-        "policy threshold:float64 score:float64 answered:float64 right:float64 "
-        "difference=gain.difference:float64 p=gain.p:float64 verdict"
-    )
+    file: Path  # as of a fit of `decide`
+    fitted: FusionWeights
+    report: FuseFitReport
+    step: str  # that takes the numbers
 
-
-class FuseFitResult(FitResult):
-    """A fit of `fuse`; a row for each way to weigh the scores."""
-
-    __slots__ = ()
-    SCHEMA = "weighing score:float64 difference=gain.difference:float64 p=gain.p:float64 verdict"
+    def rows(self) -> Sequence[WeightScore]:
+        return self.report.unseen
 
 
-F = TypeVar("F", bound=FitResult)
+F = TypeVar("F", DecideFitResult, FuseFitResult)
 
 
 def fit_decide(
@@ -115,7 +109,9 @@ def fit_fuse(
     file = _out(run, out, "fit-fuse.yaml")
     _, opened = finished(run, store, session)
     fitted, report = fusing.fit_fuse(Path(run), opened, split, step, scores, group, measure)
-    return _written(FuseFitResult(file, fitted, report), f"Weights of {report.step} of {report.recipe}")
+    return _written(
+        FuseFitResult(file, fitted, report, report.step), f"Weights of {report.step} of {report.recipe}"
+    )
 
 
 def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
@@ -129,31 +125,32 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
 
 def _written(found: F, what: str) -> F:
     """The same fit, once its file and next to it what it is worth are written."""
-    file, report = found.file, found.to_json()
+    file, report = found.file, found.to_dict()
     table = file.with_suffix(".json")
     table.unlink(missing_ok=True)  # of another fit
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {table.name} says what it is worth.\n")
-        out.write(yaml.safe_dump(to_json(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
+        out.write(
+            yaml.safe_dump(
+                to_jsonable_python(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True
+            )
+        )
     write_json(table, report)
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(Result):
     """A finished sweep, or its plan; a row for each point; the first has no difference."""
 
-    SCHEMA = (
-        "point score:float64 difference=against_first.difference:float64 p:float64 verdict "
-        "calls_per_question:float64 new_calls=cost.calls:int64"
-    )
-    ROWS = "sweep.points"
-    HIDDEN = "folder"
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
     sweep: Sweep | None  # null: --dry-run
     folder: Path  # sweep.json, and a folder for each run
+
+    def rows(self) -> Sequence[PointResult]:
+        return self.sweep.points if self.sweep else ()
 
 
 @outside_loop
@@ -209,7 +206,7 @@ def sweep(
     (folder / SWEEP).unlink(missing_ok=True)  # of another sweep, whose runs are replaced
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
-    write_json(folder / SWEEP, result.to_json())
+    write_json(folder / SWEEP, result.to_dict())
     deliver(out, folder)
     return result
 
@@ -231,15 +228,18 @@ def _questions(
     return filled, every, coming, kind or kind_of_data(filled, read, [q.id for q in every])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RepeatsResult(Result):
     """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
 
-    SCHEMA = "question mean:float64 spread:float64"
-    ROWS = "found.questions"
-    FLAT = "found"
     folder: Path
     found: Repeats
+
+    def rows(self) -> Sequence[RepeatedQuestion]:
+        return self.found.questions
+
+    def record(self) -> Mapping[str, Any]:
+        return {**asdict(self.found), "folder": self.folder}
 
 
 @outside_loop
@@ -266,5 +266,5 @@ def evaluate_repeatedly(
     for n, place in enumerate(folders):
         evaluate(found, given, uri, place, session, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
-    write_json(summary, result.to_json())
+    write_json(summary, result.to_dict())
     return result

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 from raypipe.api.data import IngestResult, ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import require_unchanged
 from raypipe.api.session import Named, Place, Session, require_graphs
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.core.index import AnnRecall
-from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
+from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
@@ -33,35 +34,80 @@ cores. Ray, which takes ten seconds to start, is worth it beyond."""
 
 
 def open_docs(
-    recipe: Recipe | str, docs: str | Path, store: Place = None, session: Session | None = None
-) -> Store:
+    recipe: Recipe | str, docs: str | Path, store: Place = None, session: Session | None = None,
+    on_read: Callable[[], object] = lambda: None,
+) -> Store:  # fmt: skip
     """The store of a folder, with what changed in it read and indexed for the recipe.
 
-    Files that are as they were are not read, texts that are indexed are not indexed again. Raises ConfError
-    for a folder that is not there and a recipe that reads no documents, DataError where no file of it can be
+    Files that are as they were are not read, texts that are indexed are not indexed again. `on_read` is
+    called once they are read: what removed files said is searched no more from then on. Raises ConfError for
+    a folder that is not there and a recipe that reads no documents, DataError where no file of it can be
     read, ModelMissing.
     """
     session = session or Session()
     if recipe == "live":
         raise ConfError("--docs: expected the name of a recipe, found live: a release has its own passages")
     found = require_graphs(session.recipe(recipe))
-    path = Path(session.settings.place(str(docs), "--docs"))
-    if not path.exists():
-        raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
-    read = ingest_documents(path, store, session=session)
+    read = ingest_documents(docs, store, session=session)
     opened = Store.open(read.store)
+    on_read()
     if session.progress and read.bad:
         _say_unread(read, opened)
     require_documents_read(found, opened)
     with in_process(session, opened, found) as pipeline:
         if (new := _new_chars(pipeline)) <= HERE_CHARS:
             if new:
+                _say_estimate(pipeline, session)
                 require_unchanged(opened, found.embedders(), pipeline.worker.endpoints)
             pipeline.index(None)
             return opened
     with open_pipeline(session, opened, found, answers=False) as pipeline:
+        _say_estimate(pipeline, session)
         pipeline.index(None)
     return opened
+
+
+LOOK_S, LOOKS = 1.0, 20
+"""Seconds between two looks at a folder, at least; and how often as long as a look: looks take a twentieth of
+one core. Ten thousand files take .1 s."""
+
+
+FileStates: TypeAlias = Mapping[str, object]
+"""Name of a file -> size, time and inode, and whether it can be read."""
+
+
+def file_states(docs: str | Path) -> FileStates:
+    """Looks at the files of a folder; one that is not there has none."""
+    root = Path(docs).absolute()
+    found = walk(root, (), DOCUMENT_LIMITS) if root.exists() else ()
+    return {f.name: (f.state, f.trouble is None) for f in found}
+
+
+def follow(
+    docs: str | Path, seen: FileStates, again: Callable[[], object], say: Callable[[str], None]
+) -> NoReturn:
+    """Calls `again` when the files of a folder are no longer as they were `seen`, until the process is
+    interrupted. `say` gets what it raises; it is called again after all errors but those of the files."""
+    said = ""
+    while True:
+        start = time.monotonic()
+        now = file_states(docs)
+        took = time.monotonic() - start
+        try:
+            if now != seen:
+                again()
+            seen, said = now, ""
+        except RaypipeError as e:
+            if said != (said := str(e)):
+                say(said)
+            seen = now if isinstance(e, DataError) else seen
+        time.sleep(max(LOOK_S, LOOKS * took))
+
+
+def _say_estimate(pipeline: Pipeline, session: Session) -> None:
+    from raypipe.api.run import say_estimate  # with what runs know of this machine
+
+    say_estimate(pipeline, session)
 
 
 def _say_unread(read: IngestResult, store: Store) -> None:
@@ -99,23 +145,27 @@ def _new_chars(pipeline: Pipeline) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredStage:
+    """A stage that searches by an approximate index."""
+
+    stage: str  # its name
+    built: bool  # by this call; False: the index was there
+    recall: AnnRecall
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class AnnResult(Result):
     """The approximate indexes of a recipe; a row for each stage that searches by one."""
 
-    SCHEMA = (
-        "stage built:bool index top:int64 probes:int64 refine:int64 questions:int64 mean:float64 "
-        "fifth:float64 worst:float64 worst_question"
-    )
     recipe: str  # its name
     built: tuple[str, ...]  # tables whose index this call built
     found: tuple[tuple[AnnStage, AnnRecall], ...]
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for stage, recall in self.found:
-            yield {"stage": stage.name, "built": stage.table in self.built, **to_json(recall)}
+    def rows(self) -> Sequence[MeasuredStage]:
+        return [MeasuredStage(s.name, s.table in self.built, recall) for s, recall in self.found]
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(recipe=self.recipe, stages=list(self.rows()))
+    def record(self) -> Mapping[str, Any]:
+        return {"recipe": self.recipe, "stages": self.rows()}
 
     def check_recall(self) -> None:
         """Raises RecallTooLow where a measured question finds less than its stage's `min_recall`."""

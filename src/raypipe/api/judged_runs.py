@@ -3,22 +3,21 @@ judge measured by people, and the answers that people should label."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
-from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.judge_check import JudgeCheck, SliceAgreement
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
 
@@ -44,7 +43,7 @@ def opened(
         assert judge is not None
         # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")
-        store = Store.create(own) if found.manifest is None else session.store(found.manifest.store)
+        store = Store.create(own) if found.record is None else session.store(found.record.store)
         with driving(store, f"judge {path.name}"):
             return runs.rejudged(found, judge, store)
 
@@ -74,32 +73,31 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
     return lambda text: cut(text, TRIM_TOKENS, tokenize), name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JudgeCheckResult(Result):
     """A judge against people; a row for all answers, and one for each slice."""
 
-    SCHEMA = "label value n:int64 agreement:float64 kappa:float64"
-    FLAT = "found"
     found: JudgeCheck
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        of = [("", "", self.found.found)] if self.found.found else []
-        for label, value, a in [*of, *((s.label, s.value, s.found) for s in self.found.slices)]:
-            yield {"label": label, "value": value, **to_json(a)}
+    def rows(self) -> Sequence[SliceAgreement]:
+        whole = [SliceAgreement("", "", self.found.found)] if self.found.found else []
+        return [*whole, *self.found.slices]
+
+    def record(self) -> JudgeCheck:
+        return self.found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PickResult(Result):
     """Answers for people to label; a row for each."""
 
-    SCHEMA = "id query answer prediction verdict picked"
-    ROWS = "lines"
     file: str  # "": not written
+    random: int  # drawn at random
+    chosen: int  # of which two measures say the opposite
     lines: tuple[Mapping[str, Any], ...]
 
-    def to_json(self) -> dict[str, Any]:
-        picked = [line["picked"] for line in self.lines]
-        return as_json(file=self.file, random=picked.count("random"), chosen=picked.count("chosen"))
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return self.lines
 
 
 def check_judge(
@@ -137,4 +135,5 @@ def pick_to_label(
     known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, known)
     write_json_lines(Path(out), lines)
-    return PickResult(str(out), tuple(lines))
+    picked = [line["picked"] for line in lines]
+    return PickResult(str(out), picked.count("random"), picked.count("chosen"), tuple(lines))

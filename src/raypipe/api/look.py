@@ -5,70 +5,86 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError, Unavailable
-from raypipe.core.plain import to_json
 from raypipe.core.progress import Progress
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
-from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
+from raypipe.evaluation.fault_budget import RowFault, RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics.losses import Losses, of_report
+from raypipe.metrics.losses import Losses
 from raypipe.metrics.textfile import require_file
 from raypipe.recipes.serialize import description
 from raypipe.runs import explain
-from raypipe.runs.manifest import answer_keys, read
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import answer_keys, read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WhyResult(Result):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
-    ROWS = "explanation.steps"
     explanation: explain.Explanation
 
-    def to_json(self) -> dict[str, Any]:
-        return to_json(self.explanation)  # type: ignore[no-any-return]
+    def rows(self) -> Sequence[explain.StageRequests]:
+        return self.explanation.steps
+
+    def record(self) -> explain.Explanation:
+        return self.explanation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FaultsResult(Result):
     """The rows of a run with faults: dead letters, pending rows, and those that another step answered."""
 
-    SCHEMA = "kind id step reason detail transient:bool attempts:int64 recovered:bool"
-    ROWS = "found.rows"
     run: str  # "": of no run, but of all that was read into the store
     found: RowFaults
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(run=self.run, rows=self.found.counts, faults=self.found.rows)
+    def rows(self) -> Sequence[RowFault]:
+        return self.found.rows
+
+    def record(self) -> Mapping[str, Any]:
+        return {"run": self.run, "rows": self.found.counts, "faults": self.found.rows}
 
 
 @dataclass(frozen=True, slots=True)
+class LostQuestion:
+    """A question whose answer is not right."""
+
+    id: str
+    query: str
+    lost: str  # the place, of metrics.losses.places
+    step: str | None  # name of the stage in the recipe; None: before any
+    golds: tuple[str, ...]
+    answer: str
+    verdict: str | None  # None: no rule scores the data
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LossesResult(Result):
     """The misses of a run by the place where each was lost; a row for each miss."""
 
-    SCHEMA = "id query lost step answer verdict"
-    ROWS = "questions"
     run: str
     recipe: str  # its name
     losses: Losses
-    questions: tuple[Mapping[str, Any], ...]  # the misses, in the order of the run
+    questions: tuple[LostQuestion, ...]  # the misses, in the order of the run
+
+    def rows(self) -> Sequence[LostQuestion]:
+        return self.questions
 
     def at(self, place: str) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
-        return replace(self, questions=tuple(q for q in self.questions if q["lost"] == place))
+        return replace(self, questions=tuple(q for q in self.questions if q.lost == place))
 
 
 @outside_loop
@@ -78,8 +94,8 @@ def why(run: str | Path, row: str) -> WhyResult:
     `run` is the folder of an eval, `row` a question's id, or a beginning that no other id has. Raises
     DataError where there is no such run or row.
     """
-    manifest = read(Path(run))
-    return WhyResult(explain.why(Store.open(manifest.store), manifest, row))
+    record = read(Path(run))
+    return WhyResult(explain.why(Store.open(record.store), record, row))
 
 
 @outside_loop
@@ -97,14 +113,14 @@ def faults(
         if not (unread or opened.count("sources") or opened.count("questions")):
             raise DataError(f"{opened.uri}: nothing was read into it. `raypipe ingest PATH` reads some files")
         return FaultsResult("", RowFaults(unread, ()))
-    manifest = read(Path(run))
-    store = Store.open(manifest.store)
+    record = read(Path(run))
+    store = Store.open(record.store)
     # Nothing is run: where it would be does not matter.
-    place = WorkerConfig(store.uri, "transformers", manifest.device, 1)
+    place = WorkerConfig(store.uri, "transformers", record.device, 1)
     silent = Progress(sys.stderr, silent=True)
-    pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
-    questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
-    return FaultsResult(manifest.run, row_faults(pipeline, questions, {}))
+    pipeline = Pipeline(store, description(record.recipe), place, TaskSizes(1, 1), inline, silent)
+    questions = questions_of(pipeline, sorted(answer_keys(store, record.run)), None)
+    return FaultsResult(record.run, row_faults(pipeline, questions, {}))
 
 
 @outside_loop
@@ -114,16 +130,14 @@ def losses(run: str | Path) -> LossesResult:
     `run` is the folder of an eval. Raises DataError where there is no finished run, and for one that asks for
     no answers.
     """
-    from raypipe.evaluation.view.pages import read_report  # the parts of pages: `why` needs none
-
     folder = RunFolder(Path(run))
-    report = read_report(folder, read(folder.path).run)
-    if report["losses"] is None:
-        raise DataError(f"{run}: kind {report['kind']} asks for documents, and no answer can be lost")
+    record = read(folder.path)
+    if record.losses is None:
+        raise DataError(f"{run}: kind {record.kind} asks for documents, and no answer can be lost")
     columns = ["id", "query", "lost", "lost_step", "golds", "answer", "verdict"]
     found = [r for r in read_table(folder.results, columns).to_pylist() if r["lost"] is not None]
-    questions = tuple({("step" if n == "lost_step" else n): v for n, v in r.items()} for r in found)
-    return LossesResult(report["run"], report["recipe"], of_report(report["losses"]), questions)
+    questions = tuple(LostQuestion(*(r[n] for n in columns)) for r in found)
+    return LossesResult(record.run, record.title, record.losses, questions)
 
 
 Shape: TypeAlias = Literal[FileShape, "mlflow"]
@@ -131,19 +145,15 @@ EXPERIMENT = "raypipe"  # of MLflow, where none is named
 ANSWERS_S = 10  # seconds within which a server's health page comes; our choice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ExportResult(Result):
-    """What was written; one row."""
+    """An export that was written."""
 
     file: str  # of `mlflow`: the address of the tracking server
     shape: Shape
     counts: Mapping[str, int]  # lines, and failed questions; of `mlflow` params, metrics and artifacts
     run: str = ""  # of `mlflow`: the id of the run there
     there: bool = False  # of `mlflow`: the run was there already, and nothing was written
-
-    def to_json(self) -> dict[str, Any]:
-        there = {"run": self.run, "there": self.there} if self.shape == "mlflow" else {}
-        return as_json(file=self.file, shape=self.shape, **self.counts, **there)
 
 
 def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:
@@ -160,7 +170,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
         return _to_mlflow(folder, str(out), experiment or EXPERIMENT)
     if experiment is not None:
         raise ConfError(f"--experiment: expected with --as mlflow, found --as {shape}")
-    if Path(out).resolve() in (folder.results.resolve(), folder.manifest.resolve()):
+    if Path(out).resolve() in (folder.results.resolve(), folder.record.resolve()):
         raise DataError(f"{out}: expected another file: this one belongs to the run")
     require_file(out, "--out")
     listed = documents_of(Store.open(read(folder.path).store)) if shape in ("trec", "oag") else {}

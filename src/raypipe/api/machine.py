@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ import psutil
 from raypipe.api.results import Result
 from raypipe.api.session import Session, Settings
 from raypipe.core.checkout import installed
+from raypipe.core.cores import cores
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugin_tables import tables
 from raypipe.models import load
@@ -39,14 +39,15 @@ class Finding:
     mend: str = ""  # the command that mends it, where it is missing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EnvironmentResult(Result):
     """What was found; a row for each thing looked at."""
 
-    SCHEMA = "what state found mend"
-    ROWS = "findings"
     fine: bool  # nothing is missing
     findings: tuple[Finding, ...]
+
+    def rows(self) -> Sequence[Finding]:
+        return self.findings
 
 
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:
@@ -85,7 +86,7 @@ def _plugins() -> Finding:
 
 def _machine(settings: Settings) -> Iterator[Finding]:
     memory = psutil.virtual_memory().total / 2**30
-    yield Finding("machine", "fine", f"{os.cpu_count()} CPUs, {memory:.0f} GiB")
+    yield Finding("machine", "fine", f"{cores()} CPUs, {memory:.0f} GiB")
     home = settings.home
     existing = next(p for p in (home, *home.parents) if p.exists())
     free = psutil.disk_usage(str(existing)).free / 2**30

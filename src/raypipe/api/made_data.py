@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing import Any, Final
 from raypipe import readers
 from raypipe.api.data import ingest
 from raypipe.api.paths import Data, format_for, inputs
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import generator_of, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError, Unavailable
@@ -61,12 +61,10 @@ class QuestionsPlan:
     cached: int  # of the calls that write a question
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MadeQuestionsResult(Result):
     """Questions that were made; its rows are those that were kept."""
 
-    SCHEMA = "id kind question=text.question answer=text.answers.0"
-    ROWS = "kept"
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
@@ -75,13 +73,28 @@ class MadeQuestionsResult(Result):
     computed: int = 0  # calls
     cached: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(
-            plan=self.plan, out=self.out, questions=len(self.kept),
-            kinds=dict(sorted(Counter(q.kind for q in self.kept).items())), written=self.written,
-            rejected=self.rejected, computed=self.computed, cached=self.cached,
-            first=[line_of(q, self.plan.model) for q in self.kept[:SHOWN]],
-        )  # fmt: skip
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        kept = self.kept
+        return [
+            {"id": q.id, "kind": q.kind, "question": q.text.question, "answer": q.text.answers[0]}
+            for q in kept
+        ]
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Kind -> questions."""
+        return dict(sorted(Counter(q.kind for q in self.kept).items()))
+
+    def first(self) -> list[dict[str, Any]]:
+        """The lines of the file that are shown."""
+        return [line_of(q, self.plan.model) for q in self.kept[:SHOWN]]
+
+    def record(self) -> Mapping[str, Any]:
+        return {
+            "plan": self.plan, "out": self.out, "questions": len(self.kept), "kinds": self.kinds,
+            "written": self.written, "rejected": self.rejected, "computed": self.computed,
+            "cached": self.cached, "first": self.first(),
+        }  # fmt: skip
 
 
 @outside_loop
@@ -187,11 +200,10 @@ EXPLANATION_TOKENS: Final = 100
 """Of one explanation, in the model's tokens: a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ExamplePoolResult(Result):
     """Counts of a pool of examples; a row for each."""
 
-    SCHEMA = "what count:int64"
     out: Path  # the pool
     examples: int  # questions with an answer
     unanswered: int  # questions without one, which are left out
@@ -206,9 +218,9 @@ class ExamplePoolResult(Result):
             f"{self.out}: {self.examples} examples{said}{lacking}; {self.unanswered} questions have no answer"
         )
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what in ("examples", "unanswered", "explained", "unexplained"):
-            yield {"what": what, "count": getattr(self, what)}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        names = ("examples", "unanswered", "explained", "unexplained")
+        return [{"what": what, "count": getattr(self, what)} for what in names]
 
 
 @outside_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,14 +43,15 @@ class ModelNeed:
     get: str  # the command or deed that gets it; "": nothing is needed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelNeedsResult(Result):
     """The models of a recipe; a row for each."""
 
-    SCHEMA = "name kind loader state where bytes:int64 get"
-    ROWS = "models"
     recipe: str  # its name
     models: tuple[ModelNeed, ...]
+
+    def rows(self) -> Sequence[ModelNeed]:
+        return self.models
 
 
 class _All(Catalog):
@@ -122,11 +123,10 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
     return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelFetchResult(Result):
     """A model that was fetched, or was here; one row."""
 
-    SCHEMA = "name folder weights bytes:int64"
     name: str  # in the models file
     folder: str
     weights: str  # its identity: sha256:... of the folder
@@ -153,14 +153,10 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     return ModelFetchResult(entry, model.path, model.weights, size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelAddResult(Result):
     """An entry that was added, and what its model takes; one row."""
 
-    SCHEMA = (
-        "name file kind=entry.kind loader=entry.loader bytes:int64 memory_gib:float64 context_gib:float64 "
-        "licence gated:bool get"
-    )
     name: str  # in the models file
     file: str  # that it was added to
     entry: Mapping[str, Any]  # its fields

@@ -17,7 +17,7 @@ from raypipe.readers.field_map import Fields, checked, parse
 from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.readers.row_format import RowFormat
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 
 Data: TypeAlias = str | Path | Sequence[str | Path]
 """One file, folder or URI, or several."""
@@ -95,7 +95,7 @@ SWEEP = "sweep.json"  # of a sweep's folder: what came of it
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a finished run or sweep to the object store that `given` names, manifests last."""
+    """Copies the folder of a finished run or sweep to the object store that `given` names, records last."""
     if given and is_remote(str(given)):
-        upload(folder, str(given), last=[RunFolder(folder).manifest.name, SWEEP])
+        upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

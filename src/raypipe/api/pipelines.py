@@ -3,7 +3,6 @@ pools its operators have on Ray; and what it costs there."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
+from raypipe.core.cores import cores
 from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
@@ -188,7 +188,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
     for model in recipe.embedders():
         load.present(model)
     place, sizes = worker_and_sizes(session, session.cluster_file(), store.uri, recipe.embedders())
-    place = replace(place, threads=len(os.sched_getaffinity(0)))
+    place = replace(place, threads=cores())
     with session.shown() as progress:
         yield Pipeline(store, recipe, place, sizes, inline, progress)
 

@@ -4,10 +4,12 @@ small invented dataset, in a store that goes away."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
 from raypipe.api.paths import Data, several
@@ -18,7 +20,6 @@ from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
 from raypipe.evaluation.golds import golds_of, questions_of, require_golds, require_questions
 from raypipe.evaluation.judge import judge_plan
@@ -30,28 +31,38 @@ from raypipe.metrics.named_kinds import open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
-from raypipe.runs.cluster.placement import asked_by, placement, refuse
-from raypipe.runs.manifest import recent
+from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse
 from raypipe.runs.plan import planner
-from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
+from raypipe.runs.plan.assumed import Assumed, AssumedPlan, AssumedStep, assumed_plan
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
-from raypipe.runs.plan.records import NewSources, Plan
+from raypipe.runs.plan.records import NewSources, Plan, StepPlan
+from raypipe.runs.record import recent
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """The pools of a recipe, their machines and memory."""
+
+    cluster: str  # name of its file
+    about: str
+    pools: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
-    placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
+    placement: Placed
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return self.to_json()["steps"]  # type: ignore[no-any-return]
+    def rows(self) -> Sequence[StepPlan]:
+        return self.plan.steps
 
-    def to_json(self) -> dict[str, Any]:
-        return {**self.plan.to_json(), "expired": self.expired, "placement": dict(self.placement)}
+    def record(self) -> Any:
+        known = to_jsonable_python(self, inf_nan_mode="null")  # what is not known is infinite in a plan
+        return {**known.pop("plan"), **known}
 
 
 @outside_loop
@@ -113,15 +124,17 @@ def _planned(
     return PlanResult(planned, len(old), _placement(session, found))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
-    ROWS = "plan.steps"
     plan: AssumedPlan
 
-    def to_json(self) -> dict[str, Any]:
-        return self.plan.to_json()
+    def rows(self) -> Sequence[AssumedStep]:
+        return self.plan.steps
+
+    def record(self) -> AssumedPlan:
+        return self.plan
 
 
 @outside_loop
@@ -145,17 +158,13 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     return AssumedResult(made)
 
 
-def _placement(session: Session, recipe: Recipe) -> dict[str, Any]:
+def _placement(session: Session, recipe: Recipe) -> Placed:
     """Where the session's cluster would run a recipe, on the machines that the cluster file declares. Raises
     ClusterTooSmall for what would not fit there."""
     written, asked = session.cluster_file(), asked_by(recipe)
     cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
     refuse(cluster, recipe.embedders(), asked)
-    placed = placement(cluster, recipe.embedders(), asked)
-    pools = [
-        {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
-    ]
-    return {"cluster": session.cluster, "about": cluster.about, "pools": pools}
+    return Placed(session.cluster, cluster.about, tuple(placement(cluster, recipe.embedders(), asked)))
 
 
 QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate, half a minute on two cores

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core.arrow import corpus_table
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
-from raypipe.core.plain import to_json
 from raypipe.core.progress import heartbeat
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
+from raypipe.metrics.ranking import trec_word, write_run
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
@@ -34,7 +35,7 @@ from raypipe.runs.pipeline.ingest import fingerprint, ingest
 from raypipe.runs.pipeline.recipe_tables import require_passages
 from raypipe.runs.release import live_now
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.query import Listener, QueryRequest, QueryResult
+from raypipe.serving.query import Listener, QueryRequest, QueryResult, RankedPassage
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.disk import StoreMemo, memo_versions
@@ -44,12 +45,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AskResult(Result):
     """One answer; its rows are the passages of the ranking, best first."""
 
-    SCHEMA = "chunk=hit.chunk source=hit.source url text"
-    ROWS = "result.passages"
     result: QueryResult
 
     @property
@@ -62,32 +61,31 @@ class AskResult(Result):
         """answered, abstained, false_premise or fault."""
         return self.result.question.outcome
 
-    def to_json(self) -> dict[str, Any]:
+    def rows(self) -> Sequence[RankedPassage]:
+        return self.result.passages
+
+    def record(self) -> Mapping[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return as_json(**answer_response(self.result, ("hits", "replies", "faults")))
+        return answer_response(self.result, ("hits", "replies", "faults"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RankResult(Result):
     """Ranked documents; a row for each query and document, best first; the first rank is 1."""
 
-    SCHEMA = "query document rank:int64 score:float64"
     recipe: str  # its name
     by: str  # score that ranks
     run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for query, found in self.run.items():
-            for rank, (document, score) in enumerate(found.items(), 1):
-                yield {"query": query, "document": document, "rank": rank, "score": score}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "by": self.by, "queries": to_json(self.run)}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [
+            {"query": query, "document": document, "rank": rank, "score": score}
+            for query, found in self.run.items()
+            for rank, (document, score) in enumerate(found.items(), 1)
+        ]
 
     def write_trec(self, out: str | Path) -> None:
-        from raypipe.metrics.ranking import write_run
-
         write_run(Path(out), self.run, f"raypipe-{self.recipe}-{self.by}")
 
 
@@ -145,9 +143,14 @@ def ask(
 
     with beat as waiting.now:
         try:
-            return AskResult(asyncio.run(answer()))
+            answered = AskResult(asyncio.run(answer()))
         except NotReady as e:
             raise StoreError(str(e)) from e
+    if any(fault.transient for fault in answered.result.question.faults):
+        require_answering(
+            found.chats(), kit.endpoints, session.settings
+        )  # which says more, if a server fails
+    return answered
 
 
 class _Waiting(Listener):
@@ -188,12 +191,12 @@ def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
     """A kit that computes in this process. Only a language model needs a cluster file: the limits of its
-    engine, or its endpoint's address."""
+    engine, or its endpoint's address. Raises as `require_answering`, of bodies that no server took lately."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
-    require_answering(recipe.chats(), endpoints, session.settings)
+    require_answering(recipe.chats(), endpoints, session.settings, remembered=True)
     limits = file.engines.limits(file.device) if file.engines else None
     return LocalKit(index, file.backend, file.device, endpoints=endpoints, engine_limits=limits, sink=on_text)
 
@@ -201,13 +204,14 @@ def local_kit(
 @outside_loop
 def rank(
     recipe: Named, corpus: str | Path | None = None, queries: str | Path | None = None, store: Place = None,
-    by: str = FINAL, top: int = 20, session: Session | None = None,
+    by: str = FINAL, top: int = 20, session: Session | None = None, out: str | Path | None = None,
 ) -> RankResult:  # fmt: skip
     """Ranks documents for queries; a document's score is its best passage's.
 
     `corpus` and `queries` are BEIR files, ranked in a store of their own; without them the store's questions
     and documents are. `by` is the name of a score that a step of the recipe gives, or `final`, the order that
-    the recipe ends with; `top` documents a query. Raises ConfError, DataError, ModelMissing.
+    the recipe ends with; `top` documents a query. `out` gets a TREC run; an id that it cannot hold is refused
+    before anything is computed. Raises ConfError, DataError, ModelMissing.
     """
     session = session or Session()
     if (corpus is None) != (queries is None):
@@ -231,30 +235,35 @@ def rank(
         questions = questions_of(pipeline, read.questions if read else None, None)
         require_questions(questions, files, opened)
         require_passages(found, opened, questions)
+        listed = documents_of(opened)
+        for id in chain(questions.ids, *listed.values()) if out is not None else ():
+            trec_word(id)
         pipeline.index(questions)
         pipeline.answer(questions)
         answered = list(pipeline.answers(questions))
-    listed = documents_of(opened)
-    return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
+    ranked = RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
+    if out is not None:
+        ranked.write_trec(out)
+    return ranked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WalkResult(Result):
     """What each step of the question half made of one question; a row for each."""
 
-    SCHEMA = "step hits:int64 ranked:int64 answer outcome"
     texts: pa.Table  # one row per page: its text, the spans that a browser would not show, hashed words
     passages: pa.Table  # one row per chunk: source, start, end, and its text
     vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
     after: Mapping[str, Question]  # step -> the question after it
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for step, q in self.after.items():
-            counts = {"hits": len(q.hits), "ranked": len(q.order)}
-            yield {"step": step, **counts, "answer": q.answer, "outcome": q.outcome}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [
+            {"step": s, "hits": len(q.hits), "ranked": len(q.order), "answer": q.answer, "outcome": q.outcome}
+            for s, q in self.after.items()
+        ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"question": next(iter(self.after.values())).text, "steps": list(self.rows())}
+    def record(self) -> Mapping[str, Any]:
+        return {"question": next(iter(self.after.values())).text, "steps": self.rows()}
 
     def text(self, source: str, span: tuple[int, int]) -> str:
         """A span of a page's text: what a hit or a quote stands for."""

@@ -3,62 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.runs import release
 from raypipe.runs.gates import MIN_SCORED, Gate, gate
-from raypipe.runs.manifest import Manifest, find, read
+from raypipe.runs.prune import Removal
+from raypipe.runs.record import Run, find, read
+from raypipe.runs.release import Release, ReleaseLine, summary
 from raypipe.store import Store
 
 if TYPE_CHECKING:
     from raypipe.evaluation.scored_run import ScoredRun
     from raypipe.runs.gates import RelativeGate
-    from raypipe.runs.prune import Removal
-
-COLUMNS = "id live:bool run recipe digest score:float64 scored:int64 questions:int64 promoted:float64"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReleaseResult(Result):
     """One release; one row."""
 
-    SCHEMA = COLUMNS
-    release: release.Release
+    release: Release
     store: str  # URI of the store in which it is live
 
-    def to_json(self) -> dict[str, Any]:
-        summary = release.summary(self.release, self.release.id)
-        return as_json(**summary, store=self.store)
+    def rows(self) -> Sequence[ReleaseLine]:
+        return (summary(self.release, self.release.id),)
+
+    def record(self) -> Mapping[str, Any]:
+        return {**asdict(self.rows()[0]), "store": self.store}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReleasesResult(Result):
     """The releases of a store, oldest first; a row for each."""
 
-    SCHEMA = COLUMNS
-    releases: tuple[release.Release, ...]
+    releases: tuple[ReleaseLine, ...]
     live: str  # id; "": nothing is live
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return [release.summary(r, self.live) for r in self.releases]
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(releases=self.rows())
+    def rows(self) -> Sequence[ReleaseLine]:
+        return self.releases
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PruneResult(Result):
     """What was deleted, or would be; a row for each."""
 
-    SCHEMA = "kind name rows:int64"
-    ROWS = "removed"
     dry_run: bool
     removed: tuple[Removal, ...]
+
+    def rows(self) -> Sequence[Removal]:
+        return self.removed
 
 
 def promote(
@@ -77,24 +74,25 @@ def promote(
     from raypipe.evaluation.relative_gate import check
     from raypipe.evaluation.scored_run import scored_run
 
-    manifest, opened = finished(run, store, session)
+    record, opened = finished(run, store, session)
     relative, bounds = _gates_of(gates)
     if against is not None and not relative:
         raise ConfError(
             "--against: it is what the gates better and not-worse compare with, found neither. Name one, "
             "such as --gate better"
         )
+    now = release.live(opened) if relative and against is None else None
     for g in relative:
-        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against))
+        check(g, scored_run(Path(run), record.rule), _other(g, opened, now, against))
     least = MIN_SCORED if min_scored is None else min_scored
-    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative])
+    made = release.promote(opened, record, bounds, least, [g.text for g in relative], now)
     return ReleaseResult(made, opened.uri)
 
 
-def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Manifest, Store]:
-    """The manifest of a finished run, and its store: where it is now; None: where it was when it ran."""
-    manifest = read(Path(run))
-    return manifest, (session or Session()).store(manifest.store if store is None else store)
+def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Run, Store]:
+    """The record of a finished run, and its store: where it is now; None: where it was when it ran."""
+    record = read(Path(run))
+    return record, (session or Session()).store(record.store if store is None else store)
 
 
 def _gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
@@ -105,21 +103,23 @@ def _gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
 
-def _other(gate: RelativeGate, store: Store, against: str | Path | None) -> ScoredRun:
+def _other(
+    gate: RelativeGate, store: Store, live: release.Release | None, against: str | Path | None
+) -> ScoredRun:
+    """Returns the run that a gate holds another one against: that of a folder, or that which is live."""
     from raypipe.evaluation.scored_run import scored_run, stored_run
 
     if against is not None:
         return scored_run(Path(against), "official")
-    live = release.live(store)
     if live is None:
         raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
-    manifest = find(store, live.run)
-    if manifest is None:
+    record = find(store, live.run)
+    if record is None:
         raise ConfError(
-            f"gate {gate.text}: {store.uri} has no manifest of run {live.run}, which is live; name its "
+            f"gate {gate.text}: {store.uri} has no record of run {live.run}, which is live; name its "
             "folder with --against DIR"
         )
-    return stored_run(store, manifest)
+    return stored_run(store, record)
 
 
 def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:
@@ -132,7 +132,8 @@ def releases(store: Place = None, session: Session | None = None) -> ReleasesRes
     """Lists the releases of a store, oldest first."""
     opened = (session or Session()).store(store)
     now = release.live(opened)
-    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "")
+    live = now.id if now else ""
+    return ReleasesResult(tuple(summary(r, live) for r in release.releases(opened)), live)
 
 
 def prune(

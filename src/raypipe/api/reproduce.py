@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from raypipe.api.questions import rank
 from raypipe.api.results import Result
@@ -16,7 +16,7 @@ from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.readers.beir import write_pool
 
@@ -76,13 +76,15 @@ class PublishedNumber:
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reproductions(Result):
     """conf/reproduce.yaml; a row for each published number."""
 
-    ROWS = "published"
     runs: Mapping[str, Reproduction]
     published: tuple[PublishedNumber, ...]
+
+    def rows(self) -> Sequence[PublishedNumber]:
+        return self.published
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +104,17 @@ def worst(numbers: Iterable[CheckedNumber]) -> Verdict:
     return max((n.verdict for n in numbers), key=get_args(Verdict).index, default="OK")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReproduceResult(Result):
     """A run held against its expected numbers; a row for each."""
 
-    SCHEMA = "measure by expected:float64 found:float64 difference:float64 verdict"
-    ROWS = "numbers"
     name: str
     about: str
     verdict: Verdict  # the worst of its numbers'
     numbers: tuple[CheckedNumber, ...]
+
+    def rows(self) -> Sequence[CheckedNumber]:
+        return self.numbers
 
     def check(self) -> None:
         """Raises NotReproduced where a number differs by more than it may."""
@@ -190,19 +193,19 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _evaluated(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
-    done = evaluate(run.recipe, folder, store, session=session).to_json()
-    means = {m["measure"]: m["mean"] for m in done["measures"]}
+    done = evaluate(run.recipe, folder, store, session=session)
+    means = {m.measure: m.mean for m in done.run.measures}
     return lambda expected: means.get(expected.measure)
 
 
 def _scored(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
-    found = dict[str, Mapping[str, Any]]()
+    found = dict[str, CragScore]()
 
     def find(expected: ExpectedNumber) -> float | None:
         if expected.by not in found:
             file = _file(folder, f"{expected.by}.jsonl")
-            found[expected.by] = score_crag(file, run.rule, session=session).to_json()
-        value: float | None = found[expected.by].get(expected.measure)
+            found[expected.by] = score_crag(file, run.rule, session=session).by_rule.score
+        value: float | None = getattr(found[expected.by], expected.measure, None)
         return value
 
     return find

@@ -1,4 +1,4 @@
-"""Results: what API functions return, as an Arrow table or a pandas frame.
+"""Results: what API functions return: a record that --json prints, and rows as an Arrow table or a frame.
 
 Knows Arrow; pandas only where it is asked for.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from dataclasses import dataclass, is_dataclass
+from html import escape
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic_core import to_jsonable_python
 
 from raypipe.core.errors import ConfError, FieldsRefused
-from raypipe.core.plain import to_json
-from raypipe.runs.report import JSON_FORMAT
+from raypipe.runs.run_parts import JSON_FORMAT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,45 +28,36 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Something with rows. What a subclass does not say: its JSON has its fields, and its rows are the
-    records of one of them."""
+    """Something with rows. By default its JSON has its fields, and it is its own row."""
 
-    SCHEMA = ""
-    """Columns of the table, each NAME=PATH:TYPE: its place in a row (its name), and its type as Arrow
-    calls it (string); "": as the rows have them."""
-    ROWS = ""
-    """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""
-    FLAT = ""
-    """The field in whose place its own fields stand in the JSON; "": none."""
-    HIDDEN = ""
-    """Fields that the JSON has not."""
+    def rows(self) -> Sequence[Any]:
+        """The rows of its table: records of the class that it returns, or mappings."""
+        return (self,)
 
-    def rows(self) -> Iterable[Mapping[str, Any]]:
-        """The rows of the table."""
-        found = (at(self, self.ROWS) or ()) if self.ROWS else [self.to_json()]
-        columns = [(name, path or name) for name, path, _ in self.columns()]
-        return [{n: to_json(at(r, p)) for n, p in columns} if columns else to_json(r) for r in found]
+    def record(self) -> Any:
+        """Returns the record that --json prints, but for its format."""
+        return self
 
-    def to_json(self) -> dict[str, Any]:
-        """What the command prints with --json."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.HIDDEN.split()}
-        flat = to_json(found.pop(self.FLAT, {}))
-        return as_json(**found, **flat)
-
-    def columns(self) -> list[tuple[str, str, str]]:
-        """Of each column: its name, its place in a row or "", its Arrow type or ""."""
-        return _COLUMN.findall(self.SCHEMA)
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object that --json prints."""
+        return {"format": JSON_FORMAT, **to_jsonable_python(self.record())}
 
     def table(self) -> pa.Table:
-        """The rows as an Arrow table."""
+        """The rows as an Arrow table; a field of a field is a column FIELD.FIELD."""
         import pyarrow as pa
 
-        if not self.SCHEMA:
-            return pa.Table.from_pylist([dict(r) for r in self.rows()])
-        types = [(name, pa.type_for_alias(kind or "string")) for name, _, kind in self.columns()]
-        return pa.Table.from_pylist([{n: r[n] for n, _ in types} for r in self.rows()], pa.schema(types))
+        rows = [row if isinstance(row, Mapping) else to_jsonable_python(row) for row in self.rows()]
+        of: Any = get_args(get_type_hints(type(self).rows)["return"])[0]
+        if not is_dataclass(of):
+            names = dict.fromkeys(name for row in rows for name in row)
+            return pa.table({name: [row.get(name) for row in rows] for name in names})
+        kind = _arrow(of)  # type: ignore[arg-type]  # a class is hashable
+        made = pa.Table.from_pylist([_cells(row, kind) for row in rows], pa.schema(list(kind)))
+        while any(pa.types.is_struct(field.type) for field in made.schema):
+            made = made.flatten()
+        return made
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame. Raises ConfError where pandas is not installed."""
@@ -72,29 +65,47 @@ class Result:
             raise ConfError("to_pandas: pandas is not installed: pip install pandas, or use .table()")
         return self.table().to_pandas()
 
+    def __repr__(self) -> str:
+        """Says the result in one line."""
+        return f"{type(self).__name__} of {len(self.rows())} rows: .table(), .to_pandas(), .to_dict()"
 
-_COLUMN = re.compile(r"(\w+)(?:=([\w.]+))?(?::(\w+))?")
-
-
-def at(record: Any, path: str) -> Any:
-    """What a path with dots leads to: fields, keys, numbers of items; None, where a part of it is None.
-
-    >>> at({"score": {"p": [0.5, 0.1]}, "seen": None}, "score.p.1"), at({"seen": None}, "seen.p")
-    (0.1, None)
-    """
-    for part in path.split("."):
-        if isinstance(record, Mapping):
-            record = record[part]
-        elif part.isdigit():
-            record = record[int(part)]
-        elif record is not None:
-            record = getattr(record, part)
-    return record
+    def _repr_html_(self) -> str:
+        """The line and the table, as notebooks show them; without pandas the line alone."""
+        if importlib.util.find_spec("pandas") is None:
+            return f"<p>{escape(repr(self))}</p>"
+        return f"<p>{escape(repr(self))}</p>{self.to_pandas()._repr_html_()}"
 
 
-def as_json(**values: Any) -> dict[str, Any]:
-    """A JSON object that says its format."""
-    return {"format": JSON_FORMAT, **to_json(values)}
+def _cells(value: Any, kind: pa.DataType | None) -> Any:
+    """A value as pyarrow takes it for a type: a mapping as pairs."""
+    import pyarrow as pa
+
+    if value is None or kind is None:
+        return value
+    if pa.types.is_map(kind):
+        return [(key, _cells(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_struct(kind):
+        return {field.name: _cells(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind):
+        return [_cells(item, kind.value_type) for item in value]
+    return value if pa.types.is_primitive(kind) else str(value)
+
+
+@functools.cache
+def _arrow(hint: Any) -> pa.DataType:
+    """The Arrow type of a field; what has none is text."""
+    import pyarrow as pa
+
+    origin, args = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return pa.struct([(name, _arrow(of)) for name, of in get_type_hints(hint).items()])
+    if origin in (Union, UnionType):
+        return _arrow(next(a for a in args if a is not type(None)))
+    if origin is tuple:
+        return pa.list_(_arrow(args[0]))
+    if origin is Mapping:
+        return pa.map_(pa.string(), _arrow(args[1]))
+    return {int: pa.int64(), float: pa.float64(), bool: pa.bool_()}.get(hint, pa.string())
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:

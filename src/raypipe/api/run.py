@@ -1,86 +1,97 @@
 """Runs: bring the tables of a recipe up to date, score the answers, report what changed.
 
-Copies of the last manifests are kept under $RAYPIPE_HOME, so that the first plan of a new store knows rates.
+Copies of the last records are kept under $RAYPIPE_HOME, so that the first plan of a new store knows rates.
 Only what this machine measured counts.
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import judge_model, open_judge, read_judge
 from raypipe.api.session import Named, Place, Session, Settings
 from raypipe.core.checkout import commit, installed
 from raypipe.core.errors import DataError, RaypipeError
+from raypipe.core.progress import clock
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.wording import headline
+from raypipe.evaluation.result_table import each, flat_row
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.models.machine_limits import processor, value_in
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.changes import Changes, changes, compared_with
+from raypipe.runs.changes import Change, Changes, changes, compared_with
 from raypipe.runs.cluster.capacity import is_here
 from raypipe.runs.cluster.file import Budget, Cluster
-from raypipe.runs.manifest import Manifest, Origin, read
 from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import nothing_to_search, require_passages
-from raypipe.runs.report import RunFolder, to_json
+from raypipe.runs.plan import planner
+from raypipe.runs.record import Origin, Run, read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 from raypipe.store.memo.mend import mend_memo
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Result):
     """Counts of the steps that ran; a row for each."""
 
     recipe: str  # its name
     steps: Mapping[str, StageCounters]
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for name, count in self.to_json()["steps"].items():
-            yield {"step": name, **count}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [{"step": name, **asdict(count)} for name, count in self.steps.items()]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EvalResult(Result):
-    """A finished eval: its report and files; its rows are the questions, in order; `verdict` is null where
-    the dataset has no answer."""
+    """A finished eval: its record and files; a row for each question, in order."""
 
-    SCHEMA = "id query prediction outcome source verdict"
     evaluation: Evaluation
     budget: Budget  # faults that the cluster file allows
 
     @property
+    def run(self) -> Run:
+        """The record of the run."""
+        return self.evaluation.record
+
+    @property
     def folder(self) -> Path:
-        """The run's folder: report.json, predictions.jsonl, report.html, manifest.json."""
+        """The run's folder: run.json, results.parquet, predictions.jsonl, report.html."""
         return self.evaluation.folder.path
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
-            for line in map(json.loads, lines):
-                yield {name: line[name] for name, _, _ in self.columns()}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The questions, flat: golds, measures and labels are columns, and `asked_at` is a time."""
+        scored = self.evaluation.scored
+        return [flat_row(row, scored.right.get(row["id"])) for row in each(self.evaluation.folder.results)]
 
-    def to_json(self) -> dict[str, Any]:
-        return to_json(self.evaluation.report)
+    def record(self) -> Run:
+        return self.run
+
+    def __repr__(self) -> str:
+        return f"run {self.run.run[:8]} of {self.run.title}: {headline(self.run)}; {self.folder}"
 
     def check_faults(self) -> None:
         """Raises FaultBudgetExceeded where more rows failed, or got no reply of a step, than the cluster file
@@ -88,19 +99,19 @@ class EvalResult(Result):
         fault_budget.check(self.budget, self.evaluation.faults)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReprocessResult(Result):
     """A finished eval, and how its answers differ from those of the run before; a row for each that changed:
     `step` is the first that came out differently."""
 
-    SCHEMA = "question query step before=before.answer after=after.answer"
-    ROWS = "changes.changed"
     eval: EvalResult
     changes: Changes | None  # None: no earlier run has answered any of these questions
 
-    def to_json(self) -> dict[str, Any]:
-        plan = self.eval.evaluation.manifest.plan
-        return as_json(plan=plan, report=self.eval.to_json(), changes=self.changes)
+    def rows(self) -> Sequence[Change]:
+        return self.changes.changed if self.changes else ()
+
+    def record(self) -> Mapping[str, Any]:
+        return {"run": self.eval.run, "changes": self.changes}
 
 
 def check_names(
@@ -140,7 +151,18 @@ def index(
         mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, ())
+        say_estimate(pipeline, session)
         return RunResult(found.name, pipeline.index(None).counts)
+
+
+def say_estimate(pipeline: Pipeline, session: Session) -> None:
+    """Says how many passages are to be embedded, and how long that takes by runs of this machine."""
+    if session.progress:
+        fast = measured(session.settings, session.cluster_file())
+        passages, seconds = planner.plan_embedding(pipeline, fast)
+        took = f", about {clock(seconds)}" if seconds else ""
+        if passages:
+            pipeline.progress.say(f"about {passages:,} passages to embed{took}; later only what changed")
 
 
 @outside_loop
@@ -198,12 +220,12 @@ def evaluate(
             replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
             origin(session.settings), measured(session.settings, session.cluster_file()),
         )  # fmt: skip
-    for model in done.manifest.models:
+    for model in done.record.models:
         if model.unsent:
             instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
             refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
             session.shown().say(f"{model.name}: {refused}")
-    keep(session.settings, done.folder, done.manifest.finished)
+    keep(session.settings, done.folder, done.record.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)
     if how.check:
@@ -232,10 +254,10 @@ def reprocess(
     session = session or Session()
     found, given, uri, folder = opened(session, recipe, data, store, out)
     done = evaluate(found, given, uri, folder, session, check=False, **options)
-    filled, manifest = Store.open(uri), done.evaluation.manifest
-    before = compared_with(filled, manifest)
-    result = ReprocessResult(done, changes(filled, before, manifest) if before else None)
-    write_json(done.evaluation.folder.changes, result.to_json()["changes"])
+    filled, record = Store.open(uri), done.evaluation.record
+    before = compared_with(filled, record)
+    result = ReprocessResult(done, changes(filled, before, record) if before else None)
+    write_json(done.evaluation.folder.changes, to_jsonable_python(result.changes))
     deliver(out, folder)
     if check:
         done.check_faults()
@@ -246,17 +268,17 @@ KEPT = 20  # as many runs as a plan looks back
 
 
 def keep(settings: Settings, run: RunFolder, finished: float) -> None:
-    """Keeps the manifest of a finished run. `finished`: seconds since the epoch."""
+    """Keeps the record of a finished run. `finished`: seconds since the epoch."""
     kept = settings.home / "measured"
     copy = RunFolder(kept / f"{int(finished * 1000):015d}-{run.path.name}")
     copy.path.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run.manifest, copy.manifest)
+    shutil.copyfile(run.record, copy.record)
     for old in _folders(settings)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)  # another process removes the same ones
 
 
-def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifest]:
-    """The kept manifests of this machine and its chip, the latest first; none for a cluster of other
+def measured(settings: Settings, cluster: Cluster | None = None) -> list[Run]:
+    """The kept records of this machine and its chip, the latest first; none for a cluster of other
     machines. One that cannot be read (half written, or of another format) says nothing."""
     if cluster is not None and not is_here(cluster):
         return []
@@ -280,7 +302,7 @@ PACKAGES = (
 
 
 def origin(settings: Settings) -> Origin:
-    """What the manifest of a run says of this process."""
+    """Returns the part of a run's record that tells of this process."""
     return Origin(
         commit=commit(),
         packages={**installed(PACKAGES), "python": platform.python_version()},

@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
-from raypipe.metrics.crag import Rule
-from raypipe.metrics.files import score_ranking_files, score_to_json
+from raypipe.metrics import ranking
+from raypipe.metrics.crag import CragScore, Rule, RuleScore
+from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.metrics.textfile import require_file, write_json_lines
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreResult(Result):
-    """Numbers as the command prints them; a row for each measure, of CRAG's one row."""
+@dataclass(frozen=True, slots=True, repr=False)
+class CragScoreResult(Result):
+    """The score of predictions by a rule; one row."""
 
-    ROWS, FLAT, HIDDEN = "measures", "found", "measures about"
-    found: Mapping[str, Any]
-    measures: tuple[Mapping[str, Any], ...]
-    about: str = ""  # how many questions they are of
+    by_rule: RuleScore
+    judge: JudgeLine | None  # None: none was asked now
+    trim: str  # how the predictions were cut; "": not
+    people: int  # verdicts that people's labels changed
+    normalized: Mapping[str, int]  # what was normalized on reading -> how often
+
+    def rows(self) -> Sequence[CragScore]:
+        return (self.by_rule.score,)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class QaScoreResult(Result):
+    """Measures of answers to anyone's questions; a row for each."""
+
+    lead: str  # the measure of the slices
+    measures: tuple[MeasureSummary, ...]
+    measure_slices: tuple[MeasureSlice, ...]
+    normalized: Mapping[str, int]  # what was normalized on reading -> how often
+
+    def rows(self) -> Sequence[MeasureSummary]:
+        return self.measures
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MeansResult(Result):
+    """Means of measures; a row for each."""
+
+    means: Mapping[str, float | None]
+    about: str  # how many questions they are of
+    missing: int = 0  # questions without a prediction: they count 0
+    unranked: tuple[str, ...] = ()  # judged queries without a ranking: they count 0
+    unjudged: tuple[str, ...] = ()  # ranked queries without judgements: they count nowhere
+    per_query: Mapping[str, Mapping[str, float]] | None = None  # None: not asked for
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [{"measure": name.strip(), "mean": mean} for name, mean in self.means.items()]
 
 
 def score_crag(
     predictions: str | Path, rule: Rule | None = None, judge: str | None = None, trim: str | None = None,
     labels: str | Path | None = None, out: str | Path | None = None, session: Session | None = None,
-) -> ScoreResult:  # fmt: skip
+) -> CragScoreResult:  # fmt: skip
     """Scores CRAG predictions: the folder of an eval, or a file of any system.
 
     A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so
@@ -50,13 +82,10 @@ def score_crag(
     marks, people = run.marks(said)
     if out is not None:
         write_json_lines(Path(out), prediction_lines(run, marks))
-    found = score_to_json(marks, run.normalized)
-    called = asdict(run.called) if run.called else None
-    found |= {"judge": called, "trim": run.trim, "people": people}
-    return ScoreResult(found, ({k: v for k, v in found.items() if not isinstance(v, Mapping)},))
+    return CragScoreResult(marks.total(), run.called, run.trim, people, run.normalized)
 
 
-def score_qa(predictions: str | Path) -> ScoreResult:
+def score_qa(predictions: str | Path) -> QaScoreResult:
     """Scores answers of any system to anyone's questions by exact match, token F1 and containment, with
     SQuAD's normalization; the best of several truths counts.
 
@@ -67,16 +96,15 @@ def score_qa(predictions: str | Path) -> ScoreResult:
 
     file = Path(predictions)
     if file.is_dir():
-        from raypipe.runs.manifest import read
+        from raypipe.runs.record import read
 
         read(file)  # raises where its eval was killed
         file = RunFolder(file).predictions
-    found = score_qa_file(file, open_kind("qa"))
-    names = ("measure", "mean", "scored", "of")
-    return ScoreResult(found, tuple({name: m[name] for name in names} for m in found["measures"]))
+    scores, normalized = score_qa_file(file, open_kind("qa"))
+    return QaScoreResult(scores.lead, scores.measures, scores.slices, normalized)
 
 
-def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: bool = False) -> ScoreResult:
+def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: bool = False) -> MeansResult:
     """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
     `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
     tables are taken out of the golds' evidence. Raises DataError."""
@@ -85,13 +113,13 @@ def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: 
     found = score_files(Path(gold), Path(predictions), text_evidence_only)
     kinds = {f"  {kind}": mean for kind, mean in found.by_kind.items()}
     means = {"Answer F1": found.answer_f1, **kinds, "Evidence F1": found.evidence_f1}
-    rows = tuple({"measure": name, "mean": mean} for name, mean in means.items())
     about = f"{found.questions} questions; {found.missing} have no prediction and count 0"
-    return ScoreResult(found.to_json(), rows, about)
+    return MeansResult(means, about, found.missing)
 
 
-def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> ScoreResult:
+def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> MeansResult:
     """Scores a TREC run against judgements. `per_query`: every query's measures too. Raises DataError."""
-    found = score_ranking_files(Path(run), Path(qrels), per_query)
-    names = (*MEASURES, MAP_CUT_20_MIN)
-    return ScoreResult(found, tuple({"measure": name, "mean": found[name]} for name in names))
+    found = ranking.score(ranking.read_run(Path(run)), ranking.read_qrels(Path(qrels)))
+    about = f"mean of {len(found.per_query)} judged queries; {len(found.unranked)} had no ranking and count 0"
+    each = found.per_query if per_query else None
+    return MeansResult(found.means, about, 0, tuple(found.unranked), tuple(found.unjudged), each)

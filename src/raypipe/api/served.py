@@ -10,6 +10,7 @@ numbers must not stand next to the old ones.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypipe.api.session import Session, Settings, endpoint_addresses
-from raypipe.core.digests import model_identity
+from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, FieldsRefused, ModelMissing
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
-from raypipe.core.records import Fault
+from raypipe.core.records import Fault, digest
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling
 from raypipe.metrics.crag import DEFAULT_RULE, Rule
 from raypipe.models import load
@@ -121,9 +122,11 @@ def require_same(models: Sequence[Model], session: Session) -> None:
 
 
 def require_answering(
-    chats: Iterable[ChatKind], endpoints: Mapping[str, EndpointAddress], settings: Settings
-) -> None:
-    """Sends one chat of each kind to the models behind an address.
+    chats: Iterable[ChatKind], endpoints: Mapping[str, EndpointAddress], settings: Settings,
+    remembered: bool = False,
+) -> None:  # fmt: skip
+    """Sends one chat of each kind to the models behind an address. `remembered`: except for a kind whose body
+    that address took lately, from any run under this home.
 
     Raises Unavailable or ConfError where no chat can be answered, and FieldsRefused where a server refuses
     fields that chats can do without: these are noted, and who reads the recipe again gets a model without
@@ -135,10 +138,18 @@ def require_answering(
     for model, of in kinds.items():
         from raypipe.models.server_check import fields_refused
 
-        at = load.address_of(model, endpoints)
-        if refused := fields_refused(
-            model, at, list(dict.fromkeys(of)), KEYS.get(model.path, "of its endpoint")
-        ):
+        at, taken = load.address_of(model, endpoints), settings.taken_chats()
+        bodies = {digest(at.url, stable((model, model.unsent, *kind))): kind for kind in of}
+        if remembered:
+            bodies = {key: kind for key, kind in bodies.items() if key not in taken}
+        if not bodies:
+            continue
+        settings.keep_taken_chats({key: when for key, when in taken.items() if key not in bodies})
+        key_name = KEYS.get(model.path, "of its endpoint")
+        refused, took = fields_refused(model, at, list(dict.fromkeys(bodies.values())), key_name)
+        now = {key: time.time() for key, kind in bodies.items() if kind in took}
+        settings.keep_taken_chats({**settings.taken_chats(), **now})
+        if refused:
             name = served_name(model.loader, model.dialect, model.path, model.repo, model.revision)
             settings.keep_unsent(name, (*model.unsent, *refused))
             raise FieldsRefused(

@@ -10,11 +10,12 @@ import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
@@ -33,6 +34,12 @@ Place: TypeAlias = "Store | str | Path | None"
 """A store, or where it lies; None: where the environment says."""
 Named: TypeAlias = "Recipe | str | Path"
 """A recipe, or its name or path."""
+
+UNSENT, TAKEN = "unsent_fields.json", "taken_chats.json"
+"""Files under the home: what runs learned of servers."""
+TAKEN_S = 24 * 3600.0
+"""Age of a chat that a server took, in seconds, after which `ask` sends one again: a day. Keys, models and
+gateways change between two days of work. One that changes sooner costs one refused chat: then one is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +68,21 @@ class Settings:
     def unsent(self) -> dict[str, list[str]]:
         """The fields of chats that servers refuse, as runs under this home learned them: name of the served
         model -> fields."""
-        try:
-            return dict(json.loads(self._unsent.read_text()))
-        except FileNotFoundError:
-            return {}
-        except ValueError as e:
-            raise ConfError(
-                f"{self._unsent}: expected JSON, found {e}. Delete the file: it is learned again"
-            ) from e
+        return _learned(self.home / UNSENT)
 
     def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
         """Notes that a served model's chats are sent without these fields."""
-        from raypipe.metrics.textfile import write_json
+        _keep(self.home / UNSENT, {**self.unsent(), name: list(fields)})
 
-        self._unsent.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._unsent, {**self.unsent(), name: list(fields)})
+    def taken_chats(self) -> dict[str, float]:
+        """The chats that servers took within `TAKEN_S`: digest of address and body -> seconds since 1970."""
+        now = time.time()
+        return {key: s for key, s in _learned(self.home / TAKEN).items() if now - TAKEN_S < s <= now}
 
-    @property
-    def _unsent(self) -> Path:
-        return self.home / "unsent_fields.json"
+    def keep_taken_chats(self, taken: Mapping[str, float]) -> None:
+        """Notes these, and no others, as `taken_chats` returns them."""
+        if taken != self.taken_chats():
+            _keep(self.home / TAKEN, taken)
 
     @property
     def stores(self) -> Path:
@@ -98,6 +101,23 @@ class Settings:
             return path
         here = Path(path)  # with `..` a folder would have two names, and be read as two
         return str(here.resolve() if ".." in here.parts else here.absolute())
+
+
+def _learned(file: Path) -> dict[str, Any]:
+    """Reads a file under the home. Raises ConfError for one that is not JSON."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as e:
+        raise ConfError(f"{file}: expected JSON, found {e}. Delete the file: it is learned again") from e
+
+
+def _keep(file: Path, tree: Mapping[str, Any]) -> None:
+    from raypipe.metrics.textfile import write_json
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, tree)
 
 
 def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:

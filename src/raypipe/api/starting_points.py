@@ -104,11 +104,10 @@ SERVER = """endpoints:              # servers of models; key_env: NAME is the en
 SCHEMA_LINE = "# yaml-language-server:"  # names a file that a project does not have
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProjectResult(Result):
     """The files that were written; a row for each."""
 
-    SCHEMA = "file"
     folder: str
     files: tuple[str, ...]  # relative to the folder
 

@@ -4,20 +4,19 @@ from outside before a recipe uses it. Loads no model."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.core.references import Entry
 from raypipe.models.entry import ModelEntry
@@ -67,14 +66,15 @@ class CheckedFile:
     problems: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ValidateResult(Result):
     """Files and what is wrong in them; a row for each problem."""
 
-    SCHEMA = "file line:int64 path message"
-    ROWS = "problems"
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
+
+    def rows(self) -> Sequence[Problem]:
+        return self.problems
 
 
 def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
@@ -230,15 +230,17 @@ def line_of(text: str, path: str) -> int | None:
     return line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StepCheckResult(Result):
     """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
 
-    ROWS = "found.laws"
     found: check.StepCheck
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**to_json(self.found), holds=self.found.holds)
+    def rows(self) -> Sequence[check.LawCheck]:
+        return self.found.laws
+
+    def record(self) -> Mapping[str, Any]:
+        return {**asdict(self.found), "holds": self.found.holds}
 
 
 def check_step(

@@ -15,15 +15,15 @@ from raypipe.metrics.textfile import require_file
 from raypipe.readers.object_store import is_remote
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunsResult(Result):
     """Finished runs, the latest first; a row for each; `folder` is null where only its store knows it."""
 
-    SCHEMA = "run recipe finished:float64 questions:int64 kind measure mean:float64 store folder"
-    ROWS = "runs"
-    HIDDEN = "unread"
     runs: tuple[RunHeader, ...]
-    unread: int = 0  # manifests of other formats, left out; not in the JSON
+    unread: int = 0  # records of other formats, left out
+
+    def rows(self) -> Sequence[RunHeader]:
+        return self.runs
 
 
 def list_runs(

@@ -22,12 +22,14 @@ C = TypeVar("C")
 def open_client(make: Callable[..., C], **options: Any) -> C:
     """A client of httpx with these options. Raises ConfError for a proxy or a file of certificates that it
     cannot use."""
+    proxies = getproxies()
+    used = [kind for kind in ("http", "https", "all", "no") if kind in proxies]
     try:
+        for kind in used:
+            _ = kind == "no" or urlsplit(proxies[kind]).port  # ValueError past 65535, which httpx passes on
         return make(**options)
     except (ImportError, ValueError, httpx.InvalidURL) as e:
-        named = ", ".join(
-            f"{kind.upper()}_PROXY" for kind in ("http", "https", "all") if kind in getproxies()
-        )
+        named = ", ".join(f"{kind.upper()}_PROXY" for kind in used)
         raise ConfError(
             f"{named or 'proxy'}: expected the address of a proxy such as http://127.0.0.1:3128, found one "
             f"that cannot be used: {e}. Correct or unset the variable, or list the server's host in NO_PROXY"
@@ -66,7 +68,7 @@ def proxy_of(url: str) -> str:
     ''
     """
     place, proxies = urlsplit(url), getproxies()
-    if proxy_bypass(place.netloc):
+    if proxy_bypass(place.netloc) or proxy_bypass(place.hostname or ""):  # NO_PROXY=::1 has no brackets
         return ""
     for kind in (place.scheme, "all"):
         if found := proxies.get(kind):

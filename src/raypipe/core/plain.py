@@ -1,27 +1,9 @@
-"""Records as JSON takes them, and values from lines of JSON."""
+"""Values from lines of JSON, and values as a person writes them."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-
-def to_json(value: Any) -> Any:
-    """Dataclasses, mappings, tuples and paths as JSON takes them.
-
-    >>> to_json({"a": (1, None)})
-    {'a': [1, None]}
-    """
-    if dataclasses.is_dataclass(value):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {k: to_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def json_lines(text: str | bytes) -> list[Any]:
@@ -35,3 +17,10 @@ def json_lines(text: str | bytes) -> list[Any]:
     """
     whole = text.decode() if isinstance(text, bytes) else text
     return [json.loads(line) for line in whole.split("\n") if line.strip()]
+
+
+def written(value: Any) -> str:
+    """A number, a date or true as a person writes it: 5.0 is 5."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

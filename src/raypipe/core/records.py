@@ -35,8 +35,9 @@ INVALID_QUESTION = "invalid question"
 Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
-BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "cell", "menu"]
-"""Kinds of a block of a page. title: of the page itself; item: of a list; menu: links and controls."""
+BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "row", "cell", "menu"]
+"""Kinds of a block of a page. title: of the page itself; item: of a list; row: the first cell of a table's
+row, or all of a row that has its cells between `|`; cell: another cell; menu: links and controls."""
 
 
 def digest(*parts: str | bytes) -> str:
@@ -214,6 +215,49 @@ def faults_of(question: Question) -> list[Fault]:
     return list(dict.fromkeys((*question.faults, *replies)))
 
 
+def quotes_of(question: Question) -> tuple[Quote, ...]:
+    """Returns what the answer rests on, best first; of an abstention the closest that was found: the quote of
+    a reply that did not dare to answer, else the first passage of the ranking."""
+    if (reply := question.replies.get(question.origin)) is not None:
+        return reply.quotes
+    if question.outcome != ABSTAINED:
+        return ()
+    near = next((r.quotes for r in question.replies.values() if r.quotes), ())
+    return near[:1] or tuple(Quote(*parse_chunk_id(chunk)) for chunk in question.order[:1])
+
+
+def ranking(question: Question) -> list[Hit]:
+    """The hits of a question: its ranking, best first, then the candidates that did not make it."""
+    by_chunk = {h.chunk: h for h in question.hits}
+    chosen = dict.fromkeys(question.order)
+    return [by_chunk[c] for c in chosen] + [h for h in question.hits if h.chunk not in chosen]
+
+
+def urls(question: Question) -> dict[str, str]:
+    """Source id -> url of the question's best-ranked citation with this source."""
+    found: dict[str, str] = {}
+    for citation in sorted(question.citations or (), key=lambda c: c.rank):
+        for source in citation.sources():
+            found.setdefault(source, citation.url)
+    return found
+
+
+def answer_of(question: Question) -> str | None:
+    """Returns what was answered; None: the question failed, was never answered, or was only ranked."""
+    return None if question.outcome in ("", FAULT, RANKED) else question.answer
+
+
+OTHERS: Final = "_others"
+"""Ending of the name of a reply that quotes other values for the answer of the reply that it is named
+after."""
+
+
+def other_values(question: Question) -> tuple[Quote, ...]:
+    """Returns where other sources state another value than the answer's: each is that value, newest first."""
+    reply = question.replies.get(question.origin + OTHERS)
+    return reply.quotes if reply else ()
+
+
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
 """Forms of an annotator's answer: with spans of the paper, in own words, yes or no, or that it has no
 answer."""
@@ -239,6 +283,11 @@ class Gold:
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a paper's question, in the order of the file
 
 
+CAPTURED_ID: Final = "captured-"
+"""The begin of ids of captured questions. No row of a data set may have such an id: what users asked is shown
+to no one."""
+PAPER: Final = "paper"
+"""Label of a question about a paper: the paper's id."""
 UNANSWERABLE: Final = "Unanswerable"
 FLOAT: Final = "FLOAT SELECTED"
 """Prefix of evidence that is a figure or a table; its caption follows."""

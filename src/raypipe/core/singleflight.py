@@ -84,7 +84,11 @@ class Gathering(Generic[T, R]):
                     for future, result in zip(waiting, found, strict=True):
                         if not future.done():
                             future.set_result(result)
-                except Exception as e:  # the callers raise it
+                except asyncio.CancelledError:  # the loop ends
+                    for future in waiting:
+                        future.cancel()
+                    raise
+                except BaseException as e:  # the callers raise it; a panic of Rust is no Exception
                     for future in waiting:
                         if not future.done():
                             future.set_exception(e)

@@ -20,11 +20,22 @@ from raypipe.core.index import Index
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Kit, Model, Step
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED, Fault, Gold, Question, Quote
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    FAULT,
+    SKIPPED,
+    Fault,
+    Gold,
+    Question,
+    Quote,
+    answer_of,
+    quotes_of,
+)
 from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
-from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
+from raypipe.evaluation.result_table import ResultTable, needed_texts, row
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
@@ -35,7 +46,6 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
-from raypipe.runs.report import answer_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex

@@ -16,7 +16,7 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.certainty import MARGIN, Conclusion, Floats, PairedDifference, conclude, holm, paired
-from raypipe.metrics.kinds import Measure
+from raypipe.metrics.kinds import Measure, group_of, grouped
 from raypipe.metrics.losses import by_label
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.runs.changes import causes
@@ -25,7 +25,7 @@ from raypipe.store import Store
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
 """Measures that rest on a rule and a judge: two runs are compared by them only where these are the same."""
 NOISE, UNKNOWN = "same inputs, another reply", "not known"
-"""Causes that are no step: an engine's noise; a run without a manifest."""
+"""Causes that are no step: an engine's noise; a run without a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,10 @@ def compare(
 ) -> tuple[RunComparison, ...]:
     """Each run against the first, `p` corrected for their number.
 
-    `group`: the label whose values are groups of questions that count as one each. `measure`: what is
-    compared; None: the first of the kind of the data. Raises ConfError for a measure that the kind does not
-    have, and DataError for runs of other kinds, rules or judges, and for runs without a common scored
-    question.
+    `group`: the label whose values are groups of questions that count as one each; None: that of the kind of
+    the data, if it has one. `measure`: what is compared; None: the first of the kind. Raises ConfError for a
+    measure that the kind does not have, and DataError for runs of other kinds, rules or judges, and for runs
+    without a common scored question.
     """
     first, *others = runs
     for other in others:
@@ -136,6 +136,11 @@ def compare(
 def measures_of(kind: str) -> Sequence[Measure]:
     """The measures of a kind as a report names it: of one from outside without the digits of its source."""
     return open_kind(kind.partition("@")[0]).measures
+
+
+def group_label(kind: str) -> str | None:
+    """The label by which questions of a kind move together, by its name in a report; None: there is none."""
+    return group_of(open_kind(kind.partition("@")[0]))
 
 
 def measure_of(what: str, name: str, kind: str) -> Measure:
@@ -163,15 +168,13 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
     scored = [q for q in common if q not in other and name in a.values[q] and name in b.values[q]]
     if not scored:
         _refuse(a, b, common, name, other)
-    groups = None
-    if group is not None:
-        lacking = [q for q in scored if group not in a.labels[q]]
-        if lacking:
+    for q in scored if group is not None else ():
+        if group not in a.labels[q]:
             raise DataError(
-                f"{a.name}: expected a label {group!r} at every question, question {lacking[0]} has "
-                f"{', '.join(a.labels[lacking[0]]) or 'none'}"
+                f"{a.name}: expected a label {group!r} at every question, question {q} has "
+                f"{', '.join(a.labels[q]) or 'none'}"
             )
-        groups = [a.labels[q][group] for q in scored]
+    groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in scored})
     before, after = (np.array([r.values[q][name] for q in scored], float) for r in (a, b))
     joined = {*scored, *other}
     unscored = tuple(q for q in common if q not in joined)
@@ -241,7 +244,8 @@ def _comparison(
     score: PairedDifference, p: float, margin: float,
 ) -> RunComparison:  # fmt: skip
     members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    parts = [(key, chosen) for key, chosen in sorted(members.items()) if len(chosen) < score.n]
+    own = group_label(a.kind)  # a paper is no slice
+    parts = [(k, chosen) for k, chosen in sorted(members.items()) if len(chosen) < score.n and k[0] != own]
     slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
     corrected = holm([found.p for _, found in slices])
     return RunComparison(
@@ -276,9 +280,9 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id: dict[str, tuple[str, str]] = {}
-    known = a.manifest and b.manifest and a.manifest.store == b.manifest.store
-    if a.manifest and b.manifest and known:
-        for id, c in causes(Store.open(a.manifest.store), a.manifest, b.manifest).items():
+    known = a.record and b.record and a.record.store == b.record.store
+    if a.record and b.record and known:
+        for id, c in causes(Store.open(a.record.store), a.record, b.record).items():
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
     grouped: dict[tuple[str, str], list[float]] = {}

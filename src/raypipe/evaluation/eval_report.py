@@ -1,11 +1,11 @@
-"""The answers of a run scored, by rule, judge and people, and the report of all that was planned and done.
+"""The answers of a run scored, by rule, judge and people, and the record of all that was planned and done.
 
 Knows metrics, judges, labels, counters, plans and stored tables; computes no answer and writes no file.
 """
 
 from __future__ import annotations
 
-import uuid
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 
 from raypipe.core.batches import batches
 from raypipe.core.index import AnnRecall
+from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
+from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
@@ -29,23 +31,26 @@ from raypipe.metrics.named_kinds import kind_id
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import answer_cut, answering, asked_models
+from raypipe.recipes.serialize import to_plain
+from raypipe.recipes.step_contract import answer_cut, answering, asked_models, chat_kinds
+from raypipe.runs.flips import known_rate, measured_rate
 from raypipe.runs.pipeline.counters import Counts, RunCounters
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
-from raypipe.runs.report import (
+from raypipe.runs.record import Origin, Run
+from raypipe.runs.run_parts import (
     AnswerCut,
     CostReport,
     CutReplies,
-    EvalReport,
     FaultCount,
     FitLine,
     JudgeLine,
     LabelLine,
     StepLine,
 )
+from raypipe.runs.stage_records import describe, models_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.text.fitted_on import FittedOn
@@ -75,29 +80,37 @@ class ScoredAnswers:
     cut: tuple[CutReplies, ...]
 
 
-def cut_replies(recipe: Recipe, answers: Collected) -> tuple[CutReplies, ...]:
-    """The steps of which some replies were cut, in recipe order."""
-    steps = ((s.name, s.step) for s in recipe.question if isinstance(s.step, Generate))
-    return tuple(
-        CutReplies(name, n, answers.replies[step.into], step.max_tokens + step.model.thought_tokens)
-        for name, step in steps
-        if (n := answers.cut[step.into])
-    )
+def cut_replies(recipe: Recipe, answers: Collected, counts: Counts) -> tuple[CutReplies, ...]:
+    """The steps of which some replies were cut, in recipe order. A step that generates has one reply to a
+    question, which is stored; of others those are known that this run asked for or read from the memo."""
+    found = []
+    for stage in recipe.question:
+        calls = counts.get(stage.name, StageCounters()).calls
+        cut, replies = calls.tokens.cut, calls.replies.computed + calls.replies.cached
+        if isinstance(step := stage.step, Generate):
+            cut, replies = answers.cut[step.into], answers.replies[step.into]
+        if cut:
+            [most, *_] = [sampling.max_tokens for _, sampling, _ in chat_kinds(step)]
+            found.append(CutReplies(stage.name, cut, replies, most))
+    return tuple(found)
 
 
 def score_answers(
     store: Store, recipe: Recipe, answers: Collected, scoring: Scoring, judge: Judge | None,
-    labels: PersonLabels | None, fresh: bool, spend: Spend | None,
+    labels: PersonLabels | None, fresh: bool, spend: Spend | None, counts: Counts,
 ) -> ScoredAnswers:  # fmt: skip
     """Scores what was collected of a recipe's answers. `judge` decides what the rule leaves open, and `fresh`
-    asks it again; `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped."""
+    asks it again; `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped.
+    `counts`: of the steps, by this run."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
-    cut = cut_replies(recipe, answers)
+    cut = cut_replies(recipe, answers, counts)
+    if said is not None and said.cut:
+        cut += (CutReplies("the judge", said.cut, said.computed + said.cached, said.max_tokens),)
     marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     return ScoredAnswers(
@@ -125,62 +138,117 @@ def verdicts(
     return {id: None if id in failed else kinds.right_of(kind, v) for id, v in values}
 
 
-def eval_report(
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The state that a run began with, next to its pipeline."""
+
+    run: str  # its id
+    started: float  # seconds since the epoch
+    memo: Mapping[str, int]  # table -> version
+    origin: Origin
+    oracle: str  # as in Run
+    oracle_golds: int
+    kept: Sequence[Run]  # runs on this machine
+
+
+def run_record(
     pipeline: Pipeline, scored: ScoredAnswers, plan: Plan, done: RunCounters, read: IngestSummary | None,
-    questions: int, ann: Sequence[AnnRecall], oracle: str, oracle_golds: int,
-) -> EvalReport:  # fmt: skip
-    """The report of a run whose answers are scored. Its id is made here. `read`: of the files it was given;
-    `ann`: of the approximate indexes that were searched; `oracle` and `oracle_golds`: as in EvalReport."""
-    recipe, answers, seconds = pipeline.recipe, scored.answers, pipeline.clock.total()
+    questions: int, ann: Sequence[AnnRecall], made: Origins, tables: Mapping[str, int], previous: str,
+) -> Run:  # fmt: skip
+    """The record of a run whose answers are scored. `read`: of the files it was given; `ann`: of the
+    approximate indexes that were searched; `tables`: name -> version; `previous`: as in Run."""
+    recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
+    seconds, scores = pipeline.clock.total(), scored.scores
     asks, prices = asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
     cut = next((c for s in recipe.question if (c := answer_cut(s.step)) is not None), None)
-    fits, texts = fits_of(recipe), answers.texts
-    unseen = [q for q, t in texts.items() if not has_seen(fits.values(), t)]
-    lead, values = scored.scores.lead, scored.scores.values
-    failed, faults = pipeline.failed_sources(None if answers.everything else answers.sources), answers.faults
-    if read is not None:  # lines of the files read
-        failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
-    for r in failed:
-        faults.count(r["step"], r["reason"], r["detail"], r["transient"])
+    fits = fits_of(recipe)
+    _count_corpus_faults(pipeline, answers, read)
     preferred = {name: 0 for s in recipe.question for name in answering(s.step)}
-    return EvalReport(
-        run=uuid.uuid4().hex,
-        recipe=recipe.title,
-        digest=recipe.digest(),
+    return Run(
+        run=made.run,
+        store=pipeline.store.uri,
+        previous=previous,
+        started=made.started,
+        finished=time.time(),
         seconds=seconds,
         clock=pipeline.clock.parts(),
-        resumed=done.resumed,
-        memo_damaged=done.memo_damaged,
+        digest=recipe.digest(),
+        recipe=to_plain(recipe),
+        stages=describe(recipe),
+        models=models_of(recipe),
+        backend=worker.backend,
+        device=worker.device,
+        batch_invariant=worker.engine_limits.batch_invariant,
+        origin=made.origin,
+        rows_by_worker=done.rows_by_worker,
         questions=questions,
         without_truth=answers.without_truth,
+        snapshot=pipeline.snapshot(),
+        tables=tables,
+        memo=made.memo,
         normalized={n: read.counts[n] for n in NORMALISED if read.counts.get(n)} if read else {},
         replaced=read.replaced if read else (),
+        oracle=made.oracle,  # type: ignore[arg-type]  # pydantic checks it
+        oracle_golds=made.oracle_golds,
+        steps=_lines(recipe, plan, done.counts, done.earlier.counts),
+        faults=_fault_counts(answers.faults),
         cost=CostReport(
             plan.cost or estimated(plan, prices, asks),
             spent(attempt, seconds, prices, asks, scored.judge),
             prices.unpriced,
         ),
-        faults=_fault_counts(faults),
-        answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
-        steps=_lines(recipe, plan, done.counts, done.earlier.counts),
-        marks=scored.marks,
-        scores=scored.scores,
+        resumed=done.resumed,
+        memo_damaged=done.memo_damaged,
+        cut_replies=scored.cut,
+        answer_cut=cut and AnswerCut(cut[0], cut[1].name, cut[1].weights),
+        flips=measured_rate(recipe, done.counts, made.run) or known_rate(recipe, worker, made.kept),
+        ann=tuple(ann),
+        kind=scores.kind,
+        answers=_answer_counts(scored),
+        lead=scores.lead,
+        measures=scores.measures,
+        measure_slices=scores.slices,
+        blocks=scores.blocks,
+        by_rule=scored.marks.total() if scored.marks.rule else None,
         judge=scored.judge,
         labels=scored.labels,
-        answer_cut=cut and AnswerCut(cut[0], cut[1].name, cut[1].weights),
-        prompt_injection=answers.prompt_injection,
+        answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
         losses=scored.lost,
-        cut_replies=scored.cut,
+        fits=_fit_lines(fits, list(answers.texts.values())),
+        unseen=_unseen(scored, fits),
         routing=answers.routing,
         calibration=stated_calibration(answers.stated, scored.right),
-        fits=_fit_lines(fits, list(texts.values())),
-        unseen=kinds.summary_of(scored.kind, lead, values, unseen) if len(unseen) < len(texts) else None,
-        oracle=oracle,
-        oracle_golds=oracle_golds,
-        ann=tuple(ann),
+        prompt_injection=answers.prompt_injection,
         **_corpus(pipeline, answers),
     )  # fmt: skip
+
+
+def _count_corpus_faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> None:
+    """Counts the faults of the sources, and of lines of the files read, with those of answers."""
+    failed = pipeline.failed_sources(None if answers.everything else answers.sources)
+    if read is not None:
+        failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
+    for r in failed:
+        answers.faults.count(r["step"], r["reason"], r["detail"], r["transient"])
+
+
+def _unseen(scored: ScoredAnswers, fits: Mapping[str, FittedOn]) -> kinds.MeasureSummary | None:
+    """Sums up the leading measure without the questions that a fit has seen; None: it saw none."""
+    texts, scores = scored.answers.texts, scored.scores
+    unseen = {q for q, t in texts.items() if not has_seen(fits.values(), t)}
+    if len(unseen) == len(texts):
+        return None
+    rows = [r for r in scored.rows if r.question in unseen]
+    return kinds.summary_of(scored.kind, scores.lead, scores.values, rows)
+
+
+def _answer_counts(scored: ScoredAnswers) -> dict[str, int]:
+    """Counts the questions with a gold by what their answer is; none where documents are asked for."""
+    if kinds.gold_form(scored.kind) == "grades":
+        return {}
+    counts = Counter(verdict_of(r.prediction, scored.right[r.question]) for r in scored.rows)
+    return {name: counts[name] for name in ("right", "wrong", IDK, "not scored")}
 
 
 def _fault_counts(faults: AnswerFaults) -> tuple[FaultCount, ...]:
@@ -231,7 +299,8 @@ def _rows_of(
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
     """A line for each stage. The work of a stage that calls no model is its rows. What earlier attempts
     computed was in their own plans, and is added to this one's."""
-    planned, likely = plan.planned(), {s.step: s.estimate()["calls"] for s in plan.steps}
+    planned, likely = plan.planned(), {s.step: s.likely for s in plan.steps}
+    reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}
     out = []
     for name in (s.name for half in (recipe.corpus, recipe.question) for s in half):
@@ -243,6 +312,7 @@ def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple
             count.skipped, count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated,
             resumed, count.loading, tokens.thoughts,
             None if (low_high := likely[name]) is None else (low_high[0] + resumed, low_high[1] + resumed),
+            reasons[name],
         )  # fmt: skip
         out.append(line)
     return tuple(out)

@@ -7,14 +7,16 @@ labels after ingest.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from raypipe.core.about import about
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
-from raypipe.evaluation.eval_report import eval_report, score_answers
+from raypipe.evaluation.eval_report import Origins, ScoredAnswers, run_record, score_answers
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
 from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
@@ -26,43 +28,39 @@ from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
-from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import holds_golds
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw, write
+from raypipe.runs.flips import SAMPLE
 from raypipe.runs.pipeline.counters import RunCounters, WallClock
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
 from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
-from raypipe.runs.plan.records import Plan
-from raypipe.runs.report import EvalReport, RunFolder, write_report
-from raypipe.runs.stage_records import describe, models_of
+from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.memo.mend import mend_memo
 
 NOWHERE = Origin()
-COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
-"""Fields of a report that its manifest has as counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The result of an eval."""
 
-    report: EvalReport
+    record: Run
+    scored: ScoredAnswers
     folder: RunFolder
     reused: int  # questions whose answers were there before this run
-    manifest: Manifest
     faults: RowFaults
 
 
 def evaluate(
     pipeline: Pipeline, data: Sequence[Path], out: Path, how: EvalOptions, judge: Judge | None = None,
-    labels: PersonLabels | None = None, origin: Origin = NOWHERE, measured: Sequence[Manifest] = (),
+    labels: PersonLabels | None = None, origin: Origin = NOWHERE, measured: Sequence[Run] = (),
 ) -> Evaluation:  # fmt: skip
-    """Runs what is missing, scores every question, and writes the report; the manifest is written last.
+    """Runs what is missing, scores every question, and writes the report; the record is written last.
 
     Without `data`, which have the format of `how`: all that is stored. `judge` and `labels` are those that
     `how` names, opened. `measured` are runs on other stores that say how fast this machine is.
@@ -92,6 +90,7 @@ def evaluate(
             memo = memo_versions(store)
         with clock.part("planning"):
             plan, expired, renewed = plan_eval(pipeline, questions, scoring, judge, how, measured, indexed)
+        pipeline = replace(pipeline, twice=SAMPLE if plan.twice else 0)
         with clock.part("storing"):
             pipeline.index(questions, done)
             recalls = require_measured(store, pipeline.recipe)
@@ -99,24 +98,28 @@ def evaluate(
             new = questions.ids if how.fresh else pipeline.unanswered(pipeline.keys(questions, sources))
             todo = {*new, *(renewed & set(questions.ids))}
             pipeline.answer(questions, how.fresh, done, expired)
-        folder, caps = RunFolder(out), pipeline.caps
+        folder, caps, run = RunFolder(out), pipeline.caps, uuid.uuid4().hex
         spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(store, recipe, answers, scoring, judge, labels, how.fresh, spend)
+                scored = score_answers(
+                    store, recipe, answers, scoring, judge, labels, how.fresh, spend, done.counts
+                )
             done.memo_damaged += damaged
-            mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
-            report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
-            results.about["store"] = store.uri
-            withdraw(out)  # from here on the folder is not whole, until its manifest is there
-            results.finish(scored.rows, report, misses(answers.lost, scored.right))
-        manifest = _write_run(
-            pipeline, questions, sources, todo, report, plan, memo, started, origin, done.rows_by_worker, out
+            withdraw(out)  # from here on the folder is not whole, until its record is there
+            results.about |= {"run": run, "store": store.uri}
+            results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))
+        mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
+        made = Origins(run, started, memo, origin, mark, golds if mark else 0, measured)
+        keys = _answer_keys(pipeline.recipe.digest(), questions, sources, todo, scored)
+        record = _write_run(
+            pipeline, folder, keys,
+            partial(run_record, pipeline, scored, plan, done, read, len(questions), recalls, made),
         )  # fmt: skip
         done.clear()
         faults = row_faults(pipeline, questions, read.counts if read else {}, answers.faults)
-        return Evaluation(report, folder, len(questions) - len(todo), manifest, faults)
+        return Evaluation(record, scored, folder, len(questions) - len(todo), faults)
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
@@ -130,74 +133,35 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 
 
 def _write_run(
-    pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
-    report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float, origin: Origin,
-    places: Mapping[str, Mapping[str, int]], out: Path,
-) -> Manifest:  # fmt: skip
-    """Writes the files and the page of a run, compacts the tables, and writes its manifest into the store and
-    into its folder `out`, there last.
-
-    `sources`: what the questions were answered from. `todo`: ids of those without an answer when the run
-    began to answer. `memo`: the memo tables and their versions before the run. `started`: seconds since the
-    epoch. `places`: pool -> who did parts -> rows.
-    """
-    store, recipe, folder = pipeline.store, pipeline.recipe, RunFolder(out)
-    write_predictions(folder, report.run)
-    write_report(folder, report)
-    pipeline.builder.compact()
+    pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey],
+    record_of: Callable[[Mapping[str, int], str], Run],
+) -> Run:  # fmt: skip
+    """Compacts the tables, and writes the files and the page of a run, and its record into the store and into
+    its folder, there last. `record_of`: of the versions of its tables, and the run before it."""
+    store, recipe = pipeline.store, pipeline.recipe
+    with pipeline.clock.part("storing"):
+        pipeline.builder.compact()
     folder.graphs.write_text("\n\n".join(pipeline.stats))
-    digest = recipe.digest()
-    keys = _answer_keys(digest, questions, sources, todo, report)
     tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
     before = earlier_run(store, {k.question for k in keys})
-    manifest = Manifest(
-        format=FORMAT,
-        run=report.run,
-        store=store.uri,
-        started=started,
-        finished=time.time(),
-        previous=before.run if before else "",
-        digest=digest,
-        recipe=to_plain(recipe),
-        stages=describe(recipe),
-        models=models_of(recipe),
-        questions=report.questions,
-        snapshot=pipeline.snapshot(),
-        tables={t: store.version(t) for t in tables},
-        memo=memo,
-        counts={name: getattr(report, name) for name in COUNTED},
-        score=asdict(report.marks.score),
-        plan=planned.to_json(),
-        steps=report.steps,
-        faults=report.faults,
-        backend=pipeline.worker.backend,
-        device=pipeline.worker.device,
-        batch_invariant=pipeline.worker.engine_limits.batch_invariant,
-        origin=origin,
-        rows_by_worker=places,
-        rule=report.marks.rule,
-        judge=report.judge.model if report.judge else "",
-        kind=report.scores.kind,
-        lead=report.scores.lead,
-        measures={m.measure: m for m in report.scores.measures},
-        seen=report.fits[0].of - report.unseen.of if report.unseen else 0,
-        oracle=report.oracle,
-    )
-    write_page(folder, manifest, before)
-    write(store, manifest, keys, out)
-    return manifest
+    record = record_of({t: store.version(t) for t in tables}, before.run if before else "")
+    write_predictions(folder, record)
+    write_page(folder, record, before)
+    write(store, record, keys, folder.path)
+    return record
 
 
 def _answer_keys(
-    digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], report: EvalReport
+    digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], scored: ScoredAnswers
 ) -> list[AnswerKey]:
-    """The key of each answer by the recipe of this digest, and what was scored of it."""
-    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
+    """The key of each answer by the recipe of this digest, and what was scored of it. `todo`: ids of those
+    without an answer when the run began to answer."""
+    verdicts = {v.question: v.outcome for v in scored.marks.verdicts}
     return [
         AnswerKey(
             q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q),
-            verdicts.get(q.id), report.scores.values.get(q.id),
+            verdicts.get(q.id), scored.scores.values.get(q.id),
         )
         for q in questions
     ]  # fmt: skip

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, digest, parse_chunk_id
-from raypipe.evaluation.result_table import about, each, read_table
-from raypipe.evaluation.view.pages import read_report
+from raypipe.evaluation.result_table import each, open_table, read_table
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced, write_json_lines
-from raypipe.runs.manifest import Manifest, read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import Run, read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_text, recipe_values
 
 FileShape = Literal["predictions", "crag", "trec", "oag"]
@@ -35,7 +34,7 @@ def export(
     """
     table = folder.results
     if shape == "predictions":
-        return {"lines": write_json_lines(out, prediction_lines(folder))}
+        return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
     if shape == "crag":
         failed = read_table(table, ["answer"])["answer"].null_count
         return {"lines": write_json_lines(out, map(_crag_line, each(table))), "failed": failed}
@@ -58,15 +57,14 @@ def export(
     return {"lines": len(best), "failed": sum(not names for names in best.values())}
 
 
-def write_predictions(folder: RunFolder, run: str) -> None:
-    write_json_lines(folder.predictions, prediction_lines(folder, run))
+def write_predictions(folder: RunFolder, record: Run) -> None:
+    write_json_lines(folder.predictions, prediction_lines(folder, record))
 
 
-def prediction_lines(folder: RunFolder, run: str | None = None) -> Iterator[dict[str, Any]]:
-    """The lines of predictions.jsonl, one for each question. `run` as `open_table` has it."""
-    known = about(folder.results, run)
-    judge, rule = known["judge"], known["rule"]
-    for row in each(folder.results, run):
+def prediction_lines(folder: RunFolder, record: Run) -> Iterator[dict[str, Any]]:
+    """The lines of predictions.jsonl, one for each question."""
+    judge, rule = record.judged_by, record.rule
+    for row in each(folder.results, record.run):
         line = {
             "id": row["id"],
             "query": row["query"],
@@ -131,48 +129,47 @@ class MlflowRun:
 def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
     """Logs a finished run with a client of MLflow, whole or not at all: one that broke off is deleted and
     logged again, one that is there is left as it is. Raises DataError for a folder of no finished run."""
-    about(folder.results)  # raises for a folder without a table
-    manifest = read(folder.path)
-    report = read_report(folder, manifest.run)
-    metrics = {_name(key): float(value) for key, value in _numbers(report) if value is not None}
-    params = params_of(manifest)
-    kept = (folder.page, folder.report, folder.results, folder.predictions, folder.manifest)
+    record = read(folder.path)
+    open_table(folder.results, ["id"], record.run).close()  # raises for a folder without a table
+    metrics = {_name(key): float(value) for key, value in _numbers(record) if value is not None}
+    params = params_of(record)
+    kept = (folder.page, folder.results, folder.predictions, folder.record)
     files = [f for f in kept if f.is_file()]
     known = client.get_experiment_by_name(experiment)
     place = client.create_experiment(experiment) if known is None else known.experiment_id
     counts = len(params), len(metrics), len(files) + 1
-    for run in client.search_runs([place], f"tags.`{RUN_TAG}` = '{manifest.run}'"):
+    for run in client.search_runs([place], f"tags.`{RUN_TAG}` = '{record.run}'"):
         if run.info.status == FINISHED:
             return MlflowRun(run.info.run_id, *counts, there=True)
         client.delete_run(run.info.run_id)
-    began, ended = (int(1000 * seconds) for seconds in (manifest.started, manifest.finished))
-    name = f"{report['recipe']} {manifest.run[:8]}"
-    made: str = client.create_run(place, began, {RUN_TAG: manifest.run}, name).info.run_id
+    began, ended = (int(1000 * seconds) for seconds in (record.started, record.finished))
+    name = f"{record.title} {record.run[:8]}"
+    made: str = client.create_run(place, began, {RUN_TAG: record.run}, name).info.run_id
     for key, value in params.items():
         client.log_param(made, key, value)
     for key, number in metrics.items():
         client.log_metric(made, key, number, ended)
-    client.log_text(made, recipe_text(manifest.recipe), "recipe.txt")
+    client.log_text(made, recipe_text(record.recipe), "recipe.txt")
     for file in files:
         client.log_artifact(made, str(file))
     client.set_terminated(made, FINISHED, ended)
     return MlflowRun(made, *counts, there=False)
 
 
-def params_of(manifest: Manifest) -> dict[str, str]:
+def params_of(record: Run) -> dict[str, str]:
     """Returns what a run was made of. A text that is too long for a param stands there as its digest."""
     found = {
-        "recipe": manifest.title,
-        "recipe_digest": manifest.digest,
-        "data/kind": manifest.kind,
-        "data/questions": str(manifest.questions),
-        "data/snapshot": manifest.snapshot,
-        "scored/rule": manifest.rule,
-        "scored/judge": manifest.judge,
-        "device": f"{manifest.backend} on {manifest.device}",
-        "commit": manifest.origin.commit,
+        "recipe": record.title,
+        "recipe_digest": record.digest,
+        "data/kind": record.kind,
+        "data/questions": str(record.questions),
+        "data/snapshot": record.snapshot,
+        "scored/rule": record.rule,
+        "scored/judge": record.judged_by,
+        "device": f"{record.backend} on {record.device}",
+        "commit": record.origin.commit,
     }
-    found |= {f"recipe/{path}": value for path, value in recipe_values(manifest.recipe)}
+    found |= {f"recipe/{path}": value for path, value in recipe_values(record.recipe)}
     return {
         _name(key): v if len(v) <= MOST_CHARS else f"{len(v)} characters, digest {digest(v)}"
         for key, v in found.items()
@@ -180,26 +177,30 @@ def params_of(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def _numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Yields what a report measures. What is not known, such as a mean of nothing, is None."""
-    for m in report["measures"]:
-        yield m["measure"], m["mean"]
-        yield f"{m['measure']}/scored", m["scored"]
-        for end, value in zip(("low", "high"), m["interval"] or (), strict=False):
-            yield f"{m['measure']}/{end}", value
-    if "verdicts" in report["blocks"]:
+def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
+    """Yields what a run measured. What is not known, such as a mean of nothing, is None."""
+    for m in record.measures:
+        yield m.measure, m.mean
+        yield f"{m.measure}/scored", m.scored
+        for end, value in zip(("low", "high"), m.interval or (), strict=False):
+            yield f"{m.measure}/{end}", value
+    if (score := record.score) is not None:
         for name in ("score", "accuracy", "hallucination", "missing"):
-            yield name, report[name]
-    for name in ("questions", "unscored", "faults", "seconds"):
-        yield name, report[name]
-    for place in (report["losses"] or {"places": ()})["places"]:
-        yield f"lost/{place['loss']}", place["questions"]
-    if report["cost"]:
-        for name, value in report["cost"]["actual"].items():
+            yield name, getattr(score, name)
+        yield "unscored", score.n_unscored
+    yield from {
+        "questions": record.questions,
+        "faults": record.failed_rows,
+        "seconds": record.seconds,
+    }.items()
+    for place in record.losses.places if record.losses else ():
+        yield f"lost/{place.loss}", place.questions
+    if record.cost:
+        for name, value in asdict(record.cost.actual).items():
             yield f"cost/{name}", value
-    for s in report["steps"]:
-        yield f"step/{s['step']}/seconds", s["seconds"]
-        yield f"step/{s['step']}/computed", s["computed"]
+    for s in record.steps:
+        yield f"step/{s.step}/seconds", s.seconds
+        yield f"step/{s.step}/computed", s.computed
 
 
 def _name(text: str) -> str:

@@ -115,12 +115,12 @@ def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
         )
     if (form := gold_form(kind)) != "answers":
         raise ConfError(
-            f"fit decide: {run.folder} has kind {run.manifest.kind}, which scores by {form}. The table of a "
+            f"fit decide: {run.folder} has kind {run.record.kind}, which scores by {form}. The table of a "
             'run has gold answers alone, so nothing says what "i don\'t know" would score. Fit on a run of '
             "a kind that scores by answers, such as eval --kind qa"
         )
     if rule_of(kind) is not None:
-        kind = open_kind(run.kind, run.manifest.rule.partition("@")[0] or None)
+        kind = open_kind(run.kind, run.record.rule.partition("@")[0] or None)
     return last.name, step, kind
 
 
@@ -214,9 +214,9 @@ def _report(
     order = sorted(effects, key=lambda n: (-abs(effects[n]), n))
     policies = policies_of(seen, probability)
     return DecideFitReport(
-        run=run.manifest.run,
+        run=run.record.run,
         recipe=run.recipe.title,
-        kind=run.manifest.kind,
+        kind=run.record.kind,
         measure=by.name,
         split=probability.fitted_on.split,
         fitted_questions=len(seen),

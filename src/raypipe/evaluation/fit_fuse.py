@@ -86,7 +86,7 @@ def fit_fuse(
     kind, by = open_kind(run.kind), measure_of(run, measure)
     if gold_form(kind) != "grades":
         raise DataError(
-            f"{folder}: expected judged documents to fit a ranking to, found kind {run.manifest.kind}. "
+            f"{folder}: expected judged documents to fit a ranking to, found kind {run.record.kind}. "
             "Run the eval with --kind ranking, on data that has some"
         )
     rows = run.rows()
@@ -123,7 +123,7 @@ def fit_fuse(
     ways[f"{best} alone, the best of the fitted half"] = {best: 1.0}
     worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
     report = FuseFitReport(
-        run.manifest.run, run.recipe.title, name, run.manifest.kind, by.name, on.split, len(seen),
+        run.record.run, run.recipe.title, name, run.record.kind, by.name, on.split, len(seen),
         len(unseen), len(rows) - len(judged), before, *worth,
     )  # fmt: skip
     return FusionWeights(fitted, on), report

@@ -23,8 +23,8 @@ from raypipe.metrics.kinds import Measure
 from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
-from raypipe.runs.manifest import Manifest, read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import Run, read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.text.fitted_on import HALVES, FittedOn, half_of, seen_rows
 
@@ -34,20 +34,21 @@ class FitRun:
     """A finished run, opened for a fit."""
 
     folder: Path
-    manifest: Manifest
+    record: Run
     recipe: Recipe
     split: int  # the half that is fitted on, 0 or 1
     group: str | None  # label whose values are groups of questions; None: each question by itself
+    own_group: bool = False  # `group` is that of the kind of its data: a question may lack it
 
     @property
     def kind(self) -> str:
         """The name that opens its data."""
-        return self.manifest.kind.partition("@")[0]
+        return self.record.kind.partition("@")[0]
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of its table, in order. Raises DataError for a question without the label of groups."""
         found = list(each(RunFolder(self.folder).results))
-        for row in found if self.group is not None else ():
+        for row in found if self.group is not None and not self.own_group else ():
             if self.group not in row["labels"]:
                 raise DataError(
                     f"{self.folder}: expected a label {self.group!r} at every question, {row['id']} has "
@@ -57,7 +58,7 @@ class FitRun:
 
     def key(self, row: Mapping[str, Any]) -> str:
         """Returns what a row's half follows from."""
-        return str(row["id"] if self.group is None else row["labels"][self.group])
+        return str(row["labels"].get(self.group, row["id"]))
 
     def halves(
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
@@ -70,7 +71,7 @@ class FitRun:
         others = [r for r in known if half_of(self.key(r)) != self.split]
         named = digest(*(part for r in ours for part in (r["id"], r["query"], *r["golds"])))
         on = FittedOn(
-            data=f"run {self.manifest.run} of {self.manifest.questions} questions, rows {named}",
+            data=f"run {self.record.run} of {self.record.questions} questions, rows {named}",
             split=f"half {self.split} of {HALVES} by a hash of its {self.group or 'id'}",
             metric=metric,
             n=len(ours),
@@ -85,22 +86,26 @@ class FitRun:
 
 
 def open_run(folder: Path, split: int, group: str | None) -> FitRun:
-    """Opens the folder of a finished run. Raises ConfError for a half that there is not and a recipe that
-    this raypipe would compute otherwise, DataError for a folder that is none."""
+    """Opens the folder of a finished run. `group`: see FitRun; None: that of the kind of its data.
+
+    Raises ConfError for a half that there is not and a recipe that this raypipe would compute otherwise,
+    DataError for a folder that is none.
+    """
     if not 0 <= split < HALVES:
         raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
-    manifest = read(folder)
-    if manifest.oracle:
+    record = read(folder)
+    if record.oracle:
         raise ConfError(
             f"{folder}: expected answers of the recipe alone, found golds in the place of a stage"
         )
-    return FitRun(folder, manifest, from_plain(manifest.recipe), split, group)
+    own = compare.group_label(record.kind) if group is None else None
+    return FitRun(folder, record, from_plain(record.recipe), split, group or own, own is not None)
 
 
 def measure_of(run: FitRun, name: str | None) -> Measure:
     """The measure of a run's kind of data that is named; None: the one that its report begins with."""
-    chosen = name or run.manifest.lead
-    return compare.measure_of(f"measure {chosen!r}", chosen, run.manifest.kind)
+    chosen = name or run.record.lead
+    return compare.measure_of(f"measure {chosen!r}", chosen, run.record.kind)
 
 
 def question_of(row: Mapping[str, Any]) -> Question:

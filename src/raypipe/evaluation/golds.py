@@ -10,13 +10,12 @@ from pathlib import Path
 from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Gold, Question
+from raypipe.core.records import CAPTURED_ID, Gold, Question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, rule_of
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.recipes.step_contract import decides
-from raypipe.runs.captured import OWN_ID
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.store import Store
@@ -183,7 +182,7 @@ def stored_questions(store: Store) -> StoredQuestions:
     """All questions of a store, by id, but those that an endpoint captured, which are evaluated when they are
     named."""
     ids = sorted(store.scan("questions", ["id"])["id"].to_pylist())
-    return StoredQuestions(store, tuple(id for id in ids if not id.startswith(OWN_ID)))
+    return StoredQuestions(store, tuple(id for id in ids if not id.startswith(CAPTURED_ID)))
 
 
 def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:

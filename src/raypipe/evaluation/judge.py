@@ -25,7 +25,7 @@ from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
-from raypipe.runs.report import JudgeLine
+from raypipe.runs.run_parts import JudgeLine
 from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCounts
@@ -220,7 +220,7 @@ async def judged(
     replied, tokens = tally.replies, tally.tokens
     return decided, JudgeLine(
         judge.model.name, len(asks), replied.computed, replied.cached, unread, silent, dict(faults),
-        tokens.prompt, tokens.cached, tokens.generated,
+        tokens.prompt, tokens.cached, tokens.generated, tokens.cut, sampling.max_tokens,
     )  # fmt: skip
 
 

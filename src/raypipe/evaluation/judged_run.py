@@ -18,11 +18,11 @@ from raypipe.core.errors import DataError
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import filled
-from raypipe.runs.report import JudgeLine, LabelLine, RunFolder
+from raypipe.runs.run_parts import JudgeLine, LabelLine, RunFolder
 
 if TYPE_CHECKING:
     from raypipe.evaluation.judge import Judge
-    from raypipe.runs.manifest import Manifest
+    from raypipe.runs.record import Run
     from raypipe.store import Store
 
 
@@ -126,7 +126,7 @@ class JudgedRun:
     trim: str  # how the predictions were cut before they were judged; "": not
     rows: tuple[crag.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
-    manifest: Manifest | None = None  # None: a file of predictions
+    record: Run | None = None  # None: a file of predictions
     normalized: Mapping[str, int] = field(default_factory=dict)  # on reading: what -> how often
     called: JudgeLine | None = None  # what judging again cost; None: not judged again
 
@@ -145,20 +145,21 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
         return JudgedRun(
             str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
         )
-    from raypipe.evaluation.result_table import about, each
-    from raypipe.runs.manifest import read
+    from raypipe.evaluation.result_table import each
+    from raypipe.runs.record import read
 
-    results, manifest = RunFolder(path).results, read(path)
-    known, rows, texts = about(results, manifest.run), list[crag.Prediction](), dict[str, str]()
-    own = bool(known["rule"]) and (rule is None or crag.rule_id(rule) == known["rule"])
-    for r in each(results, manifest.run):
+    results, record = RunFolder(path).results, read(path)
+    rows, texts = list[crag.Prediction](), dict[str, str]()
+    own = bool(record.rule) and (rule is None or crag.rule_id(rule) == record.rule)
+    for r in each(results, record.run):
         if r["golds"]:
             said = r["judge_response"] if own else None
             cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])
             rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"], cut=cut))
             texts[r["id"]] = r["query"]
-    by, judge = (known["rule"].partition("@")[0], known["judge"]) if own else (rule or crag.DEFAULT_RULE, "")
-    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, manifest)
+    by = record.rule.partition("@")[0] if own else rule or crag.DEFAULT_RULE
+    judge = record.judged_by if own else ""
+    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, record)
 
 
 def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:

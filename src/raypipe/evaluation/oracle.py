@@ -123,7 +123,7 @@ def require_stage(recipe: Recipe, oracle: Oracle) -> None:
     if outside:
         raise ConfError(
             f"--oracle answer: {outside[0].name} of recipe {recipe.name} is a step from outside, and a "
-            "manifest cannot hold such a step inside an oracle. Use --oracle passages, or a recipe whose "
+            "record cannot hold such a step inside an oracle. Use --oracle passages, or a recipe whose "
             "steps that answer from passages are raypipe's own"
         )
 

@@ -20,19 +20,19 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import with_oracle
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import requested_by
-from raypipe.runs.manifest import Manifest
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.runs.plan.standing import lacking
+from raypipe.runs.record import Run
 from raypipe.store.files import need
 
 
 def oracle_recipe(
     pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, done: RunCounters, how: EvalOptions,
-    measured: Sequence[Manifest],
+    measured: Sequence[Run],
 ) -> tuple[Recipe, int, Plan | None]:  # fmt: skip
     """The recipe, with golds in the place of a stage if an oracle is asked for, and for how many questions.
     Golds of passages are looked for in the tables, which are made before: the plan of that is shown first and
@@ -54,7 +54,7 @@ def oracle_recipe(
 
 def plan_eval(
     pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, judge: Judge | None, how: EvalOptions,
-    measured: Sequence[Manifest], indexed: Plan | None,
+    measured: Sequence[Run], indexed: Plan | None,
 ) -> tuple[Plan, Collection[str], frozenset[str]]:  # fmt: skip
     """The plan of a run, shown; the ids of the questions whose answers rest on replies of a graph that no
     longer hold; and of all that are answered again: these, and what an earlier command has left. `measured`
@@ -74,7 +74,7 @@ def plan_eval(
 
 def _shown(
     pipeline: Pipeline, questions: StoredQuestions, expired: Collection[str], how: EvalOptions,
-    measured: Sequence[Manifest], judge: JudgePlan | None,
+    measured: Sequence[Run], judge: JudgePlan | None,
 ) -> tuple[Plan, frozenset[str]]:  # fmt: skip
     """The plan, shown, and the ids of the questions that will be answered again."""
     asked, again, fresh = list(questions), set(expired), how.fresh

@@ -6,9 +6,9 @@ time, so memory does not grow with the questions. docs/formats.md describes the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,13 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
-from raypipe.metrics.crag import Prediction
+from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
+from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.kinds import RunScores
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
-from raypipe.runs.manifest import read
-from raypipe.runs.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
+from raypipe.runs.record import read
+from raypipe.runs.run_parts import EVAL_AGAIN
 from raypipe.store.layouts import file_address
+from raypipe.text.moments import moment
 from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
@@ -130,12 +132,6 @@ def row(
     }  # fmt: skip
 
 
-def quotes_of(question: Question) -> Sequence[Quote]:
-    """Returns what the answer cites, best first."""
-    said = question.replies.get(question.origin)
-    return said.quotes if said else ()
-
-
 def _hits(
     question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout], roots: Mapping[str, str]
 ) -> list[dict[str, Any]]:
@@ -163,7 +159,7 @@ class ResultTable:
     """The file while it is made: rows first, verdicts at the end. A context: nothing half made stays."""
 
     def __init__(self, path: Path) -> None:
-        self.about: dict[str, str] = {}  # what its metadata say beyond the run
+        self.about: dict[str, str] = {}  # its metadata: run, store, and what `PromptLookup` says
         self._path = path
         self._draft = path.with_name(f".{path.name}.draft")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,19 +177,15 @@ class ResultTable:
         self._writer.write_table(pa.Table.from_pylist([dict(r) for r in rows], SCHEMA))
 
     def finish(
-        self, scored: Sequence[Prediction], report: EvalReport,
+        self, scored: Sequence[Prediction], marks: Marks, scores: RunScores,
         lost: Mapping[str, LostAt] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """Puts in the verdicts of what was scored, and the file in its place. `lost`: question id -> where
         the gold of each miss was lost."""
         self._writer.close()
-        verdicts = {v.question: v for v in report.marks.verdicts}
+        verdicts = {v.question: v for v in marks.verdicts}
         judged = {r.question: r.judge_response for r in scored}
-        judge = report.judge.model if report.judge else ""
-        about = {"run": report.run, "recipe": report.recipe, "rule": report.marks.rule, "judge": judge}
-        about |= {"kind": report.scores.kind, **self.about}
-        about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
-        schema = SCHEMA.with_metadata(about)
+        schema = SCHEMA.with_metadata(self.about)
         with (
             replacing(self._path) as whole,
             pq.ParquetFile(self._draft) as draft,
@@ -203,7 +195,7 @@ class ResultTable:
                 table = draft.read_row_group(group).select(SCHEMA.names)
                 ids = table["id"].to_pylist()
                 found, at = [verdicts.get(id) for id in ids], [lost.get(id) for id in ids]
-                of = [report.scores.values.get(id) for id in ids]
+                of = [scores.values.get(id) for id in ids]
                 columns = {
                     "verdict": [v.outcome if v else None for v in found],
                     "reason": [v.reason if v else None for v in found],
@@ -219,11 +211,50 @@ class ResultTable:
                 out.write_table(table.cast(schema))
 
 
+def flat_row(row: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
+    """A row for a data frame: measures and labels are columns, lists texts, the time a time. `right`: None:
+    the answer is not scored."""
+    steps = {"lost": row["lost"], "lost_step": row["lost_step"], "faults": len(row["faults"])}
+    return {
+        "id": row["id"],
+        "query": row["query"],
+        "asked_at": _time_of(row["asked_at"]),
+        "answer": row["answer"],
+        "outcome": row["outcome"],
+        "source": row["origin"],
+        "confidence": row["confidence"],
+        "verdict": verdict_of(row["answer"], right),
+        "golds": " | ".join(row["golds"] or (d for d, grade in row["grades"].items() if grade > 0)),
+        **(row["measures"] or {}),
+        **row["labels"],
+        **steps,
+    }
+
+
+def _time_of(text: str) -> datetime | None:
+    """The asker's clock; None: the data say no time, or none that can be read."""
+    try:
+        return moment(text).local if text else None
+    except DataError:
+        return None
+
+
+def verdict_of(answer: str | None, right: bool | None) -> str:
+    """Names an answer for people. `right`: None: it is not scored.
+
+    >>> verdict_of("I don't know.", False), verdict_of("Paris", True), verdict_of(None, None)
+    ("i don't know", 'right', 'not scored')
+    """
+    if right is None:
+        return "not scored"
+    return "right" if right else IDK if IDK in (answer or "").lower() else "wrong"
+
+
 def open_table(path: Path, columns: Sequence[str] = (), run: str | None = None) -> pq.ParquetFile:
     """Opens the table of a run, which has these columns; (): all of SCHEMA. `run`: whose it must be; None:
-    that of the manifest next to it, so that a folder whose eval was killed is none of a finished run.
+    that of the record next to it, so that a folder whose eval was killed is none of a finished run.
 
-    Raises DataError for a file that is none, for a folder without a manifest, and for the table of another
+    Raises DataError for a file that is none, for a folder without a record, and for the table of another
     run.
     """
     found = _opened(path)
@@ -257,12 +288,6 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
     """Reads the table of a finished run, or some columns of it. Raises DataError as `open_table`."""
     with open_table(path, columns) as found:
         return found.read(list(columns) or None)
-
-
-def about(path: Path, run: str | None = None) -> dict[str, str]:
-    """Returns what the table of a run says of it: rule, judge, kind, ... Raises DataError as `open_table`."""
-    with open_table(path, ["id"], run) as found:
-        return _about(found)
 
 
 def metadata(path: Path) -> dict[str, str]:

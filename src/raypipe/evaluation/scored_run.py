@@ -18,14 +18,14 @@ from raypipe.evaluation.judged_run import (
     require_distinct,
     require_readable,
 )
-from raypipe.evaluation.result_table import about, each
+from raypipe.evaluation.result_table import each
 from raypipe.metrics import crag
 from raypipe.metrics.losses import shared
 from raypipe.metrics.named_kinds import answer_values, verdict_values
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
-from raypipe.runs.manifest import Manifest, answer_keys, read
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import Run, answer_keys, read
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 
@@ -38,7 +38,7 @@ class ScoredRun:
     judge: str  # its model; "": none
     values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; each question with a gold
     labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
-    manifest: Manifest | None = None  # None: a file of predictions
+    record: Run | None = None  # None: a file of predictions
     trim: str = ""  # how answers were cut before they were judged; "": not
     people: int = 0  # verdicts that people's labels changed
     kind: str = "crag"  # of the data
@@ -48,9 +48,9 @@ class ScoredRun:
 
     def is_run(self, other: ScoredRun) -> bool:
         """Returns whether both were given names of one run, such as its folder and its release."""
-        if self.manifest is None or other.manifest is None:
-            return self.manifest is other.manifest and self.name == other.name
-        return self.manifest.run == other.manifest.run
+        if self.record is None or other.record is None:
+            return self.record is other.record and self.name == other.name
+        return self.record.run == other.record.run
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
@@ -62,14 +62,14 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         )
     if not path.is_dir():
         return judged_again(judged_run(path, rule), None)
-    results, manifest = RunFolder(path).results, read(path)
+    results, record = RunFolder(path).results, read(path)
     values: dict[str, Mapping[str, float]] = {}
     verdicts: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
     texts: dict[str, str] = {}
     seen: set[str] = set()
     people = 0
-    for row in each(results, manifest.run):
+    for row in each(results, record.run):
         people += row["reason"] == "person"
         if row["seen"]:
             seen.add(row["id"])
@@ -78,9 +78,8 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
             texts[row["id"]] = row["query"]
         if row["verdict"] is not None:
             verdicts[row["id"]] = row["verdict"]
-    known = about(results, manifest.run)
     return ScoredRun(
-        str(path), known["rule"], known["judge"], values, labels, manifest, kind=known["kind"],
+        str(path), record.rule, record.judged_by, values, labels, record, kind=record.kind,
         verdicts=verdicts, seen=frozenset(seen), people=people, texts=texts,
     )  # fmt: skip
 
@@ -95,26 +94,26 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     values = {r.question: {**answer_values(r), **verdict_values(verdicts[r.question])} for r in run.rows}
     labels = {r.question: dict(r.labels) for r in run.rows}
     return ScoredRun(
-        run.name, marks.rule, run.judge, values, labels, run.manifest, run.trim, changed, verdicts=verdicts,
+        run.name, marks.rule, run.judge, values, labels, run.record, run.trim, changed, verdicts=verdicts,
         texts=run.texts,
     )  # fmt: skip
 
 
-def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
+def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
     """Returns what was measured in a finished run as its store keeps it, with the labels of the questions
     there. `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
-    keys = answer_keys(store, manifest.run)
+    keys = answer_keys(store, record.run)
     found = {q: k.measures for q, k in keys.items() if k.measures is not None}
     verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
-    name = name or f"run {manifest.run[:8]} of recipe {manifest.title}"
+    name = name or f"run {record.run[:8]} of recipe {record.title}"
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
-    fits = fits_of(description(manifest.recipe)).values()
+    fits = fits_of(description(record.recipe)).values()
     texts = store.rows("questions", "id", list(found), ["id", "text"]).to_pylist() if fits else []
     return ScoredRun(
-        name, manifest.rule, manifest.judge, found, labels, manifest, kind=manifest.kind,
+        name, record.rule, record.judged_by, found, labels, record, kind=record.kind,
         verdicts=verdicts, seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
     )  # fmt: skip
 

@@ -21,19 +21,19 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.prices import Prices
-from raypipe.evaluation.compare import RunComparison, compare, measures_of
+from raypipe.evaluation.compare import RunComparison, compare, group_label, measures_of
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
-from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
-from raypipe.metrics.kinds import Measure
+from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, group_sums, max_t, paired
+from raypipe.metrics.kinds import Measure, grouped
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
-from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
 from raypipe.runs.plan.records import Plan
-from raypipe.runs.report import Costs, Estimate
+from raypipe.runs.record import recent
+from raypipe.runs.run_parts import Costs, Estimate
 from raypipe.runs.stage_records import chains
 from raypipe.store import Store
 
@@ -171,12 +171,13 @@ def sweep(
             f"--judge MODEL scores what the rule of {measure.name} leaves open; --measure names another"
         )
     values = [np.array([r.values[q][measure.name] for q in common]) for r in runs]  # (questions,) float64
-    results = _results(found, done, values, margin, seed, measure.high - measure.low)
+    groups = grouped(group_label(runs[0].kind), {q: runs[0].labels[q] for q in common})
+    results = _results(found, done, values, margin, seed, measure.high - measure.low, groups)
     best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
     again, score = None, None
     if unseen:
         last = run(found[best].recipe, unseen, out / "winner-unseen")
-        score = last.report.scores.of(measure.name).mean
+        score = last.scored.scores.of(measure.name).mean
         if best:
             first = run(found[0].recipe, unseen, out / "first-unseen")
             pair = [scored_run(d.folder.path, "official") for d in (first, last)]
@@ -188,18 +189,19 @@ def sweep(
 
 def _results(
     found: Sequence[Point], done: Sequence[Evaluation], values: Sequence[np.ndarray], margin: float,
-    seed: int, span: float,
+    seed: int, span: float, groups: Sequence[str] | None,
 ) -> list[PointResult]:  # fmt: skip
-    corrected = max_t([v - values[0] for v in values[1:]], seed)
+    gains = [v - values[0] for v in values[1:]]
+    corrected = max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
     out = []
     for n, (point, evaluation, value) in enumerate(zip(found, done, values, strict=True)):
-        against = paired(values[0], value, span) if n else None
+        against = paired(values[0], value, span, groups) if n else None
         p = corrected[n - 1] if n else None
         verdict = conclude(against, margin, p) if against is not None else None
-        assert evaluation.report.cost is not None
+        assert evaluation.record.cost is not None
         result = PointResult(
             point.name, point.recipe.digest(), str(evaluation.folder.path), float(value.mean()), against, p,
-            verdict, _calls_per_question(evaluation), evaluation.report.cost.actual,
+            verdict, _calls_per_question(evaluation), evaluation.record.cost.actual,
         )  # fmt: skip
         out.append(result)
     return out
@@ -208,9 +210,9 @@ def _results(
 def _calls_per_question(done: Evaluation) -> float | None:
     """Counts the calls of the question half, cached ones too: without a cache they are asked. Where all
     answers were there before, the last run that made some says; None: none does any more."""
-    store = Store.open(done.manifest.store)
-    for run in (done.manifest, *recent(store, LOOKED_BACK)):
-        if run.digest != done.manifest.digest:
+    store = Store.open(done.record.store)
+    for run in (done.record, *recent(store, LOOKED_BACK)):
+        if run.digest != done.record.digest:
             continue
         question = {s.name for s in run.stages if s.half == "question"}
         lines = [s for s in run.steps if s.step in question]

@@ -22,8 +22,8 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, TypeAlias, get_args
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
@@ -120,15 +120,27 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class RuleScore:
+    """The score of a run by a rule."""
+
     rule: str  # as `rule_id` names it
     score: CragScore
     interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
     bounds: tuple[float, float] | None  # the score over all rows, were every unscored one wrong or right
     controls: Mapping[str, CragScore]  # constant answer -> its score on the same truths
     slices: tuple[Slice, ...]
-    verdicts: tuple[Verdict, ...]  # one per prediction, in order
     words: float | None = None  # mean number of words of an answer that does not abstain; None: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Marks(RuleScore):
+    """The score of a run with its verdicts."""
+
+    verdicts: tuple[Verdict, ...] = ()  # one per prediction, in order
+
+    def total(self) -> RuleScore:
+        """Returns the score without the verdicts."""
+        return RuleScore(**{f.name: getattr(self, f.name) for f in fields(RuleScore)})
 
     @property
     def people(self) -> int:
@@ -299,26 +311,10 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
     sure, parts = (interval(overall), bounds(overall)), (controls(rows, rule), slices(rows, verdicts))
     said = [r.prediction for r in rows if r.prediction is not None and IDK not in r.prediction.lower()]
     words = sum(len(text.split()) for text in said) / len(said) if said else None
-    return Marks(rule_id(rule), overall, *sure, *parts, verdicts, words)
+    return Marks(rule_id(rule), overall, *sure, *parts, words, verdicts)
 
 
-def intervals_to_json(marks: Marks) -> dict[str, Any]:
-    """Returns what reports say of how sure a score is."""
-    rates = rate_intervals(marks.score)
-    return {
-        "interval": marks.interval, "rate_intervals": rates, "bounds": marks.bounds,
-        "answer_words": marks.words,
-    }  # fmt: skip
-
-
-def parts_to_json(marks: Marks) -> dict[str, Any]:
-    slices = [
-        {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval} for s in marks.slices
-    ]
-    return {"controls": {answer: asdict(s) for answer, s in marks.controls.items()}, "slices": slices}
-
-
-NO_MARKS = Marks("", total([]), None, None, {}, (), ())
+NO_MARKS = Marks("", total([]), None, None, {}, ())
 """The marks of a run that no rule scores."""
 
 

@@ -4,57 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
-from raypipe.metrics import crag, ranking
-from raypipe.metrics.kinds import DataKind, score
+from raypipe.core.plain import written
+from raypipe.metrics import crag
+from raypipe.metrics.kinds import DataKind, RunScores, score
 from raypipe.metrics.textfile import TextLine, lines
+from raypipe.text.replies import parse_response
 
 
-def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str, Any]:
-    """Returns what `score crag --json` prints, but for its format."""
-    return {
-        "rule": marks.rule,
-        **asdict(marks.score),
-        **crag.intervals_to_json(marks),
-        **crag.parts_to_json(marks),
-        "normalized": dict(normalized),
-    }
-
-
-def score_qa_file(path: Path, kind: DataKind) -> dict[str, Any]:
-    """Scores a file of predictions as `read_predictions` takes it by the measures of a kind, without a judge:
-    means, intervals, slices of the first measure. Raises DataError, also where no line has an answer."""
+def score_qa_file(path: Path, kind: DataKind) -> tuple[RunScores, Mapping[str, int]]:
+    """Scores a file of predictions as `read_predictions` takes it by the measures of a kind, without a judge;
+    and counts what was normalized on reading. Raises DataError, also where no line has an answer."""
     found = read_predictions(path, None)
     if not found.rows:
         raise DataError(f"{path}: expected lines with an answer to score against, found none")
-    scores = score(kind, "qa", found.rows)
-    return {
-        "lead": scores.lead,
-        "measures": [asdict(m) for m in scores.measures],
-        "measure_slices": [asdict(s) for s in scores.slices],
-        "normalized": dict(found.normalized),
-    }
-
-
-def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, Any]:
-    """The measures of a TREC run, the number of queries behind the means, and those omitted.
-
-    Raises DataError.
-    """
-    found = ranking.score(ranking.read_run(run), ranking.read_qrels(qrels))
-    out: dict[str, Any] = {
-        **found.means,
-        "queries": len(found.per_query),
-        "unranked": list(found.unranked),
-        "unjudged": list(found.unjudged),
-    }
-    if per_query:
-        out["per_query"] = {q: dict(v) for q, v in found.per_query.items()}
-    return out
+    return score(kind, "qa", found.rows), found.normalized
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +42,8 @@ def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
     A line holds `query, answer, alternatives?, prediction, judge_response?, judge_rule?, labels?`; other
     fields are ignored. A line without an id is known by its question. A prediction of null is a question that
     failed; an answer of null is one that the dataset does not have: the line is counted as `no_answer` and
-    left out. Numbers stand for their text. Raises DataError, also for a judge's reply by another rule, and
-    for lines of several judges or trims.
+    left out. Numbers stand for their text. Raises DataError, also for a judge's reply by another rule, for
+    replies most of which are none of the rule, and for lines of several judges or trims.
     """
     normalized: Counter[str] = Counter()
     rows: list[crag.Prediction] = []
@@ -97,7 +65,38 @@ def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
                 raise line.error(
                     f"{name} {said[name] or 'none'}, as the lines before it say", value or "none"
                 )
+    if rule is not None:
+        _require_fitting(path, [r.judge_response for r in rows if r.judge_response is not None], rule)
     return PredictionFile(tuple(rows), texts, said.get("judge", ""), said.get("trim", ""), dict(normalized))
+
+
+REPLIES: Mapping[crag.Rule, str] = {
+    "official": "JSON with a score of 0 or 1", "accuracy": 'texts with "true" or "false"',
+}  # fmt: skip
+"""Rule -> what its judge's replies are."""
+
+
+def _fits(reply: str, rule: crag.Rule) -> bool:
+    """Returns whether a judge's reply is one of this rule. JSON that says "true" as well is official's."""
+    if parse_response(reply).score != -1:
+        return rule == "official"
+    return rule == "accuracy" and ("true" in reply.lower() or "false" in reply.lower())
+
+
+def _require_fitting(path: Path, replies: list[str], rule: crag.Rule) -> None:
+    """Raises DataError where most replies of the judge are none of this rule, which would call them wrong."""
+    fitting = {known: sum(_fits(reply, known) for reply in replies) for known in REPLIES}
+    if 2 * fitting.get(rule, len(replies)) >= len(replies):
+        return
+    best = max(fitting, key=lambda known: fitting[known])
+    found = f"{path}: expected a judge's replies by the rule {rule}, {REPLIES[rule]}; "
+    if 2 * fitting[best] > len(replies):
+        found += f"{fitting[best]} of {len(replies)} are {REPLIES[best]}: score with --rule {best}"
+    else:
+        found += (
+            f"found {fitting[rule]} in {len(replies)}, and no rule's among the others. Ask a judge: --judge"
+        )
+    raise DataError(found)
 
 
 CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")
@@ -113,7 +112,7 @@ def _row(
     def text(name: str, value: Any) -> str:
         if isinstance(value, int | float) and not isinstance(value, bool):
             normalized[f"{name}_number"] += 1
-            return str(value)
+            return written(value)
         if not isinstance(value, str):
             raise line.error(f"text as {name!r}", value)
         return value

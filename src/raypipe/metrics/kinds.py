@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from raypipe.core.errors import DataError
 from raypipe.metrics.certainty import Interval, mean_interval, score_interval
 from raypipe.metrics.crag import NO_MARKS, Marks, Prediction, Rule
 from raypipe.metrics.losses import by_size
@@ -48,6 +49,18 @@ def gold_form(kind: DataKind) -> GoldForm:
     """The attribute `golds`: what a gold must have to be scored by. By default answers."""
     form: GoldForm = getattr(kind, "golds", "answers")
     return form
+
+
+def group_of(kind: DataKind) -> str | None:
+    """The attribute `group`: the label of questions that move together, as those of one paper do. By default
+    each question is by itself."""
+    return getattr(kind, "group", None)
+
+
+def grouped(label: str | None, labels: Mapping[str, Mapping[str, str]]) -> list[str] | None:
+    """Returns the group of each question; None: each is by itself. One without the label is a group of its
+    own. `labels`: question -> its labels."""
+    return None if label is None else [named.get(label, q) for q, named in labels.items()]
 
 
 def rule_of(kind: DataKind) -> Rule | None:
@@ -121,42 +134,52 @@ NOT_SCORED = RunScores("", "", blocks=("verdicts",))
 
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     """The measures of the questions of a run that have a gold. `name`: of the kind, for reports."""
-    values = {r.question: dict(kind.values(r)) for r in rows}
-    found = ((m, [v[m.name] for v in values.values() if m.name in v]) for m in kind.measures)
-    summaries = tuple(_summary(m, some, len(rows)) for m, some in found)
+    values = {r.question: _in_range(kind, name, r.question, kind.values(r)) for r in rows}
+    group = group_of(kind)
+    summaries = tuple(_summary(m, values, rows, group) for m in kind.measures)
     most = max(s.scored for s in summaries)
     lead = next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
     measure = next(m for m in kind.measures if m.name == lead)
     slices = []
-    for (label, value), members in by_size((r.labels, values[r.question]) for r in rows):
-        scored = [v[lead] for v in members if lead in v]
-        slices.append(MeasureSlice(label, value, *_mean(measure, scored), len(scored), len(members)))
+    for (label, value), members in by_size((r.labels, r) for r in rows):
+        if label != group:  # a paper is no slice
+            of = _summary(measure, values, members, group)
+            slices.append(MeasureSlice(label, value, of.mean, of.interval, of.scored, of.of))
     blocks = tuple(getattr(kind, "blocks", ("measures",)))  # of report/blocks
     return RunScores(name, lead, summaries, tuple(slices), values, blocks)
 
 
 def summary_of(
-    kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], questions: Sequence[str]
+    kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], rows: Sequence[Prediction]
 ) -> MeasureSummary:
     """Returns one measure over some questions of a run, of which `values` has those that are scored."""
-    of = [values[q] for q in questions if q in values]
     found = next(m for m in kind.measures if m.name == measure)
-    return _summary(found, [v[measure] for v in of if measure in v], len(of))
+    return _summary(found, values, [r for r in rows if r.question in values], group_of(kind))
 
 
-def _summary(measure: Measure, values: Sequence[float], of: int) -> MeasureSummary:
-    mean, interval = _mean(measure, values)
-    return MeasureSummary(measure.name, mean, interval, len(values), of, measure.low, measure.high)
+def _in_range(kind: DataKind, name: str, question: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Returns the values of a question. Raises DataError for one outside of its measure's range."""
+    for m in kind.measures:
+        if m.name in values and not m.low <= values[m.name] <= m.high:
+            raise DataError(
+                f"kind {name}, question {question}: expected {m.name} from {m.low:g} to {m.high:g}, found "
+                f"{values[m.name]:g}. Give the Measure the low and high that its values have"
+            )
+    return dict(values)
 
 
-def _mean(measure: Measure, values: Sequence[float]) -> tuple[float | None, Interval | None]:
-    if not values:
-        return None, None
-    if (measure.low, measure.high) == (-1, 1) and set(values) <= {-1, 0, 1}:  # as CRAG's own score has it
-        interval: Interval | None = score_interval(*(sum(v == x for v in values) for x in (1, 0, -1)))
-    else:
-        interval = mean_interval(values, (measure.low, measure.high))
-    return sum(values) / len(values), interval
+def _summary(
+    m: Measure, values: Mapping[str, Mapping[str, float]], rows: Sequence[Prediction], group: str | None
+) -> MeasureSummary:
+    labels = {r.question: r.labels for r in rows if m.name in values[r.question]}
+    scored, groups = [values[q][m.name] for q in labels], grouped(group, labels)
+    mean = sum(scored) / len(scored) if scored else None
+    interval: Interval | None = None
+    if scored and groups is None and (m.low, m.high) == (-1, 1) and set(scored) <= {-1, 0, 1}:
+        interval = score_interval(*(sum(v == x for v in scored) for x in (1, 0, -1)))  # as CRAG's own has it
+    elif scored:
+        interval = mean_interval(scored, (m.low, m.high), groups)
+    return MeasureSummary(m.name, mean, interval, len(scored), len(rows), m.low, m.high)
 
 
 def missing_part(kind: Any) -> str | None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
@@ -173,29 +173,26 @@ def place(name: str) -> str:
     return name
 
 
-def of_report(tree: Mapping[str, Any]) -> Losses:
-    places = (LossCount(p["loss"], p["about"], p["questions"], p["steps"]) for p in tree["places"])
-    return Losses(tree["right"], tree["misses"], tree["unscored"], tuple(places), tuple(tree["notes"]))
-
-
-def funnel(found: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:
-    """The places of a report's losses (`asdict` of `Losses`) where something was lost, each with the scored
-    questions that were left behind it, in the order of the way."""
-    left, lines = found["right"] + found["misses"], []
-    for place in found["places"]:
-        if place["questions"]:
-            left -= place["questions"]
+def funnel(found: Losses) -> list[tuple[LossCount, int]]:
+    """The places where something was lost, each with the scored questions that were left behind it, in the
+    order of the way."""
+    left, lines = found.right + found.misses, []
+    for place in found.places:
+        if place.questions:
+            left -= place.questions
             lines.append((place, left))
     return lines
 
 
-def steps_of(place: Mapping[str, Any]) -> str:
+def steps_of(place: LossCount) -> str:
     """The stages of a place, for people.
 
-    >>> steps_of({"steps": {"fuse": 2, "fuse:final": 1}}), steps_of({"steps": {"dense": 1}})
-    ('fuse 2, fuse:final 1', 'dense')
+    >>> steps_of(LossCount("recall", "", 3, {"fuse": 2, "fuse:final": 1}))
+    'fuse 2, fuse:final 1'
+    >>> steps_of(LossCount("recall", "", 1, {"dense": 1}))
+    'dense'
     """
-    steps = place["steps"]
+    steps = place.steps
     return next(iter(steps)) if len(steps) == 1 else ", ".join(f"{s} {n}" for s, n in steps.items())
 
 

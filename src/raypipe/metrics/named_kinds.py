@@ -10,7 +10,7 @@ from raypipe.core import plugins
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
-from raypipe.core.records import UNANSWERABLE, AnnotatorAnswer, paragraph
+from raypipe.core.records import PAPER, UNANSWERABLE, AnnotatorAnswer, paragraph
 from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import DEFAULT_RULE, VALUES, Marks, Prediction, Rule, judge, mark, rule_id
 from raypipe.metrics.kinds import DataKind, GoldForm, Measure, missing_part, rule_of, with_rule
@@ -124,9 +124,10 @@ class Crag:
 class Qasper:
     """Questions that annotators answered from a paper. An abstention stands for "Unanswerable" and has no
     evidence. Paragraphs are compared with white space folded, figures and tables by their captions. A gold
-    without annotators is not scored."""
+    without annotators is not scored. Questions of one paper move together."""
 
     golds: ClassVar[GoldForm] = "annotators"
+    group: ClassVar[str] = PAPER
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("answer_f1", "words that the answer shares with the best annotator (QASPER)"),
         Measure("evidence_f1", "paragraphs that the evidence shares with the best annotator"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import FLOAT, AnnotatorAnswer, AnswerKind
@@ -60,15 +60,6 @@ class QasperScore:
     evidence_f1: float
     missing: int  # questions without a prediction
     questions: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as the evaluator prints them."""
-        return {
-            "Answer F1": self.answer_f1,
-            "Answer F1 by type": dict(self.by_kind),
-            "Evidence F1": self.evidence_f1,
-            "Missing predictions": self.missing,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,10 +109,11 @@ def write_run(path: Path, run: Run, tag: str) -> None:
         for query, scores in run.items():
             for rank, document in enumerate(ranked(scores), 1):
                 score = float(scores[document])
-                out.write(f"{_word(query)} Q0 {_word(document)} {rank} {score!r} {_word(tag)}\n")
+                out.write(f"{trec_word(query)} Q0 {trec_word(document)} {rank} {score!r} {trec_word(tag)}\n")
 
 
-def _word(text: str) -> str:
+def trec_word(text: str) -> str:
+    """The id, which a TREC run can hold. Raises DataError."""
     if text.split() != [text]:
         raise DataError(f"expected an id without white space (a TREC run has no other kind), found {text!r}")
     return text

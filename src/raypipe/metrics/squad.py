@@ -1,8 +1,9 @@
 """SQuAD's measures of an answer: exact match and token F1, and whether a truth stands in the answer.
 
 Pure functions on text, after the rules that Rajpurkar et al. published with SQuAD 1.1 (2016) and that QASPER
-and Natural Questions use: lower case, no ASCII punctuation, no `a`, `an`, `the`, white space squeezed. Of
-several truths the best counts.
+and Natural Questions use: lower case, no ASCII punctuation, no `a`, `an`, `the`, white space squeezed. A link
+of Markdown counts as its text, which those rules would make one word with its address. Of several truths the
+best counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _PUNCTUATION = string.punctuation.encode()
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*\)")
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -21,7 +23,11 @@ def normalized(text: str) -> str:
 
     >>> normalized("The  F1-score, a (U.S.)!")
     'f1score us'
+    >>> normalized("See [RFC 8878](https://example.org/rfc8878).")
+    'see rfc 8878'
     """
+    if "](" in text:
+        text = _LINK.sub(r"\1", text)
     # On bytes: no byte of a letter beyond ASCII is one of these, and of a page it takes a tenth of the time.
     plain = text.lower().encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", plain.decode("utf-8", "surrogatepass")).split())

@@ -168,7 +168,7 @@ class _Layer(torch.nn.Module):  # type: ignore[misc]
 
 def _linear(weights: Mapping[str, torch.Tensor], of: str, gelu: bool = False) -> torch.nn.Module:
     weight, bias = weights[f"{of}.weight"], weights[f"{of}.bias"]
-    layer = torch.nn.utils.skip_init(torch.nn.Linear, *reversed(weight.shape), dtype=weight.dtype)
+    layer = torch.nn.Linear(1, 1)  # torch's `skip_init` makes it of no numbers, but imports sympy: .5 s
     layer.weight, layer.bias = (torch.nn.Parameter(w, requires_grad=False) for w in (weight, bias))
     if usable() and weight.dtype == torch.float32:
         return PackedLinear(layer, gelu)

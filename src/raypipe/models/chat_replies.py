@@ -22,13 +22,18 @@ WITHHELD = frozenset(
         "blocklist", "prohibited_content", "spii",
     }
 )  # fmt: skip
+REFUSES = frozenset({"refusal", "refused"})
 BROKEN_OFF = frozenset({"error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource"})
-"""Names of ends, in lower case, of OpenAI, vLLM, Gemini, Bedrock, Mistral, TGI and DeepSeek. Every other
-name, and none, is the end of a whole text."""
+"""Names of ends, in lower case, of OpenAI, Anthropic, vLLM, Gemini, Bedrock, Mistral, TGI and DeepSeek. Every
+other name, and none, is the end of a whole text."""
+
+
+class BrokenOff(ValueError):
+    """A reply that its server did not finish: the same request may get a whole one."""
 
 
 def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
-    """Raises what reading a tree of another shape raises; ValueError for a reply that was broken off."""
+    """Raises what reading a tree of another shape raises; BrokenOff."""
     choice = tree["choices"][0]
     message, end = choice["message"], str(choice.get("finish_reason") or "").lower()
     usage = tree.get("usage") or {}
@@ -37,16 +42,17 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
     if end in WITHHELD:
         return Fault(STEP, "filtered", "the endpoint withheld the reply", transient=False)
     if end in BROKEN_OFF:
-        raise ValueError(f"finish_reason {end!r}")
+        raise BrokenOff(f"finish_reason {end!r}")
     if calls := message.get("tool_calls") or message.get("function_call"):
         detail = f"expected a text, found the call of a tool, and none was offered: {str(calls)[:200]}"
         return Fault(STEP, "tool_call", detail, transient=False)
     for name in ("reasoning_content", "reasoning"):
         thoughts = thoughts or (message[name] if isinstance(message.get(name), str) else "")
-    parts = (
-        [message, *(p for p in content if isinstance(p, dict))] if isinstance(content, list) else [message]
-    )
-    if refusal := not text and next((str(part["refusal"]) for part in parts if part.get("refusal")), ""):
+    listed = content if isinstance(content, list) else [content]
+    parts = [message, *(part for part in listed if isinstance(part, dict))]
+    refusal = next((str(part["refusal"]) for part in parts if part.get("refusal")), "")
+    if end in REFUSES or (refusal and not text):
+        refusal = refusal or text
         return Fault(STEP, "declined", f"the model refuses to answer: {refusal[:200]!r}", transient=False)
     text = thinking(thoughts, text)
     cut = end in CUT or (not end and generated >= sampling.max_tokens)
@@ -70,18 +76,19 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
 
 
 def _texts(content: Any) -> tuple[str, str]:
-    """The text of a message and its thoughts. Parts of other types say nothing in words."""
+    """The text of a message or of a part of one, and its thoughts. Parts of other types say nothing in
+    words."""
     if isinstance(content, str | None):
         return content or "", ""
-    if not isinstance(content, list):
+    if isinstance(content, list):
+        texts, thoughts = zip(*(_texts(part) for part in content), strict=True) if content else ((), ())
+        return "".join(texts), "".join(thoughts)
+    if not isinstance(content, dict):
         raise TypeError(f"content is {type(content).__name__}")
-    text, thoughts = [], []
-    for part in content:
-        if isinstance(part, str):
-            text.append(part)
-        elif (kind := part.get("type", "text")) in ("text", "output_text"):
-            text.append(part["text"] or "")
-        elif kind in ("thinking", "reasoning"):
-            inner = next((part[name] for name in (kind, "text", "summary") if part.get(name)), "")
-            thoughts.append(_texts(inner)[0])
-    return "".join(text), "".join(thoughts)
+    kind = content.get("type", "text")
+    if kind in ("text", "output_text"):
+        return _texts(content["value" if "value" in content else "text"])
+    if kind in ("thinking", "reasoning", "summary_text"):
+        inner = next((content[name] for name in (kind, "text", "summary") if content.get(name)), "")
+        return "", "".join(_texts(inner))
+    return "", ""

@@ -9,7 +9,7 @@ and the classes of transformers for models, which take 4 seconds to import, are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import cpu_linear, folder
 from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights, read_word_pieces
-from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
+from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
 from raypipe.models.weight_files import folder_headers
 
@@ -147,23 +147,16 @@ class HiddenStates:
 class Encoder:
     """A network with its tokenizer, on one device."""
 
-    def __init__(
-        self, model: Model, net: Any, tokenizer: Any, device: str,
-        kept: Callable[[], TokenVectors | None] = lambda: None,
-    ) -> None:  # fmt: skip
-        """`kept`: the hidden states that this process keeps of the network, if any."""
+    def __init__(self, model: Model, net: Any, tokenizer: Any, device: str) -> None:
         self.net, self.tokenizer, self.device = net.to(device).eval(), tokenizer, device
         self.budget = CPU_TOKENS if device == "cpu" else GPU_TOKENS
         self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
         self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
         self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
         self.packed = hasattr(net, "hidden_states")  # a `Bert`: it takes no padding
-        self._kept = kept
 
     @classmethod
-    def load(
-        cls, model: Model, device: str, kept: Callable[[], TokenVectors | None] = lambda: None
-    ) -> Encoder:
+    def load(cls, model: Model, device: str) -> Encoder:
         with folder.opened(model) as path:
             own = _bert(model, Path(path)) if device == "cpu" else None
             net = own or _of_transformers(model, path)
@@ -173,11 +166,11 @@ class Encoder:
             check_weights(model, net)
             if device == "cpu" and net.config.model_type in KINDS:
                 cpu_linear.pack(net)
-        return cls(model, net, tokenizer, device, kept)
+        return cls(model, net, tokenizer, device)
 
     @classmethod
     def shared(cls, model: Model, device: str, encoders: SharedEncoders) -> Encoder:
-        found = encoders.encoder(model, lambda: cls.load(model, device, lambda: encoders.kept(model)))
+        found = encoders.encoder(model, lambda: cls.load(model, device))
         check(model, found.net, found.tokenizer)
         return found
 
@@ -210,22 +203,7 @@ class Encoder:
             return self.net(**inputs)
 
     def hidden(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        kept, left = self._kept(), list(range(len(encodings)))
-        if kept is not None:
-            keys = [np.array(e.ids, np.int32).tobytes() for e in encodings]
-            found = [kept.get(key) for key in keys]
-            left = [i for i, states in enumerate(found) if states is None]
-            for i, states in enumerate(found):
-                if states is not None:
-                    mask = torch.ones(1, len(states), dtype=torch.int64)
-                    yield HiddenStates([i], torch.from_numpy(states)[None], mask)
-        compute = self._packed if self.packed else self._padded
-        for made in compute([encodings[i] for i in left]):
-            rows = [left[r] for r in made.rows]
-            if kept is not None:
-                for r, i in enumerate(rows):
-                    kept.put(keys[i], made.hidden[r, : len(encodings[i].ids)].numpy().copy())
-            yield HiddenStates(rows, made.hidden, made.mask)
+        return self._packed(encodings) if self.packed else self._padded(encodings)
 
     def _padded(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
         for batch in self.batches(encodings):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
@@ -165,6 +166,8 @@ def require(model: Model) -> Path:
     _refuse_code(model.name, folder)
     _require_files(model, folder)
     _require_shape(model, folder)
+    if model.repo:
+        _require_bytes(model, folder)
     # A worker may see another folder under the same path than the process that resolved the recipe.
     found = "" if model.repo else identity(folder, model.kind, model.loader)
     if not model.weights.startswith(found):
@@ -173,6 +176,33 @@ def require(model: Model) -> Path:
             f"{model.weights}, found {found}. Make the folder the same on every machine, or start again"
         )
     return folder
+
+
+def _require_bytes(model: Model, folder: Path) -> None:
+    """Raises ConfError for a file of a hub's snapshot that was edited or cut. The hub's cache names each by
+    its contents: SHA-256, or Git's SHA-1 of small ones. A note next to it says which bytes were checked, so
+    weights are read once for that, and again when they were written."""
+    for path in files_read(folder, model.kind, model.loader):
+        file = path.resolve()
+        if file.parent.name != "blobs" or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", file.name):
+            continue  # a copy without links: nothing says what it should hold
+        stat, note = file.stat(), file.parent.parent / ".raypipe" / file.name
+        written = f"{stat.st_size} {stat.st_mtime_ns}"
+        if note.is_file() and note.read_text() == written:
+            continue
+        if len(file.name) == 64:
+            found = _sha256(str(file), stat.st_size, stat.st_mtime_ns)
+        else:
+            found = hashlib.sha1(b"blob %d\0" % stat.st_size + file.read_bytes()).hexdigest()
+        if found != file.name:
+            raise ConfError(
+                f"model {model.name!r}: {path} is not what the hub has at {model.revision}: expected "
+                f"contents of digest {file.name}, found {found}. It was edited or is cut: remove {file}, "
+                f"and fetch it again: {download_command(model.repo, model.revision)}"
+            )
+        with suppress(OSError):  # a cache that may not be written: each process checks
+            note.parent.mkdir(exist_ok=True)
+            note.write_text(written)
 
 
 def _require_files(model: Model, folder: Path) -> None:

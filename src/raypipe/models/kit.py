@@ -13,17 +13,21 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
+from raypipe.core.batches import batches
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
+from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Embed, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.references import Reference
+from raypipe.core.shared_clock import SharedClock
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
@@ -40,6 +44,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CPU_TEXTS = 64
+"""Texts that a CPU embeds in one call: 2 to 4 s of MiniLM, after which progress is counted. A GPU is through
+with a part in seconds, and a server's replies are counted as they come."""
+
 
 class LocalKit:
     """Embedders, rerankers, generators, tokenizers and an index in this process.
@@ -53,7 +61,7 @@ class LocalKit:
     kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
     the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
     sent alone. `process` names the process for reports. `clock` (seconds) times calls of graphs and the
-    loading of models.
+    loading of models; `spent` the work that is done with this kit and its copies.
     """
 
     def __init__(
@@ -75,7 +83,7 @@ class LocalKit:
         self._engines, self._passing = engines, passing or {}
         self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
-        self._sink, self._clock, self.process = sink, clock, process
+        self._sink, self._clock, self.process, self.spent = sink, clock, process, SharedClock()
         self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
@@ -101,7 +109,13 @@ class LocalKit:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             if not texts:
                 return np.zeros((0, model.dim), np.float32)
-            return await self._compute(model, lambda m: m.embed(texts, role))
+            here = self._device == "cpu" and model.loader not in REMOTE
+            vectors = []
+            for some in batches(texts, CPU_TEXTS if here else len(texts)):
+                vectors.append(await self._compute(model, methodcaller("embed", some, role)))
+                if here:
+                    IN_HAND.add(len(some))
+            return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
         return embed
 
@@ -132,7 +146,6 @@ class LocalKit:
             raise ConfError(f"model {model.name!r}: expected kind {kind!r}, found {found}")
         if kind != "generator":
             load.present(model)
-            self.expect([model])
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,27 +162,14 @@ class LocalKit:
     async def keep(self, models: Iterable[Model]) -> None:
         """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
         asked again is loaded again."""
-        wanted = list(models)
-        kept = {_key(m) for m in wanted}
+        kept = {_key(m) for m in models}
         opened: tuple[dict[Model, Any], ...] = (self._generators, self._own, self._tokenizers)
         for held in opened:
             _forget(held, kept)
         for key in self._closing_models.keys() - kept:
             await self._closing_models.pop(key)()
 
-        def unload() -> None:
-            _forget(self._loaded, kept)
-            self._encoders.keep(wanted)
-
-        await asyncio.get_running_loop().run_in_executor(self._worker, unload)
-
-    def expect(self, models: Iterable[Model]) -> None:
-        """Says which models will be asked: where an embedder and a MaxSim of one folder are among them, token
-        vectors are kept, bounded, for the second of them. On a CPU alone: a GPU computes them as fast as it
-        would read them."""
-        if self._device == "cpu":
-            for model in models:
-                self._encoders.expect(model)
+        await asyncio.get_running_loop().run_in_executor(self._worker, _forget, self._loaded, kept)
 
     def _open(self, model: Model) -> Any:
         if model.loader in REMOTE:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
@@ -153,9 +153,35 @@ class EndpointAddress:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
+    def masked(self, text: str) -> str:
+        """The text without the key, which a server may quote, in each form that JSON, Python or an address
+        gives it. A whole answer is masked before it is cut: of a key at the cut the begin would stay."""
+        return masked(text, self.key)
+
     def shown(self, answer: str) -> str:
-        """The begin of an answer; a server may quote the key that it was sent."""
-        return repr((answer.replace(self.key, "***") if self.key else answer)[:SHOWN])
+        """The begin of an answer, without the key."""
+        return shown(answer, self.key)
+
+
+_ESCAPES: tuple[Callable[[str], str], ...] = (
+    lambda text: json.dumps(text)[1:-1], lambda text: repr(text)[1:-1], lambda text: quote(text, safe=""),
+    quote_plus,
+)  # fmt: skip
+
+
+def masked(text: str, key: str) -> str:
+    """The text without a key, see `EndpointAddress.masked`."""
+    forms = {key}
+    for _ in range(2):  # a gateway puts the error of a server into its own
+        forms |= {escaped(form) for form in forms for escaped in _ESCAPES}
+    for form in sorted(forms, key=len, reverse=True) if key else ():
+        text = text.replace(form, "***")
+    return text
+
+
+def shown(answer: str, key: str) -> str:
+    """The begin of what a server said, as a message repeats it, without a key."""
+    return repr(masked(answer, key)[:SHOWN])
 
 
 def _check_url(url: str) -> None:

@@ -50,8 +50,7 @@ _Query: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class MaxSim:
-    """Queries and passages are encoded once per call, however many pairs they are in; not at all where an
-    embedder of the same weights has just encoded them in this process."""
+    """Queries and passages are encoded once per call, however many pairs they are in."""
 
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         self._encoder = Encoder.shared(model, device, encoders)

@@ -22,7 +22,7 @@ from raypipe.core.connections import open_client, why_failed
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import folder
 from raypipe.models.folder import text_config
-from raypipe.models.load import SHOWN
+from raypipe.models.load import shown
 from raypipe.models.weight_files import BYTES, GIB, per_token
 
 HUB = "https://huggingface.co"
@@ -137,7 +137,8 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
     if response.status_code == 404:
         raise ConfError(f"{name}: {hub} has no such model or revision")
     if response.status_code != 200:
-        raise Unavailable(f"{url}: status {response.status_code}: {response.text[:SHOWN]!r}")
+        token = client.headers.get("Authorization", "").removeprefix("Bearer ")
+        raise Unavailable(f"{url}: status {response.status_code}: {shown(response.text, token)}")
     return response
 
 

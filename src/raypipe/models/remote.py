@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model, Role
-from raypipe.models.load import SHOWN, EndpointAddress
+from raypipe.models.load import EndpointAddress
 from raypipe.models.server import ServerClient, Trouble
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class RemoteModel:
         if len(inputs) <= self._most:
             got = await self._server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):
+                IN_HAND.add(len(inputs))
                 return [(len(inputs), got)]
             self._raise_unless_refused(got)
             if self._form and "encoding_format" in str(got.error):
@@ -112,13 +114,15 @@ class RemoteModel:
         """(texts, dim) float32."""
         try:
             rows = answer["data"]
-            if not any("index" in row for row in rows):  # then they are in the order of the texts
+            if all(row.get("index") is None for row in rows):  # then they are in the order of the texts
                 rows = [{**row, "index": i} for i, row in enumerate(rows)]
             found = self._in_order(rows, texts, lambda row: row.get("embedding", row.get("data")))
             vectors = np.asarray([_numbers(v) for v in found], np.float32)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             count = len(answer["data"]) if isinstance(answer, dict) and "data" in answer else "another answer"
-            raise self._error(f"{texts} vectors", f"{count} ({type(e).__name__}: {str(e)[:SHOWN]})") from e
+            raise self._error(
+                f"{texts} vectors", f"{count} ({type(e).__name__}: {self._server.at.shown(str(e))})"
+            ) from e
         if vectors.shape != (texts, self._model.dim):
             dims = "x".join(map(str, vectors.shape[1:]))
             raise self._error(
@@ -168,7 +172,7 @@ class RemoteModel:
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise self._error(
                 f"{passages} scores in an answer of dialect {self._model.dialect}",
-                f"another ({type(e).__name__}: {str(e)[:SHOWN]})",
+                f"another ({type(e).__name__}: {self._server.at.shown(str(e))})",
             ) from e
         return np.array(found, np.float32)
 
@@ -184,5 +188,8 @@ class RemoteModel:
 
 
 def _numbers(vector: Any) -> Any:
-    """The numbers of a vector; some servers send their bytes, in base64, whatever they are asked for."""
-    return np.frombuffer(base64.b64decode(vector), "<f4") if isinstance(vector, str) else vector
+    """The numbers of a vector; some servers send their bytes, in base64, whatever they are asked for, or a
+    list of the one vector."""
+    if isinstance(vector, str):
+        return np.frombuffer(base64.b64decode(vector), "<f4")
+    return vector[0] if len(vector) == 1 and isinstance(vector[0], list) else vector

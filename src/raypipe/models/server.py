@@ -19,6 +19,7 @@ import httpx
 
 from raypipe.core.connections import open_client, why_failed
 from raypipe.core.retry import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
+from raypipe.models.chat_replies import BrokenOff
 from raypipe.models.load import EndpointAddress
 
 T = TypeVar("T")
@@ -27,9 +28,15 @@ OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_foun
 """Statuses that say nothing about the request: the operator has to correct something."""
 BROKEN = frozenset({"unreachable", "timeout", "unavailable", "overloaded"})
 """Troubles after which an address is left out while others answer."""
-SPENT = re.compile(r"quota|billing|insufficient.{0,9}(balance|credit|fund)|credit balance|no credit", re.I)
-"""An account that has nothing left, in the code or message of an error. Where such an error comes with
-`Retry-After` it is a limit of calls: some providers have one sentence for both."""
+SPENT = re.compile(
+    r"quota|billing|insufficient.{0,9}(balance|credit|fund)|credit balance|(no|out of) credit|arrear"
+    r"|(spending|usage) limit",
+    re.I,
+)
+OWES = re.compile(r"credit balance|arrear", re.I)  # with status 400, which mostly is about the request
+LIMITED = re.compile(r"(try again|retry) (in|after)|retry.?(delay|after)|per.?(min|second)", re.I)
+"""An account that has nothing left, in the code or message of an error; and a limit of calls, for which some
+providers have the same sentence, with `Retry-After` or a word about when it ends."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
 ASKED_WAIT_S = 60.0  # that a server may ask for: limits are of a minute
@@ -157,6 +164,8 @@ class ServerClient:
             if (status := _status_inside(tree)) is not None:
                 return self._refused(address, response, status)
             return read(tree)
+        except BrokenOff as e:
+            return self._trouble(address, "broken_off", f"the reply was broken off: {e}", True, True)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
             kind = headers.get("content-type", "no content type")
             found = f"{kind} ({type(e).__name__}: {e}): {self.at.shown(response.text)}"
@@ -166,10 +175,8 @@ class ServerClient:
     def _refused(self, address: _Address, response: httpx.Response, status: int) -> Trouble:
         detail, error = f"status {status}: {self.at.shown(response.text)}", _error_of(response)
         said = json.dumps(error)
-        spent = (
-            SPENT.search(said) if status in (402, 403, 429) else status == 400 and "credit balance" in said
-        )
-        if spent and not retry_after_s(response.headers):
+        spent = SPENT.search(said) if status in (402, 403, 429) else status == 400 and OWES.search(said)
+        if spent and not retry_after_s(response.headers) and not (status == 429 and LIMITED.search(said)):
             return self._trouble(address, "unpaid", f"{detail}. See the account's plan and billing", True)
         if status in RETRY_STATUSES:
             reason = "overloaded" if status == 429 else "unavailable"
@@ -184,10 +191,7 @@ class ServerClient:
         self, address: _Address, reason: str, detail: str, transient: bool, again: bool = False,
         error: Any = None,
     ) -> Trouble:  # fmt: skip
-        """Servers may quote the key they were sent."""
-        key = self.at.key
-        detail = f"{address.url}: {detail}"
-        return Trouble(reason, detail.replace(key, "***") if key else detail, transient, again, error)
+        return Trouble(reason, self.at.masked(f"{address.url}: {detail}"), transient, again, error)
 
 
 def _error_of(response: httpx.Response) -> Any:
@@ -200,10 +204,15 @@ def _error_of(response: httpx.Response) -> Any:
 
 
 def _status_inside(tree: Any) -> int | None:
-    """The status of an error that came with status 200, as gateways send; None: it is no such error."""
-    error = tree.get("error") if isinstance(tree, dict) else None
-    try:
-        status = int(error["code"])  # type: ignore[index]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return status if 300 <= status < 600 else None
+    """The status of an error that came with status 200, as gateways send, also in the place of a choice;
+    None: there is no such error."""
+    choices = (tree.get("choices") or [None]) if isinstance(tree, dict) else [None]
+    for place in (tree, choices[0]):
+        error = place.get("error") if isinstance(place, dict) else None
+        try:
+            if 300 <= (status := int(error["code"])) < 600:  # type: ignore[index]
+                return status
+        except (KeyError, TypeError, ValueError):
+            if error and SPENT.search(json.dumps(error)):
+                return 429
+    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, Unavailable
@@ -23,6 +23,8 @@ from raypipe.models.remote import RemoteModel
 from raypipe.models.server import ServerClient, Trouble
 
 T = TypeVar("T")
+ChatForm: TypeAlias = tuple[Sampling, str | None]
+"""Sampling and adapter of a step: with the model they decide the body of its chats."""
 
 LISTING_TIMEOUT_S = 10.0  # of a list of names
 GONE = frozenset({"unreachable", "timeout", "unpaid"})
@@ -31,18 +33,18 @@ WRONG = frozenset({"unauthorised", "forbidden", "not_found", "redirected", "not_
 
 
 def fields_refused(
-    model: Model, at: EndpointAddress, kinds: Sequence[tuple[Sampling, str | None]], key_name: str
-) -> tuple[str, ...]:
-    """Sends a chat of each kind (sampling, adapter), without the model's unsent fields; returns the further
-    fields that its server refuses and takes a chat without.
+    model: Model, at: EndpointAddress, kinds: Sequence[ChatForm], key_name: str
+) -> tuple[tuple[str, ...], list[ChatForm]]:
+    """Sends a chat of each kind, without the model's unsent fields; returns the further fields that its
+    server refuses and takes a chat without, and the kinds that it takes.
 
     Raises Unavailable where nothing answers or the account has nothing left, ConfError for a key that is
     refused, a model that is not served and an address of something else. A server that is busy, or refuses a
     chat for another reason, is left to the rows. `key_name`: the variable of the key, for messages.
     """
 
-    async def check() -> tuple[str, ...]:
-        unsent = model.unsent
+    async def check() -> tuple[tuple[str, ...], list[ChatForm]]:
+        unsent, taken = model.unsent, list[ChatForm]()
         for sampling, adapter in kinds:
             tried = unsent
             while (
@@ -53,7 +55,8 @@ def fields_refused(
                 tried += fields
             else:
                 unsent = tried
-        return unsent[len(model.unsent) :]
+                taken.append((sampling, adapter))
+        return unsent[len(model.unsent) :], taken
 
     return asyncio.run(check())
 

@@ -32,7 +32,17 @@ from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.readers import files, lines
 from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine, split
-from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, settled, source_of
+from raypipe.readers.rows import (
+    BadLine,
+    Fields,
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    Seen,
+    require_rows,
+    settled,
+    source_of,
+)
 
 WANTED = ("corpus", "queries")  # that the names of the files begin with
 
@@ -64,12 +74,20 @@ def rows(
     limits: ReaderLimits,
     seen: Seen,
 ) -> Iterator[Row]:
-    """A row for each document and query, with the judgements of the query."""
+    """A row for each document and query, with the judgements of the query.
+
+    Raises DataError for a file of which no line can be read: a corpus is nothing without its queries."""
     grades = read_qrels(judged, counts, limits)
-    for line in lines.read(corpora, counts, limits):
-        yield from settled(line.where, partial(_document, line), counts, seen.repeats)
-    for line in lines.read(queries, counts, limits):
-        yield from settled(line.where, partial(_question, line, grades), counts, seen.repeats)
+    makes = [(file, _document) for file in corpora]
+    makes += [(file, partial(_question, grades=grades)) for file in queries]
+    for file, make in makes:
+        bad, before = list[BadLine](), counts.lines - counts.blank_lines - counts.faults
+        for line in lines.read([file], counts, limits):
+            for row in settled(line.where, partial(make, line), counts, seen.repeats):
+                bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults]
+                yield row
+        if bad and file.span is None and before == counts.lines - counts.blank_lines - counts.faults:
+            require_rows([file.name], ReadCounts(lines=len(bad)), bad[:3])
     if not queries:  # judgements of queries that the store has
         yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())
 
@@ -85,7 +103,7 @@ def _document(line: JsonLine) -> Row | None:
     return Row(line.where, document=Document(id, title, source.id), sources=(source,))
 
 
-def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row:
+def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row | None:
     fields = Fields(line.unwrap())
     id = fields.identifier("_id")
     gold = Gold(id, (), {}, grades[id]) if id in grades else None
@@ -164,7 +182,7 @@ def write_pool(path: Path, folder: Path, questions: int) -> None:
                 row = json.loads(line)
                 passages = [{"title": c["title"], "text": c["text"]} for c in row["ctxs"]]
                 question = row["question"]
-            except (ValueError, KeyError, TypeError) as e:
+            except (ValueError, KeyError, TypeError, RecursionError) as e:
                 raise DataError(
                     f"{path}:{number + 1}: expected question and ctxs of title and text, found "
                     f"{line[:60]!r} ({e})"

@@ -12,7 +12,6 @@ rapidgzip does the same, a little faster; reading a file object that was cut, it
 from __future__ import annotations
 
 import bz2
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -179,7 +178,3 @@ class BlockInflater:
         if _cut(self._data, bit + 48, bit + 80).value != crc:
             raise OSError("the checksum of the stream is wrong")
         return True
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,6 +15,7 @@ there. `answers` are what users said is right; without any there is no gold.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -27,6 +28,7 @@ SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 
 
 def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
+    seen = replace(seen, captured=True)
     for line in lines:
         for row in settled(line.where, partial(_row, line), counts, seen.repeats):
             if row.question is not None:

@@ -26,9 +26,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from raypipe.core.plain import written
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
+from raypipe.readers.rows import (
+    STEP,
+    Fields,
+    ReadCounts,
+    Row,
+    Seen,
+    UnusableLine,
+    kind,
+    settled,
+    source_of,
+)
 
 LABELS = (
     "domain", "question_type", "static_or_dynamic", "popularity", "split",
@@ -99,7 +110,7 @@ def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
             raise UnusableLine("wrong_type", f"{path}: expected text or a number, found {kind(answer)}")
     if not str(value["answer"]).strip():
         raise UnusableLine("missing_field", "answer: expected text, found none in it")
-    return tuple(dict.fromkeys(str(answer) for _, answer in _golds(value)))
+    return tuple(dict.fromkeys(written(answer) for _, answer in _golds(value)))
 
 
 def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -35,7 +35,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "qid", "_id", "question_id", "query_id", "example_id", "uid", "uuid", "interaction_id"),
     "documents": (
         "documents", "contexts", "passages", "ctxs", "context", "retrieved_contexts", "reference_contexts",
-        "docs", "passage", "search_results", "pages",
+        "docs", "passage", "search_results", "pages", "paragraphs", "paragraph", "document", "article",
+        "story",
     ),
     "time": ("query_time", "asked_at"),
     "domain": ("domain", "category", "topic"),
@@ -47,7 +48,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "html": ("html", "page_result", "page_html", "raw_html"),
     "text": (
         "text", "content", "contents", "page_content", "passage_text", "paragraph_text", "document_text",
-        "chunk", "sentences", "passage", "page_snippet",
+        "chunk", "sentences", "passage", "page_snippet", "snippet", "search_context",
     ),
     "path": ("path", "file", "file_path", "filename"),
     "modified": ("modified", "last_modified", "page_last_modified", "fetched_at", "crawled_at"),

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from raypipe.core.cores import cores
 from raypipe.core.errors import DataError
-from raypipe.readers.bz2_blocks import BlockInflater, cores
+from raypipe.readers.bz2_blocks import BlockInflater
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 
 CHUNK = 1 << 18  # bytes read at a time

@@ -27,7 +27,7 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault
 from raypipe.readers import files, tar
-from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, kind
+from raypipe.readers.rows import LIMITS, TOO_DEEP, ReadCounts, ReaderLimits, UnusableLine, blamed, kind
 
 INT64 = 1 << 63
 
@@ -92,7 +92,9 @@ def _file(
             counts.blank_lines += 1
             continue
         try:
-            yield JsonLine(name, number, decode(raw, counts))
+            with blamed():
+                value = decode(raw, counts)
+            yield JsonLine(name, number, value)
         except UnusableLine as e:
             yield JsonLine(name, number, None, e.fault)
 
@@ -147,11 +149,8 @@ def parse(raw: bytes) -> Any:
     except json.JSONDecodeError as e:
         raise UnusableLine("bad_json", f"{e.msg} at character {e.pos} of {len(text)}") from e
     except RecursionError as e:
-        raise UnusableLine("too_deep", _TOO_DEEP) from e
+        raise UnusableLine("too_deep", TOO_DEEP) from e
     return value
-
-
-_TOO_DEEP = "expected a few levels of nesting, found hundreds"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -208,10 +207,8 @@ def without_nul(value: Any) -> Any:
             return _object([(stripped(k), stripped(v)) for k, v in value.items()])
         return value
 
-    try:
+    with blamed():
         return stripped(value)
-    except RecursionError as e:
-        raise UnusableLine("too_deep", _TOO_DEEP) from e
 
 
 def _refuse_surrogates(value: Any) -> None:

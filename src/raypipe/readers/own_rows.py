@@ -25,11 +25,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from raypipe.core.plain import written
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.named_files import NamedFiles, inside
-from raypipe.readers.rows import ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
+from raypipe.readers.page_dates import order_of
+from raypipe.readers.rows import (
+    ReadCounts,
+    Row,
+    Seen,
+    UnusableLine,
+    blamed,
+    kind,
+    refused,
+    settled,
+    source_of,
+)
 
 SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
@@ -63,7 +75,12 @@ def rows(
     for line in plain:
         value = line.value or {}
         review = _said(fields.get(value, "review"))
-        fetch = _fetch(value, fields)
+        try:
+            with blamed():
+                fetch = _fetch(value, fields)
+        except UnusableLine as e:
+            yield refused(line.where, e, counts)
+            continue
         if review.lower() == DROP:
             counts.dropped_rows += 1
         elif fetch is not None and not seen.newest.has(*fetch, line.where):
@@ -80,10 +97,11 @@ def rows(
 
 def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
     """The files that rows name as documents and that are there: their bytes are part of the data."""
-    items = (item for line in plain for item in _items(line.value or {}, fields))
-    for named in (_path_of(item, fields.inner) for item in items):
-        if named is not None and isinstance(file := inside(folder, named), Path):
-            yield file
+    for line in plain:
+        named = list[str | None]()
+        with suppress(UnusableLine), blamed():  # its reader says what is wrong
+            named = [_path_of(item, fields.inner) for item in _items(line.value or {}, fields)]
+        yield from (file for n in named if n is not None and isinstance(file := inside(folder, n), Path))
 
 
 def _question(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadCounts) -> Row:
@@ -134,15 +152,20 @@ def _document(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadC
 
 
 def fetches(plain: Iterable[JsonLine], fields: FieldMap) -> Iterator[tuple[str, str, str]]:
+    """Address, date and place of each row that has both; `rows` says what is wrong with the others."""
     for line in plain:
-        if line.value is not None and (fetch := _fetch(line.value, fields)) is not None:
+        fetch = None
+        with suppress(UnusableLine), blamed():
+            fetch = _fetch(line.value or {}, fields)
+        if fetch is not None:
             yield *fetch, line.where
 
 
 def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:
     if fields.asks():
         return None
-    name, url, date = (_said(fields.get(value, role)) for role in ("id", "url", "modified"))
+    name, url = (_said(fields.get(value, role)) for role in ("id", "url"))
+    date = order_of(fields.get(value, "modified"), ".".join(fields.fields.get("modified", ())))
     return (name or url, date) if (name or url) and date else None
 
 
@@ -190,7 +213,7 @@ def _flat(answer: Any, counts: ReadCounts) -> Iterator[str]:
         yield answer
     elif isinstance(answer, SCALARS):  # true and false are numbers, too
         counts.number_golds += 1
-        yield _written(answer)
+        yield written(answer)
     elif isinstance(answer, list | Mapping):
         inner = answer if isinstance(answer, list) else [answer[n] for n in ANSWER_FIELDS if n in answer]
         if isinstance(answer, Mapping) and not inner:
@@ -202,18 +225,11 @@ def _flat(answer: Any, counts: ReadCounts) -> Iterator[str]:
         raise UnusableLine("wrong_type", f"answer: expected text, found {kind(answer)}")
 
 
-def _written(value: Any) -> str:
-    """A number, a date or true as a person writes it: 5.0 is 5."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
 def _said(value: Any) -> str:
     """A text, number or date as text; anything else is none."""
     if isinstance(value, float) and math.isnan(value):
         return ""
-    return _written(value).strip() if isinstance(value, SCALARS) else ""
+    return written(value).strip() if isinstance(value, SCALARS) else ""
 
 
 def _text(value: Any, name: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import (
+    PAPER,
     UNANSWERABLE,
     AnnotatorAnswer,
     Citation,
@@ -42,9 +43,11 @@ from raypipe.readers.rows import (
     Row,
     Seen,
     UnusableLine,
+    refused,
     settled,
     source_of,
 )
+from raypipe.text.html import fold
 
 ARXIV = "https://arxiv.org/abs/"
 CAPTIONS = "Figures and tables"
@@ -76,15 +79,14 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
             try:
                 row, asked = _paper(where, id, paper), _listed(paper, "qas")
             except UnusableLine as e:
-                counts.faults += 1
-                yield Row(where, faults=(e.fault,))
+                yield refused(where, e, counts)
                 continue
             yield from settled(where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
             cited = row.sources[0].id if row else None
             for n, qa in enumerate(asked):
                 counts.lines += 1
                 at = f"{where}.qas[{n}]"
-                make = partial(_asked, at, qa, ARXIV + id, cited, counts)
+                make = partial(_asked, at, qa, id, cited, counts)
                 yield from settled(at, make, counts, seen.repeats)
 
 
@@ -135,13 +137,14 @@ def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> dict[str, M
     return tree
 
 
-def _asked(where: str, qa: Any, url: str, cited: str | None, counts: ReadCounts) -> Row:
+def _asked(where: str, qa: Any, paper: str, cited: str | None, counts: ReadCounts) -> Row:
     id, text = map(Fields(_object(qa, "qa")).filled, ("question_id", "question"))
     said = annotators(qa)
     counts.questions_without_pages += cited is None
     answers = tuple(dict.fromkeys(a.answer for a in said))
-    gold = Gold(id, answers, {"answer_type": said[0].kind}, annotators=said) if said else None
-    citations = () if cited is None else (Citation(id, 0, url, "", cited, None, None),)
+    labels = {"answer_type": said[0].kind, PAPER: paper} if said else {}
+    gold = Gold(id, answers, labels, annotators=said) if said else None
+    citations = () if cited is None else (Citation(id, 0, ARXIV + paper, "", cited, None, None),)
     return Row(where, Question(id, text, citations=citations), gold)
 
 
@@ -182,7 +185,7 @@ def _marks(pieces: list[str], sections: list[tuple[int, str]]) -> tuple[Mark, ..
 
 def _folded(value: Any) -> str:
     """Text on one line; "" for what is none: some papers lack a caption, or a section its name."""
-    return " ".join(value.split()) if isinstance(value, str) else ""
+    return fold(value) if isinstance(value, str) else ""
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:

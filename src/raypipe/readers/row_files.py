@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import codecs
 import csv
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.readers import files, lines
+from raypipe.readers import csv_cells, files, lines
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, kind
+from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, blamed, kind
 
 Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet"]
 ENDINGS: Mapping[str, Kind] = {
@@ -145,23 +144,22 @@ def _squad(articles: list[Any]) -> Iterator[Any]:
 
 def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLine:
     try:
-        if not isinstance(value, dict):
-            raise UnusableLine("not_object", f"expected an object, found {kind(value)}")
-        cleaned = lines.without_nul(value)
+        with blamed():
+            if isinstance(value, UnusableLine):
+                raise value
+            if not isinstance(value, dict):
+                raise UnusableLine("not_object", f"expected an object, found {kind(value)}")
+            cleaned = lines.without_nul(value)
+            counts.nul_lines += cleaned != value
     except UnusableLine as e:
         return JsonLine(file.name, number, None, e.fault)
-    counts.nul_lines += cleaned != value
     return JsonLine(file.name, number, cleaned)
 
 
 def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    csv.field_size_limit(limits.line_bytes)  # of the whole library, which else refuses 131,072 bytes
-    text = _text_lines(file, counts, limits)
-    start = next(text, "")
-    bare = re.sub(r'"[^"]*"', "", start)
-    delimiter = max((",", "\t", ";"), key=bare.count)
-    table = csv.reader(chain([start], text), delimiter=delimiter, strict=True)
-    names = [c.strip() for c in next(table, [])]
+    table = csv_cells.reader(_text_lines(file, counts, limits), ",\t;")
+    delimiter = table.dialect.delimiter
+    names = [c.strip() for c in next(filter(None, table), [])]
     twice = lines.repeated(names)
     if twice is not None or not any(names):
         said = f"{twice!r} twice" if any(names) else "none"
@@ -172,13 +170,16 @@ def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Js
             if not cells:
                 counts.blank_lines += 1
                 continue
-            if len(cells) != len(names):
-                raise DataError(
-                    f"{file.name}:{table.line_num}: expected {len(names)} cells, as in the header "
-                    f"({', '.join(names)[:120]}), found {len(cells)}, of which the first is "
-                    f"{cells[0][:60]!r}. Put a cell with a {delimiter!r} or a line break in quotation marks."
+            if any(cells[len(names) :]):
+                detail = (
+                    f"expected at most {len(names)} cells, as in the header ({', '.join(names)[:120]}), "
+                    f"found {len(cells)}, of which the first is {cells[0][:60]!r}. Put a cell with a "
+                    f"{delimiter!r} or a line break in quotation marks."
                 )
-            yield JsonLine(file.name, table.line_num, dict(zip(names, cells, strict=True)))
+                yield _line(file, table.line_num, UnusableLine("ragged_rows", detail), counts)
+                continue
+            row = zip_longest(names, cells[: len(names)], fillvalue="")  # last cells may be left out
+            yield JsonLine(file.name, table.line_num, dict(row))
     except csv.Error as e:
         why = f"expected CSV: {e}. Is a quotation mark not closed?"
         raise DataError(f"{file.name}:{table.line_num}: {why}") from e
@@ -225,13 +226,45 @@ def _table_rows(file: RowFile, counts: ReadCounts) -> Iterator[JsonLine]:
     number = file.span.first - 1 if file.span else 0
     try:
         for batch in _parquet(file):
-            for value in batch.to_pylist():
+            for value in _values(batch):
                 number += 1
                 counts.lines += 1
                 yield _line(file, number, value, counts)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
+    except (pa.ArrowException, OSError) as e:
         raise DataError(
             f"{file.name}: expected Parquet, damaged or another kind: {str(e)[:200]}. "
             "Get the file again, or write it again."
         ) from e
     counts.bytes_read += size if begins else 0
+
+
+def _values(batch: pa.RecordBatch) -> list[Any]:
+    """The rows of a batch, as Python has them; in the place of one that Python cannot hold, its fault."""
+    try:
+        values: list[Any] = batch.to_pylist()
+        return values
+    except Exception:  # of a date beyond the year 9999, say: the slow way, three times, finds its row
+        for place, column in enumerate(batch.schema):
+            if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+                batch = batch.set_column(place, column.name, _known_zone(batch[place]))
+        return [_value(batch.slice(row, 1)) for row in range(len(batch))]
+
+
+def _value(row: pa.RecordBatch) -> Any:
+    found = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            with blamed():
+                found[name] = column[0].as_py()
+        except UnusableLine as e:
+            return UnusableLine(e.fault.reason, f"{name}: {e.fault.detail}")
+    return found
+
+
+def _known_zone(times: pa.Array) -> pa.Array:
+    """The times in their zone, or in UTC where this machine does not know it."""
+    try:
+        pa.scalar(0, times.type).as_py()
+        return times
+    except (pa.ArrowException, LookupError, ValueError):
+        return times.cast(pa.timestamp(times.type.unit, "UTC"))

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from raypipe.core.disk_map import DiskMap, key_of
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.records import (
+    CAPTURED_ID,
     Document,
     Fault,
     Gold,
@@ -96,7 +98,7 @@ class ReadCounts:
     dropped_rows: int = 0  # questions that a reviewer marked as drop
     older_pages: int = 0  # of a crawl: the same address was fetched later
     other_records: int = 0  # of a crawl: redirects, images and others that are no page; not among `lines`
-    page_faults: int = 0  # pages omitted of a row that was handed out
+    page_faults: int = 0  # pages, or lines of a table, omitted of a row that was handed out
     blank_lines: int = 0
     byte_order_marks: int = 0
     crlf_lines: int = 0
@@ -144,9 +146,9 @@ class BadLine:
 
 def require_rows(paths: Iterable[object], counts: ReadCounts, first: Iterable[BadLine]) -> None:
     """Raises DataError where nothing could be read of some files, with the first lines that are no rows."""
-    if counts.rows or counts.judgements:
-        return
     files, lines = ", ".join(map(str, paths)), counts.lines - counts.blank_lines
+    if counts.rows or (counts.judgements and not lines):
+        return
     if not lines:
         raise DataError(f"{files}: expected questions or documents, found no lines")
     shown = "".join(f"\n  {bad}" for bad in first)
@@ -162,6 +164,25 @@ class UnusableLine(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.fault = Fault(STEP, reason, detail, transient=False)
+
+
+@contextmanager
+def blamed() -> Iterator[None]:
+    """Turns whatever a row's values raise into UnusableLine: one value never ends the read of all.
+
+    What is no row's doing goes on as it is: trouble of a file, a service, a disk or memory.
+    """
+    try:
+        yield
+    except (UnusableLine, RaypipeError, OSError, MemoryError):
+        raise
+    except RecursionError as e:
+        raise UnusableLine("too_deep", TOO_DEEP) from e
+    except Exception as e:
+        raise UnusableLine("unreadable", f"{type(e).__name__}: {e}"[:300]) from e
+
+
+TOO_DEEP = "expected a few levels of nesting, found hundreds"
 
 
 class DuplicateCheck:
@@ -196,7 +217,8 @@ def settled(
     """The row that `make` gives, or the fault of a line that cannot be used; nothing for a row that came
     before, or where there is nothing in it. Counts which of them it was."""
     try:
-        row = make()
+        with blamed():
+            row = make()
         if row is None:
             counts.empty_documents += 1
             return
@@ -208,6 +230,12 @@ def settled(
     counts.rows += row.used
     counts.faults += not row.used
     yield row
+
+
+def refused(where: str, error: UnusableLine, counts: ReadCounts) -> Row:
+    """The row of a line that cannot be used, counted."""
+    counts.faults += 1
+    return Row(where, faults=(error.fault,))
 
 
 def source_of(kind: SourceKind, content: str) -> Source:
@@ -245,9 +273,11 @@ class Fields:
         return text
 
     def identifier(self, name: str) -> str:
-        if name in self.value and self.value[name] in (None, ""):
-            raise UnusableLine("no_id", f"{name}: expected text, found {self.value[name]!r}")
-        return self.filled(name)
+        """An id; a whole number is its digits."""
+        found = self.value.get(name, "")
+        if name in self.value and found in (None, ""):
+            raise UnusableLine("no_id", f"{name}: expected text, found {found!r}")
+        return str(found) if type(found) is int else self.filled(name)
 
 
 KINDS: dict[type, str] = {
@@ -269,8 +299,8 @@ class Newest:
         self._last, self._count, self._place, self._others = DiskMap(), 0, place, others
 
     def note(self, url: str, date: str, where: str) -> None:
-        """A page of an address; `date` as ISO 8601 in UTC, so that text order is the order of time. Of two
-        with one date the one that is noted last counts."""
+        """A page of an address; `date` as `page_dates.order_of` has it. Of two with one date the one that is
+        noted last counts."""
         self._count += 1
         self._last.setmax(url, f"{date} {self._place:08d}{self._count:014d} {where}")
 
@@ -291,9 +321,17 @@ class Seen:
     questions: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
     documents: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
     newest: Newest = dataclasses.field(default_factory=Newest)
+    captured: bool = False  # its questions are captured ones
 
     def repeats(self, row: Row) -> bool:
-        """Returns whether the row came before. Raises UnusableLine for an id that came with other content."""
+        """Returns whether the row came before. Raises UnusableLine for an id that came with other content,
+        and for one that captured questions have."""
         if row.question is not None:
+            if row.question.id.startswith(CAPTURED_ID) and not self.captured:
+                raise UnusableLine(
+                    "reserved_id",
+                    f"id: expected another begin than {CAPTURED_ID!r}, which names what users of an endpoint "
+                    "asked. Rename it",
+                )
             return self.questions.repeats(row.question.id, (row.question, row.gold), row.where)
         return row.document is not None and self.documents.repeats(row.document.id, row.document, row.where)

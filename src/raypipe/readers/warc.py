@@ -10,31 +10,50 @@ One record, behind whose two heads the page stands (a `.warc.gz` packs each reco
     HTTP/1.1 200 OK
     Content-Type: text/html; charset=utf-8
 
-Pages are responses with status 200 whose type is HTML or plain text. All other records are counted and left
-out: requests, redirects, images, PDFs, and revisits, which say that a page is what it was.
+Pages are responses with status 200 whose type is HTML or plain text, and the texts of Common Crawl's WET
+files. All other records are counted and left out: requests, redirects, images, PDFs, and revisits, which say
+that a page is what it was.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
 from raypipe.readers.documents import DOCUMENT_LIMITS, plain
-from raypipe.readers.rows import ReadCounts, ReaderLimits, Row, Seen, UnusableLine, settled, source_of
+from raypipe.readers.page_dates import order_of
+from raypipe.readers.rows import (
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    Seen,
+    UnusableLine,
+    refused,
+    settled,
+    source_of,
+)
 
 KINDS: dict[str, SourceKind] = {
     "text/html": "page", "application/xhtml+xml": "page", "text/plain": "document",
 }  # fmt: skip
+DATE = "WARC-Date"
+NAME = re.compile(r"\A.+\.warc(?:\.w[ae]t)?(?:\.gz)?", re.I)
+_CODECS = {"br": "brotli", "zstd": "zstd"}  # coding of HTTP -> Arrow's name
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 
 
 def is_warc(file: Path) -> bool:
-    return file.name.lower().endswith((".warc", ".warc.gz"))
+    return NAME.fullmatch(file.name) is not None
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
@@ -48,14 +67,20 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
     inputs = files_of(paths)
     for file in inputs:
         for where, url, date, _ in _pages(file, ReadCounts()):
-            seen.newest.note(url, date, where)
+            with suppress(UnusableLine):
+                seen.newest.note(url, order_of(date, DATE), where)
     for file in inputs:
         for where, url, date, record in _pages(file, counts):
             counts.lines += 1
-            if not seen.newest.has(url, date, where):
-                counts.older_pages += 1
-            else:
+            try:
+                newest = seen.newest.has(url, order_of(date, DATE), where)
+            except UnusableLine as e:
+                yield refused(where, e, counts)
+                continue
+            if newest:
                 yield from settled(where, partial(_row, where, url, record), counts, lambda row: False)
+            else:
+                counts.older_pages += 1
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
@@ -71,7 +96,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
             for n, record in enumerate(records, 1):
                 url = record.rec_headers.get_header("WARC-Target-URI") or ""
                 if url and _kind(record):
-                    date = record.rec_headers.get_header("WARC-Date") or ""
+                    date = record.rec_headers.get_header(DATE) or ""
                     yield f"{file.name}:{n}", url.strip("<>"), date, record
                 else:
                     counts.other_records += 1
@@ -87,6 +112,8 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
 def _kind(record: Any) -> SourceKind | None:
     """Returns what a page becomes; None for a response that is none, or of a type that is not read."""
     head = record.http_headers
+    if record.rec_type == "conversion":  # of a WET file: a page's text, as Common Crawl took it out
+        return KINDS.get(str(record.rec_headers.get_header("Content-Type")))
     if head is None or record.rec_type != "response" or str(head.get_statuscode()) != "200":
         return None
     return KINDS.get(head.get_header("Content-Type", "").partition(";")[0].strip().lower())
@@ -95,11 +122,12 @@ def _kind(record: Any) -> SourceKind | None:
 def _row(where: str, url: str, record: Any) -> Row | None:
     """The page as a document named by its address; None: without text. Raises UnusableLine: too large."""
     most = DOCUMENT_LIMITS.text_bytes
-    data = record.content_stream().read(most + 1)
+    data = _body(record, most + 1)
     if len(data) > most:
         raise UnusableLine("too_large", f"{url}: expected at most {most:,} bytes of text")
     kind = _kind(record) or "document"
-    given = str(record.http_headers.get_header("Content-Type", "")).lower()
+    head = record.http_headers or record.rec_headers
+    given = str(head.get_header("Content-Type", "")).lower()
     charset = given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
     content = plain.decoded(data, kind == "page", charset).replace("\0", "")
     if not content or content.isspace():
@@ -108,3 +136,40 @@ def _row(where: str, url: str, record: Any) -> Row | None:
     source = source_of(kind, content)
     layout = Layout(url, source.id, url, title, (), ())
     return Row(where, document=Document(url, title, source.id), layout=layout, sources=(source,))
+
+
+def _body(record: Any, most: int) -> bytes:
+    """The first bytes of a page, unpacked from the last coding that its head names to the first.
+
+    A body that is not packed as its head says is taken if it is text: crawlers store unpacked bodies under
+    the heads that came with them. Raises UnusableLine, which names the coding, for any other.
+    """
+    from warcio.bufferedreaders import ChunkedDataReader
+
+    head, raw = record.http_headers, record.raw_stream
+    if head is None:
+        return bytes(raw.read(most))
+    heads = (str(head.get_header(name, "")).lower() for name in ("Content-Encoding", "Transfer-Encoding"))
+    codings = [coding.strip() for named in heads for coding in named.split(",")]
+    if "chunked" in codings:
+        raw = ChunkedDataReader(raw)
+    data = bytes(raw.read(most))
+    for coding in reversed([c for c in codings if c not in ("", "identity", "chunked")]):
+        try:
+            data = _unpacked(data, coding, most)
+        except (KeyError, OSError, zlib.error) as e:
+            if _CONTROL.search(data):
+                found = f"found bytes packed as {coding!r}, which cannot be unpacked"
+                raise UnusableLine("unsupported", f"expected a page, {found}") from e
+    return data
+
+
+def _unpacked(data: bytes, coding: str, most: int) -> bytes:
+    if coding in ("gzip", "x-gzip", "deflate"):
+        try:
+            return zlib.decompressobj(wbits=47).decompress(data, most)  # gzip or zlib, as its head says
+        except zlib.error:
+            return zlib.decompressobj(wbits=-15).decompress(data, most)  # of deflate without a head
+    with pa.CompressedInputStream(pa.BufferReader(data), _CODECS[coding]) as stream:
+        unpacked: bytes = stream.read(most)
+        return unpacked

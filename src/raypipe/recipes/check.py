@@ -68,7 +68,7 @@ ROWS = Recipe(
         Stage("bm25", Bm25(top=10)),
         Stage("fuse", Fuse(weights={"dense": 0.5, "bm25": 0.5}, missing="min", top=8)),
         Stage("rerank", Rerank(model=OVERLAP, candidates=6, top=4)),
-        Stage("extract", Extract(embedder=HASH, maxsim=OVERLAP)),
+        Stage("extract", Extract(embedder=HASH)),
     ),
 )
 

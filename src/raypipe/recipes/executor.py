@@ -6,6 +6,7 @@ recipe through this module; none of Ray, LanceDB or a model library is known her
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -52,7 +53,9 @@ async def _watched(stage: str, work: Awaitable[T]) -> T:
         raise StageError(stage) from e
     except RaypipeError:
         raise
-    except Exception as e:
+    except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as e:  # a panic of Rust is no Exception
         raise StageError(stage) from e
 
 
@@ -70,6 +73,7 @@ class StageCounters:
     seconds: float = 0.0  # wall time inside the stage, without loading models
     loading: float = 0.0  # wall time of loading the models that it was the first to ask
     calls: CallCounts = field(default_factory=CallCounts)  # model calls computed and cached
+    differ: int = 0  # replies that differ when they are asked again; counted where that is asked
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> StageCounters:
@@ -108,7 +112,8 @@ class QuestionExecutor:
 
     `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. An
     endpoint `degrades`: a stage whose service is unavailable is omitted. `on_stage` is called when a stage
-    begins and when it ends. `stages`: those that are run, of rows for which those before them were.
+    begins and when it ends. `stages`: those that are run, of rows for which those before them were. `clock`
+    (seconds) times them.
     """
 
     def __init__(
@@ -120,10 +125,11 @@ class QuestionExecutor:
         on_stage: OnStage = lambda stage, seconds: None,
         loading_s: LoadingS = lambda: 0.0,
         stages: slice = slice(None),
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         chosen = range(len(recipe.question))[stages]
         self.counts = {recipe.question[i].name: StageCounters() for i in chosen}
-        self._on_stage, self._loading_s = on_stage, loading_s
+        self._on_stage, self._loading_s, self._clock = on_stage, loading_s, clock
         self._digest = recipe.digest()
         self._ranks = not any(decides(s.step) for s in recipe.question)
         self._last = recipe.question[-1].name
@@ -153,10 +159,10 @@ class QuestionExecutor:
         rows = list(questions)
         for stage, ask in self._stages:
             self._on_stage(stage.name, None)
-            start, loaded = time.perf_counter(), self._loading_s()
+            start, loaded = self._clock(), self._loading_s()
             with about(recipe=self._digest):
                 rows = await _pass(stage, ask, rows, self.counts[stage.name])
-            took = time.perf_counter() - start
+            took = self._clock() - start
             self.counts[stage.name].spend(took, self._loading_s() - loaded)
             self._on_stage(stage.name, took)
             if self._ranks and stage.name == self._last:

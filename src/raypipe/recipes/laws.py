@@ -93,7 +93,7 @@ def _written(question: Question, name: str) -> Any:
         return {h.chunk: h.scores[rest] for h in question.hits if rest in h.scores}
     if head == "hits":
         return [h.chunk for h in question.hits]
-    return question.replies[rest] if head == "replies" else getattr(question, head)
+    return question.replies.get(rest) if head == "replies" else getattr(question, head)
 
 
 def question_bound(trial: Trial) -> None:

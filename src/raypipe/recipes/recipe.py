@@ -44,7 +44,7 @@ class Stage(Generic[S]):
     step: S
     when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> labels let in
     plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
-    written: str = ""  # digest that a manifest has of the stage, if its class was not imported
+    written: str = ""  # digest that a record has of the stage, if its class was not imported
 
     @property
     def verb(self) -> str:

@@ -71,7 +71,7 @@ _MEND = "Use the raypipe that made it, or run eval and promote again"
 
 @dataclass(frozen=True, slots=True)
 class UnopenedStep:
-    """A step from outside as a manifest has it: what it declares and holds. It cannot be run."""
+    """A step from outside as a record has it: what it declares and holds. It cannot be run."""
 
     version: int
     declared: tuple[frozenset[str], frozenset[str]]  # what it reads, what it writes
@@ -94,7 +94,7 @@ class UnopenedStep:
         return self.declared[1]
 
     def open(self, kit: Kit) -> Any:
-        raise ConfError("a step from outside was read from a manifest and not imported: it cannot be run")
+        raise ConfError("a step from outside was read from a record and not imported: it cannot be run")
 
 
 def _stage(stage: Stage[Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _stage(stage: Stage[Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {"name": stage.name}
     if (plugin := stage.plugin) is not None:
         if stage.written:
-            raise TypeError(f"stage {stage.name} was read from a manifest and not imported")
+            raise TypeError(f"stage {stage.name} was read from a record and not imported")
         own = _own_classes(type(stage.step), plugin)
         tree["plugin"] = {
             "path": plugin.path,

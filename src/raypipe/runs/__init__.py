@@ -1,1 +1,1 @@
-"""Runs of a store: their plan, manifest, explanation, changes, releases and pruning."""
+"""Runs of a store: their plan, record, explanation, changes, releases and pruning."""

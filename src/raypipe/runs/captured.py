@@ -14,17 +14,16 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias
 
-from raypipe.core.records import Citation, Question, Source, digest
+from raypipe.core.records import CAPTURED_ID, Citation, Question, Source, digest
 from raypipe.runs.store_records import read_lines
 from raypipe.store import Store, StoreError
+from raypipe.store.files import claim, claimed
 from raypipe.store.layout import CAPTURE_SECRET, CAPTURED, FEEDBACK
 from raypipe.store.segments import segment_names
 
 FORMAT = 1
 DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them
 SECRET_BYTES = 32
-OWN_ID = "captured-"
-"""How the id of a captured question begins, where no data set has it."""
 
 Said: TypeAlias = Literal["right", "wrong"]
 
@@ -78,7 +77,7 @@ class CapturedAnswer:
     def own_id(self) -> str:
         """Names the question with its evidence: the same again is the same question."""
         seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
-        return OWN_ID + digest(self.query, self.body, self.asked_at, str(self.citations is None), seen)
+        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, str(self.citations is None), seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +123,9 @@ def share_of(answer_id: str) -> float:
 def answer_ids(store: Store) -> AnswerIds:
     """Ids signed with the store's secret, which the first call makes. Raises StoreError where the store
     cannot be written."""
-    if store.files.read(CAPTURE_SECRET) is None:
-        store.files.create(CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
-    secret = store.files.read(CAPTURE_SECRET)
+    if claimed(store.files, CAPTURE_SECRET) is None:  # of several gateways that start at once, one makes it
+        claim(store.files, CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
+    secret = claimed(store.files, CAPTURE_SECRET)
     if secret is None or len(secret) != SECRET_BYTES:
         raise StoreError(
             f"{store.uri}/{CAPTURE_SECRET}: expected {SECRET_BYTES} bytes that raypipe wrote. Remove the "

@@ -1,7 +1,7 @@
 """What a run changed in the answers: which of them, in which step their paths first part, before and after.
 
 Compares stored answers of two finished runs, which say for themselves how they came about: hits with the
-score of each ranker, replies, the order, the answer. Knows manifests and stored answers; runs nothing.
+score of each ranker, replies, the order, the answer. Knows records and stored answers; runs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.records import RANKED, TRACE, Question
-from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, recent
+from raypipe.runs.record import AnswerKey, Run, answer_keys, recent
 from raypipe.runs.stage_records import Difference, StageRecord, differences, with_lines
 from raypipe.store import Store
 
@@ -61,12 +61,12 @@ class Changes:
     differences: tuple[Difference, ...]  # of the recipe: the first in each stage that differs
 
 
-def compared_with(store: Store, run: Manifest) -> Manifest | None:
+def compared_with(store: Store, run: Run) -> Run | None:
     """The last run that finished before this one and answered some of the same questions."""
     return earlier_run(store, answer_keys(store, run.run), run.run)
 
 
-def earlier_run(store: Store, questions: Container[str], before: str = "") -> Manifest | None:
+def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
     """The last finished run of a store that answered some of these questions, by id, and is no oracle run:
     golds stood in one. `before`: the run before which it finished."""
     runs = recent(store, LOOKED_BACK)
@@ -75,7 +75,7 @@ def earlier_run(store: Store, questions: Container[str], before: str = "") -> Ma
     return next((r for r in systems if any(q in questions for q in answer_keys(store, r.run))), None)
 
 
-def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
+def changes(store: Store, before: Run, after: Run) -> Changes:
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
     common = old.keys() & new.keys()
     own = with_lines(differences(before.stages, after.stages), before.recipe, after.recipe)
@@ -115,7 +115,7 @@ class Parting:
     noise: bool  # all that the step depends on is equal: its model replied otherwise to the same
 
 
-def causes(store: Store, before: Manifest, after: Manifest) -> dict[str, Parting]:
+def causes(store: Store, before: Run, after: Run) -> dict[str, Parting]:
     """Question id -> where its paths part, of the questions in both runs whose paths do."""
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
     own = differences(before.stages, after.stages)

@@ -1,7 +1,7 @@
 """Explains one row of a finished run: its key part by part, what matched, what was computed and why.
 
 The row is taken through the question half once more, stage by stage, with what the memo holds in the place of
-models: so every request that it makes is seen, and none is made. Knows manifests, the store and the memo.
+models: so every request that it makes is seen, and none is made. Knows records, the store and the memo.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.llm import Generated, Message
 from raypipe.core.protocols import Kit, Step
-from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id, faults_of
+from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id, faults_of, quotes_of, urls
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, faults_at, row_key
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import asked_models, requested_by
-from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
 from raypipe.runs.pipeline.dead_letters import final_last
 from raypipe.runs.pipeline.recipe_tables import lacking, searched_at
-from raypipe.runs.report import JSON_FORMAT, urls
+from raypipe.runs.record import AnswerKey, Run, answer_keys, find, reason
 from raypipe.runs.stage_records import Difference, differences, with_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.ids import Ids, stand_in
@@ -80,7 +79,6 @@ class StageRequests:
 class Explanation:
     """Why a row of a run is as it is."""
 
-    format: int  # of its JSON
     question: str
     run: str
     recipe: str  # digest
@@ -101,39 +99,38 @@ class Explanation:
     steps: tuple[StageRequests, ...]
 
 
-def why(store: Store, manifest: Manifest, row: str) -> Explanation:
+def why(store: Store, record: Run, row: str) -> Explanation:
     """Explains the question with this id, or the only one whose id begins so. Raises DataError for one that
     the run did not have, and for a beginning of several."""
-    keys = answer_keys(store, manifest.run)
-    row = _id(manifest, keys, row)
-    key, recipe = keys[row], description(manifest.recipe)
+    keys = answer_keys(store, record.run)
+    row = _id(record, keys, row)
+    key, recipe = keys[row], description(record.recipe)
     everything = recipe.searches_all()
     stored = arrow.question.records(store.rows("questions", "id", [row]))
     # The question as it was; None if other files have replaced it since.
-    asked = next((q for q in stored if row_key(q, manifest.snapshot, everything) == key.row), None)
+    asked = next((q for q in stored if row_key(q, record.snapshot, everything) == key.row), None)
     answered = _answered(store, key)
     question = asked or answered
     failed = final_last(store.rows("faults", "digest", [key.key]))[-1:] if answered is None else []
     lost = tuple(Fault(r["step"], r["reason"], r["detail"], r["transient"]) for r in failed)
-    before = find(store, manifest.previous) if manifest.previous else None
+    before = find(store, record.previous) if record.previous else None
     own: Mapping[str, Difference] = {}
     if before is not None:
-        own = with_lines(differences(before.stages, manifest.stages), before.recipe, manifest.recipe)
+        own = with_lines(differences(before.stages, record.stages), before.recipe, record.recipe)
     old = answer_keys(store, before.run).get(row) if before else None
-    parts = _parts(question, manifest.snapshot, everything) if question else {}
+    parts = _parts(question, record.snapshot, everything) if question else {}
     if question and key.absent:
-        parts["absent"] = _absent(store, manifest, recipe, question)
-    index = LanceIndex(searched_at(store.uri, recipe, manifest.tables))  # as the run searched
-    reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
+        parts["absent"] = _absent(store, record, recipe, question)
+    index = LanceIndex(searched_at(store.uri, recipe, record.tables))  # as the run searched
+    reasons = {s.name: _why(s.name, record, before, own, old, key) for s in recipe.question}
     state = "reused" if key.reused else "computed"
     if answered is None:
         state = "fault" if lost else "missing"
     replies = answered.replies if answered else {}
     return Explanation(
-        format=JSON_FORMAT,
         question=row,
-        run=manifest.run,
-        recipe=manifest.digest,
+        run=record.run,
+        recipe=record.digest,
         row=key.row,
         key=key.key,
         parts=parts,
@@ -147,22 +144,21 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
         changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
         steps=_steps(
-            store, manifest, recipe, index, asked, answered or (asked and replace(asked, faults=lost)), key,
+            store, record, recipe, index, asked, answered or (asked and replace(asked, faults=lost)), key,
             reasons,
         ),
     )  # fmt: skip
 
 
 def _evidence(index: LanceIndex, answered: Question) -> tuple[AnswerQuote, ...]:
-    """The quotes of the reply that the answer came from, best first."""
-    reply, url = answered.replies.get(answered.origin), urls(answered)
-    quotes = reply.quotes if reply else ()
+    """The quotes that the answer rests on, best first; of an abstention the closest."""
+    url, quotes = urls(answered), quotes_of(answered)
     texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
     found = zip(quotes, texts, strict=True)
     return tuple(AnswerQuote(url.get(q.source), q.source, q.span, text) for q, text in found)
 
 
-def _id(manifest: Manifest, keys: Collection[str], row: str) -> str:
+def _id(record: Run, keys: Collection[str], row: str) -> str:
     """The id that `row` is, or begins."""
     found = [row] if row in keys else sorted(k for k in keys if row and k.startswith(row))
     if len(found) == 1:
@@ -170,8 +166,8 @@ def _id(manifest: Manifest, keys: Collection[str], row: str) -> str:
     listed = ", ".join((found or sorted(keys))[:LISTED])
     if found:
         more = f", and {len(found) - LISTED} more" if len(found) > LISTED else ""
-        raise DataError(f"{len(found)} questions of run {manifest.run} begin with {row!r}: {listed}{more}")
-    raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
+        raise DataError(f"{len(found)} questions of run {record.run} begin with {row!r}: {listed}{more}")
+    raise DataError(f"run {record.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
 
 
 def _answered(store: Store, key: AnswerKey) -> Question | None:
@@ -190,18 +186,18 @@ def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[
     return parts
 
 
-def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question) -> str:
+def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> str:
     """The sources that a question was answered without."""
     cited, searched = question.sources(), all_sources(store, recipe.source_kinds())
     whole = cited is None or recipe.searches_all()
     if not whole:
         searched = searched.where(stand_in(searched.array, Ids.of(cited or ()).array))
-    lacks = by_source(lacking(store, recipe, searched, manifest.tables, whole))
+    lacks = by_source(lacking(store, recipe, searched, record.tables, whole))
     return "; ".join(f"{source}: no {', no '.join(lacks[source])}" for source in sorted(lacks))
 
 
 def _changed(
-    store: Store, before: Manifest | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
+    store: Store, before: Run | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Parts of the row key that differ from the earlier run's, as far as its stored answer tells."""
     if before is None:
@@ -216,12 +212,12 @@ def _changed(
 
 
 def _why(
-    name: str, manifest: Manifest, before: Manifest | None, own: Mapping[str, Difference],
+    name: str, record: Run, before: Run | None, own: Mapping[str, Difference],
     old: AnswerKey | None, key: AnswerKey,
 ) -> str:  # fmt: skip
     if key.reused:
         return ""
-    stage = manifest.stage(name)
+    stage = record.stage(name)
     assert stage is not None, name
     if old is None or old.row != key.row:
         return "row"
@@ -230,7 +226,7 @@ def _why(
 
 
 def _steps(
-    store: Store, manifest: Manifest, recipe: Recipe, index: LanceIndex, question: Question | None,
+    store: Store, record: Run, recipe: Recipe, index: LanceIndex, question: Question | None,
     answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
     """The requests of each stage, followed as far as their values are cached, and past a stage whose reply is
@@ -252,7 +248,7 @@ def _steps(
         chats = ChatRecorder(cached(kit, recorder, CallCounts()))
         try:
             question = asyncio.run(through(recipe, stage, chats, question))
-            done = _requests(store, manifest, recorder, key, unknown)
+            done = _requests(store, record, recorder, key, unknown)
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
                 raise
@@ -292,7 +288,7 @@ async def through(recipe: Recipe, stage: Stage[Step], kit: Kit, question: Questi
 
 
 def _requests(
-    store: Store, manifest: Manifest, recorder: RecordingMemo, key: AnswerKey, unknown: StageRequests
+    store: Store, record: Run, recorder: RecordingMemo, key: AnswerKey, unknown: StageRequests
 ) -> StageRequests:
     wanted = {(a.table.name, k): a.table for a in recorder.requests for k in a.keys}
     tables = {t.name: t for t in wanted.values()}
@@ -300,7 +296,7 @@ def _requests(
     try:
         for name, table in tables.items():
             keys = [k for t, k in wanted if t == name]
-            version = manifest.memo.get(name, 0)
+            version = record.memo.get(name, 0)
             old += len(keys) if key.reused else len(lookup(store, table, keys, version))
     except StoreError:  # that version of the memo is cleaned up
         return replace(unknown, requests=len(wanted))

@@ -10,19 +10,21 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.metrics.certainty import MARGIN, Interval, rate_interval, score_interval
-from raypipe.runs.manifest import Manifest
+from raypipe.metrics.certainty import FEWEST_GROUPS, MARGIN, Interval, rate_interval, score_interval
+from raypipe.metrics.crag import CragScore
+from raypipe.runs.record import Run
 
 MIN_SCORED = 0.95
 """Least share of a run's questions that must be scored for a gate on a share, such as `score>=0.1`: a score
 over 1 of 4 questions says nothing of the other three."""
 
 NAMED = 10  # missing questions that a message names
+COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
+"""Counts of a run that a gate may bound."""
 
 
 class GateFailed(RaypipeError):
@@ -62,50 +64,61 @@ def gate(text: str) -> Gate:
 
 
 def check(
-    manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED, unscored: Sequence[str] = ()
+    record: Run, gates: Sequence[Gate], min_scored: float = MIN_SCORED, unscored: Sequence[str] = ()
 ) -> None:
     """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
 
     A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored, nor
     where its 95 % interval reaches over the bound. `unscored`: ids of the questions without a score.
     """
-    means = {name: m.mean for name, m in manifest.measures.items()}
-    score = manifest.score if manifest.rule or not means else {}  # of a run that no rule scored it is empty
-    numbers = {**means, **manifest.counts, **score}
+    means = {m.measure: m.mean for m in record.measures}
+    counts = {name: getattr(record, name) for name in COUNTED}
+    numbers = {**means, **counts, **(asdict(record.score) if record.score else {})}
     for g in gates:
         if g.metric not in numbers:
             raise ConfError(
-                f"gate {g.text!r}: run {manifest.run}, kind {manifest.kind} has no such metric; "
+                f"gate {g.text!r}: run {record.run}, kind {record.kind} has no such metric; "
                 f"{config.did_you_mean(g.metric, numbers)}"
             )
         found = numbers[g.metric]
         if found is None:
-            raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
-        measured = g.metric in manifest.measures or g.metric in SHARES
+            raise GateFailed(f"gate {g.text}: run {record.run} has no {g.metric}: nothing was scored")
+        measured = g.metric in means or g.metric in SHARES
         if measured:
-            _check_scored(g, manifest, min_scored, unscored)
+            _check_scored(g, record, min_scored, unscored)
         if not g.holds(float(found)):
             raise GateFailed(
-                f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}{seen_by_a_fit(manifest.seen)}. "
+                f"gate {g.text}: run {record.run} has {g.metric} {found:g}{seen_by_a_fit(record.seen)}. "
                 "live stays as it is"
             )
         if measured:
-            _check_interval(g, manifest, unscored)
+            _check_interval(g, record, unscored)
 
 
-def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> None:
-    measure = manifest.measures.get(gate.metric)
-    interval = interval_of(gate.metric, manifest.score) if measure is None else measure.interval
-    end = None if interval is None else end_of(gate.comparison, interval)
-    if interval is None or end is None or gate.holds(end):
+def _check_interval(gate: Gate, record: Run, unscored: Sequence[str]) -> None:
+    interval, mean, scored, _ = _measured(gate, record)
+    if interval is None:
+        raise GateFailed(
+            f"gate {gate.text}: the questions of run {record.run} come in too few groups for an interval, "
+            f"expected at least {FEWEST_GROUPS}. live stays as it is"
+        )
+    end = end_of(gate.comparison, interval)
+    if end is None or gate.holds(end):
         return
-    scored = measure.scored if measure else scored_of(manifest.score)[0]
-    mean = measure.mean if measure else manifest.score[gate.metric]
     raise GateFailed(
-        f"gate {gate.text}: run {manifest.run} has {gate.metric} {mean:g} over {scored} questions, 95 % "
+        f"gate {gate.text}: run {record.run} has {gate.metric} {mean:g} over {scored} questions, 95 % "
         f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it"
-        f"{_named(unscored)}{seen_by_a_fit(manifest.seen)}. live stays as it is"
+        f"{_named(unscored)}{seen_by_a_fit(record.seen)}. live stays as it is"
     )
+
+
+def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int]:
+    """The interval and the value of a share that a gate is on, the questions it rests on, and all of them."""
+    if (m := record.measure(gate.metric)) is not None:
+        return m.interval, m.mean or 0.0, m.scored, m.of
+    assert record.score is not None
+    value: float = getattr(record.score, gate.metric)
+    return interval_of(gate.metric, record.score), value, *scored_of(record.score)
 
 
 def seen_by_a_fit(questions: int) -> str:
@@ -124,23 +137,22 @@ def _named(unscored: Sequence[str]) -> str:
     return f"; not scored: {len(unscored)} ({', '.join(unscored[:NAMED])}{more})"
 
 
-def _check_scored(gate: Gate, manifest: Manifest, min_scored: float, unscored: Sequence[str]) -> None:
-    measure = manifest.measures.get(gate.metric)
-    scored, total = (measure.scored, measure.of) if measure else scored_of(manifest.score)
+def _check_scored(gate: Gate, record: Run, min_scored: float, unscored: Sequence[str]) -> None:
+    *_, scored, total = _measured(gate, record)
     if scored < min_scored * total:
         share = math.floor(100 * scored / total) / 100
         how = " (`raypipe eval ... --judge MODEL`)" if gate.metric in SHARES else ""
         needed = math.ceil(min_scored * total) - scored
         raise GateFailed(
-            f"gate {gate.text}: {scored} of {total} questions of run {manifest.run} are scored, expected at "
+            f"gate {gate.text}: {scored} of {total} questions of run {record.run} are scored, expected at "
             f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow it "
             f"with --min-scored {share:g}. live stays as it is"
         )
 
 
-def scored_of(score: Mapping[str, Any]) -> tuple[int, int]:
-    """How many questions a score rests on, and how many there are."""
-    return score["total"] - score["n_unscored"], score["total"]
+def scored_of(score: CragScore) -> tuple[int, int]:
+    """Counts the questions that a score rests on, and all."""
+    return score.total - score.n_unscored, score.total
 
 
 _HITS = {
@@ -151,12 +163,12 @@ SHARES = frozenset({"score", *_HITS})
 """Numbers of a run that rest on its scored questions."""
 
 
-def interval_of(metric: str, score: Mapping[str, Any]) -> Interval:
+def interval_of(metric: str, score: CragScore) -> Interval:
     """95 % interval of a share, from a run's counts."""
-    right, missing, wrong = (score[name] for name in ("n_correct", "n_miss", "n_hallucination"))
+    right, missing, wrong = score.n_correct, score.n_miss, score.n_hallucination
     if metric == "score":
         return score_interval(right, missing, wrong)
-    return rate_interval(score[_HITS[metric]], right + missing + wrong)
+    return rate_interval(getattr(score, _HITS[metric]), right + missing + wrong)
 
 
 def end_of(comparison: str, interval: Interval) -> float | None:

@@ -22,10 +22,9 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
-from raypipe.runs import manifest
-from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
 from raypipe.runs.release import forget
 from raypipe.runs.roots import (
     Roots,
@@ -210,8 +209,8 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
     for where in filters("_rowid", old_faults(store, set(tables(store)), older)):
         store.dataset("faults").delete(where)
     for run in older:
-        manifest.remove(store, run.run)
-    manifest.remove_keys_without_manifest(store)
+        remove(store, run.run)
+    remove_keys_without_record(store)
     merge_sizes(store)
     free(store)
     read = read_now(store.files)
@@ -227,7 +226,7 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
 READS = ("ingest", "files")  # in the place of a run, of faults of files
 
 
-def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) -> list[int]:
+def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> list[int]:
     """Row ids of faults that say nothing any more. A fault counts while its row is neither done nor given up:
     of a source, while the table that it names lacks the source; of a question, while a run that is kept asks
     for its answer; of a line, while the note of its file is there. `tables`: of the store, but for those that

@@ -2,23 +2,24 @@
 
 A release is a file that never changes: the whole recipe, and the tables with the versions that it searches,
 each protected by a tag. `live` is one small file, replaced atomically after everything else is in place, so
-a reader sees one release or the other. Knows manifests and the store; runs nothing.
+a reader sees one release or the other. Knows records and the store; runs nothing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from raypipe.core.errors import ConfError
+from raypipe.metrics.crag import CragScore
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.recipes.recipe import Recipe, titled
 from raypipe.recipes.serialize import description
-from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
-from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.gates import MIN_SCORED, Gate, GateFailed, check, scored_of
 from raypipe.runs.pipeline.recipe_tables import searched_at
+from raypipe.runs.record import Run, answer_keys
 from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec
@@ -26,7 +27,7 @@ from raypipe.store.keep import tables, tag, untag
 from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
 
-FORMAT = 2
+FORMAT = 3
 MEND = "Put back what stood there, or remove the file and promote a run"
 
 
@@ -41,11 +42,10 @@ class Release:
     digest: str  # of the recipe
     recipe: Mapping[str, Any]  # recipes.serialize.to_plain
     tables: Mapping[str, int]  # name -> version, each tagged with the id
-    score: Mapping[str, Any]
+    score: CragScore | None  # by the rule of the run; None: it has none
     gates: tuple[str, ...]  # that it passed
     promoted: float  # seconds since the epoch
-    lead: str = ""  # the measure that the run's report begins with
-    measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
+    lead: MeasureSummary | None = None  # the measure that the run's report begins with
     seen: int = 0  # scored questions of the run that a fit or adapter of its recipe has seen
 
     @property
@@ -72,40 +72,46 @@ class _Pointer:
 
 def promote(
     store: Store,
-    manifest: Manifest,
+    record: Run,
     gates: Sequence[Gate],
     min_scored: float = MIN_SCORED,
     passed: Sequence[str] = (),
+    against: Release | None = None,
 ) -> Release:
     """Makes a finished run the live one. The same run again changes nothing.
 
-    `passed` are gates of another kind, which it has passed already.
+    `passed` are gates of another kind, which it has passed already; `against` is the live release that they
+    held it against, if they did.
 
     Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
     there at its version; then live is as it was.
     """
-    if manifest.oracle:
-        why = f"is an oracle run: golds stood in the place of its {manifest.oracle}"
-        if manifest.oracle == "labels":
+    if record.oracle:
+        why = f"is an oracle run: golds stood in the place of its {record.oracle}"
+        if record.oracle == "labels":
             why = "made training labels: golds stand in one of its stages"
         raise ConfError(
-            f"run {manifest.run} {why}, so it cannot answer live questions. Promote a run of the recipe "
-            "itself"
+            f"run {record.run} {why}, so it cannot answer live questions. Promote a run of the recipe itself"
         )
-    keys = answer_keys(store, manifest.run) if gates else {}
-    check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
-    with store.lease("release", f"promote {manifest.run}"):
+    keys = answer_keys(store, record.run) if gates else {}
+    check(record, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
+    with store.lease("release", f"promote {record.run}"):
         before = live(store)
-        if before is not None and before.run == manifest.run:
+        if before is not None and before.run == record.run:
             return before
-        id = _next_id(store, manifest.run)
+        if against is not None and (before is None or before.id != against.id):
+            raise GateFailed(
+                f"gates {', '.join(passed)}: run {record.run} was held against release {against.id}, and "
+                f"meanwhile {before.id if before else 'no release'} is live. It stays; promote again"
+            )
+        id = _next_id(store, record.run)
         release = Release(
-            FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
-            manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
-            manifest.lead, manifest.measures, manifest.seen,
+            FORMAT, id, record.run, record.recipe["name"], record.digest, record.recipe,
+            record.tables, record.score, (*(g.text for g in gates), *passed), time.time(),
+            record.measure(record.lead), record.seen,
         )  # fmt: skip
         release.opened(store)
-        for table, version in manifest.tables.items():
+        for table, version in record.tables.items():
             tag(store, table, id, version)
         write_record(store, f"{RELEASES}/{id}.json", release)
         _point(store, (*history(store), id))
@@ -113,13 +119,15 @@ def promote(
 
 
 def rollback(store: Store) -> Release:
-    """Makes the release before the live one live again. Raises ConfError if there is none."""
+    """Makes the release before the live one live again. Raises ConfError if there is none, or its file is
+    gone; then live is as it was."""
     with store.lease("release", "rollback"):
         ids = history(store)
         if len(ids) < 2:
             raise ConfError(f"{store.uri}: no earlier release to go back to; `raypipe releases` lists them")
+        before = release_of(store, ids[-2])
         _point(store, ids[:-1])
-    return release_of(store, ids[-2])
+    return before
 
 
 def live(store: Store) -> Release | None:
@@ -195,23 +203,30 @@ def release_of(store: Store, id: str) -> Release:
     return found
 
 
-def summary(release: Release, live_id: str) -> dict[str, Any]:
-    """A release as `releases --json` lists it. `live_id`: of the live one."""
-    scored, questions = scored_of(release.score)
-    lead = release.measures.get(release.lead)
-    return {
-        "id": release.id,
-        "live": release.id == live_id,
-        "run": release.run,
-        "recipe": release.title,
-        "digest": release.digest,
-        "score": release.score["score"],
-        "scored": scored,
-        "questions": questions,
-        "measure": None
-        if lead is None
-        else {"name": lead.measure, "mean": lead.mean, "scored": lead.scored, "of": lead.of},
-        "seen": release.seen,
-        "gates": list(release.gates),
-        "promoted": release.promoted,
-    }
+@dataclass(frozen=True, slots=True)
+class ReleaseLine:
+    """A release in a list."""
+
+    id: str
+    live: bool
+    run: str
+    recipe: str  # its name
+    digest: str  # of the recipe
+    score: float | None  # by the rule of the run; None: it has none
+    scored: int  # questions behind it
+    questions: int  # with a gold
+    measure: MeasureSummary | None  # that the run's report begins with
+    seen: int  # scored questions that a fit or adapter of its recipe has seen
+    gates: tuple[str, ...]  # that it passed
+    promoted: float  # seconds since the epoch
+
+
+def summary(release: Release, live_id: str) -> ReleaseLine:
+    """A release as `releases` lists it. `live_id`: of the live one."""
+    score, lead = release.score, release.lead
+    scored, questions = scored_of(score) if score else (lead.scored, lead.of) if lead else (0, 0)
+    return ReleaseLine(
+        release.id, release.id == live_id, release.run, release.title, release.digest,
+        score.score if score else None, scored, questions, lead, release.seen, release.gates,
+        release.promoted,
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """What is still named: by releases, by the last run of each recipe, by endpoints. Everything else may go.
 
 Roots are named explicitly: releases by their ids, recipes by the files that they were read from. Which run of
-a recipe is the last one follows from the numbers of manifests; clocks play no part.
+a recipe is the last one follows from the numbers of records; clocks play no part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.recipes.serialize import fields_of, references_in
 from raypipe.runs.changes import LOOKED_BACK
-from raypipe.runs.manifest import Manifest, recent
+from raypipe.runs.record import Run, recent
 from raypipe.runs.release import Release, history, releases
 from raypipe.store import Store, read_now
 from raypipe.store.memo.memo import replies_of, request_replies_of
@@ -27,14 +27,14 @@ EVERY_RUN = 1_000_000  # more than a store has
 class Roots:
     """What a store has finished, and what of it is kept."""
 
-    runs: tuple[Manifest, ...]  # finished, the latest first
-    last: tuple[Manifest, ...]  # of each recipe
+    runs: tuple[Run, ...]  # finished, the latest first
+    last: tuple[Run, ...]  # of each recipe
     releases: tuple[Release, ...]  # every one
-    released: tuple[Release, ...]  # that `rollback` goes back through
+    released: tuple[Release, ...]  # that `rollback` goes back through, and those that it went back from
     named: frozenset[str]  # tables that a root names
     named_once: frozenset[str]  # tables that any run or release ever named
 
-    def older(self) -> list[Manifest]:
+    def older(self) -> list[Run]:
         """Runs that no root is, and that no plan and no comparison looks back to."""
         kept = {r.run for r in (*self.last, *self.runs[:LOOKED_BACK])} | {r.run for r in self.released}
         return [r for r in self.runs if r.run not in kept]
@@ -43,7 +43,9 @@ class Roots:
 def roots(store: Store) -> Roots:
     runs, every = recent(store, EVERY_RUN), releases(store)
     ids = history(store)
-    released = [r for r in every if r.id in ids]
+    # what is newer than the live one was rolled back, and may be promoted again; the next promote ends that
+    newer = [r.id for r in every].index(ids[-1]) + 1 if ids else len(every)
+    released = [r for i, r in enumerate(every) if r.id in ids or i >= newer]
     last = last_of_each(runs)
     return Roots(
         tuple(runs), tuple(last), tuple(every), tuple(released),
@@ -52,14 +54,14 @@ def roots(store: Store) -> Roots:
     )  # fmt: skip
 
 
-def last_of_each(runs: Sequence[Manifest]) -> list[Manifest]:
+def last_of_each(runs: Sequence[Run]) -> list[Run]:
     """The last run of each recipe, by the recipe's file; `runs` has the latest first. A run with --set counts
     where no run of the file as it is has finished."""
     ordered = sorted(reversed(runs), key=lambda r: not r.recipe.get("sets"))
     return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 
 
-def tables_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Tables that these runs and releases name: of their corpus, and the memo of their models and graphs."""
     runs, released = list(runs), list(released)
     found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
@@ -70,7 +72,7 @@ def tables_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[s
     return found | request_tables(runs, released)
 
 
-def replies_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[tuple[str, str]]:
+def replies_named(runs: Iterable[Run], released: Iterable[Release]) -> set[tuple[str, str]]:
     """Memo table of a language model's replies, and the name of the model, of each that these name."""
     records = [m for r in runs for m in r.models if m.kind == "generator"]
     found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
@@ -82,7 +84,7 @@ def _models(released: Iterable[Release]) -> list[Model]:
     return [m for m in found if not m.absent]
 
 
-def adapters_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Identities of the adapters of the models that these runs and releases name."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
     return {identity for r in recipes for m in fields_of(r, Model) for _, identity in m["adapters"]}
@@ -93,7 +95,7 @@ def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
     return tuple(r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters))
 
 
-def request_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """The memo of what servers, such as a graph's, replied to these runs and releases."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
     return {request_replies_of(ref["version"]).name for r in recipes for ref in references_in(r)}

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from pydantic_core import to_jsonable_python
+
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.store import Store, StoreError
 from raypipe.store.segments import read_segments
 
@@ -32,7 +33,7 @@ def read_record(store: Store, name: str, record: type[T], mend: str) -> T | None
 
 
 def write_record(store: Store, name: str, record: Any) -> None:
-    store.files.write(name, json.dumps(to_json(record), allow_nan=False).encode())
+    store.files.write(name, json.dumps(to_jsonable_python(record), allow_nan=False).encode())
 
 
 def read_lines(store: Store, folder: str, names: Iterable[str], record: type[T], format: int) -> Iterator[T]:

@@ -25,14 +25,17 @@ from raypipe.core.records import (
     Quote,
     Source,
     digest,
+    other_values,
     parse_chunk_id,
+    quotes_of,
+    ranking,
     source_id,
+    urls,
 )
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.runs.release import Release
-from raypipe.runs.report import ranking, urls
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.query import (
     NULL_LISTENER,
@@ -49,7 +52,7 @@ from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.store.memo.counts import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
-from raypipe.text.places import heading_sections
+from raypipe.text.places import context, heading_sections
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -68,9 +71,9 @@ class NotReady(Unavailable):
 class Answerer:
     """A recipe, ready for requests over one store.
 
-    Tables are opened when they are first needed, and later commits do not show. With `memo`, calls about the
-    store that are cached are not computed again. With `release` its tables are searched, at its versions.
-    `degrades`: a stage whose model is unavailable is omitted.
+    Tables are opened when they are first needed, and later commits do not show until `reopen`. With `memo`,
+    calls about the store that are cached are not computed again. With `release` its tables are searched, at
+    its versions. `degrades`: a stage whose model is unavailable is omitted.
     """
 
     def __init__(
@@ -189,12 +192,14 @@ class Answerer:
             faults += over.faults
             seconds = {"documents": took - sum(stages.values()), **stages}
         evidence: tuple[Evidence, ...] = ()
+        others: tuple[Evidence, ...] = ()
         passages: tuple[RankedPassage, ...] = ()
         places = SourcePlaces(urls(answered), {})
         if isinstance(over, StoreSnapshot):
             places = await _places(answered, over)
         if over is not None:
-            evidence = await _evidence(answered, over.index, places)
+            evidence = await _evidence(answered, quotes_of(answered), over.index, places)
+            others = await _evidence(answered, other_values(answered), over.index, places)
             if request.include_passages:
                 passages = await _passages(answered, over.index, places)
         used = CallCounts()
@@ -212,29 +217,32 @@ class Answerer:
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
         return QueryResult(
             answered, evidence, faults, self._digest, self._models, self.release, places, timings, usage,
-            (), passages,
+            (), passages, others,
         )  # fmt: skip
 
     async def snapshot(self) -> StoreSnapshot:
         async with self._snapshot_lock:
             if self._snapshot is None:
-                try:
-                    self._snapshot = await asyncio.to_thread(self._open_snapshot)
-                except StoreError as e:
-                    raise NotReady(str(e)) from e
+                self._snapshot = await self._opened()
             return self._snapshot
 
+    async def reopen(self) -> None:
+        """Lets later requests search the tables as they are now; those in flight keep theirs. Raises
+        NotReady."""
+        self._snapshot = await self._opened()
 
-def _quotes(question: Question) -> tuple[Quote, ...]:
-    """The evidence of the reply that is the answer; an abstention has none."""
-    reply = question.replies.get(question.origin)
-    return reply.quotes if reply else ()
+    async def _opened(self) -> StoreSnapshot:
+        try:
+            return await asyncio.to_thread(self._open_snapshot)
+        except StoreError as e:
+            raise NotReady(str(e)) from e
 
 
 async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
     """Where its sources are cited. The HTML pages that are shown have the sections that their headings begin:
     what a page says is known once `parse` has read it, so its reader names none."""
-    shown = {q.source for q in _quotes(answered)} | {parse_chunk_id(c)[0] for c in answered.order}
+    quotes = *quotes_of(answered), *other_values(answered)
+    shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index
     whole = answered.citations is None
     cited = await asyncio.to_thread(over.urls, named) if whole else urls(answered)
@@ -248,8 +256,9 @@ async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
     return SourcePlaces(cited, layouts)
 
 
-async def _evidence(question: Question, index: Index, places: SourcePlaces) -> tuple[Evidence, ...]:
-    quotes = _quotes(question)
+async def _evidence(
+    question: Question, quotes: Sequence[Quote], index: Index, places: SourcePlaces
+) -> tuple[Evidence, ...]:
     texts = await index.source_texts([q.source for q in quotes])
     hits = ranking(question)
     evidence = []
@@ -259,7 +268,7 @@ async def _evidence(question: Question, index: Index, places: SourcePlaces) -> t
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)
         link, stands = places.of(quote.source, quote.span)
-        before, after = text[max(0, start - CONTEXT_CHARS) : start], text[end : end + CONTEXT_CHARS]
+        before, after = context(text, quote.span, CONTEXT_CHARS)
         chunk, scores = (hit.chunk, dict(hit.scores)) if hit else (None, {})
         evidence.append(
             Evidence(quote.source, chunk, link, text[start:end], quote.span, scores, stands, before, after)

@@ -18,6 +18,7 @@ import httpx
 
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.records import IDK
+from raypipe.models.load import masked, shown
 
 BATCH_SIZE = 8  # questions in one call of the loop, as in the official baselines
 
@@ -31,7 +32,7 @@ class EndpointModel:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout_s = deadline_s * BATCH_SIZE  # the endpoint answers a batch a few questions at a time
         self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
-        self._deadline_s = deadline_s
+        self._deadline_s, self._key = deadline_s, key
 
     def get_batch_size(self) -> int:
         """Questions in one call of `batch_generate_answer`, 1 to 16."""
@@ -56,9 +57,10 @@ class EndpointModel:
         except httpx.TransportError as e:
             raise Unavailable(f"the endpoint at {self._client.base_url} cannot be reached: {e}") from e
         if response.is_client_error and response.status_code != httpx.codes.TOO_MANY_REQUESTS:
-            raise DataError(f"the endpoint refuses the batch: {response.text}")
+            raise DataError(f"the endpoint refuses the batch: {masked(response.text, self._key)}")
         if not response.is_success:
-            raise Unavailable(f"the endpoint answered {response.status_code}: {response.text}")
+            detail = shown(response.text, self._key)
+            raise Unavailable(f"the endpoint answered {response.status_code}: {detail}")
         return [answer.get("answer") or IDK for answer in response.json()["answers"]]
 
 

@@ -154,7 +154,7 @@ class QueryResult:
     """The answered question with its evidence, timings and versions."""
 
     question: Question
-    evidence: tuple[Evidence, ...]  # of the reply that is the answer, best first
+    evidence: tuple[Evidence, ...]  # of the answer, best first; of an abstention the closest that was found
     faults: tuple[Fault, ...]  # of the request's pages
     recipe: str  # digest
     models: Mapping[str, str]  # name -> identity of the weights
@@ -164,6 +164,7 @@ class QueryResult:
     usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and their tokens
     prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
     passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included
+    others: tuple[Evidence, ...] = ()  # values that other sources state for the answer, newest first
     asked: Question | None = None  # with what was searched, filters applied; None: nothing was, in time
     answer_id: str | None = None  # of a captured answer, for feedback; None: it is not captured
 

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
-from raypipe.core.records import Citation, Layout, Question
+from raypipe.core.records import CAPTURED_ID, Citation, Layout, Question
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.captured import OWN_ID
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.release import Release
 from raypipe.serving.query import Filters, host_matches, narrow
@@ -24,7 +23,7 @@ from raypipe.store.layouts import layouts_at, layouts_of
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
-_OF_DATA = f"id NOT LIKE '{OWN_ID}%'"  # what users asked is shown to no one
+_OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # what users asked is shown to no one
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
@@ -107,7 +106,7 @@ class StoreSnapshot:
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
             # What one user asked over pages of their own is not what another's question is answered from.
-            if found := [q for q in named if not q.id.startswith(OWN_ID)]:
+            if found := [q for q in named if not q.id.startswith(CAPTURED_ID)]:
                 first = min(found, key=lambda q: q.id)
                 asked_at = question.asked_at or first.asked_at
                 question = replace(first, asked_at=asked_at, due=question.due)

@@ -22,8 +22,10 @@ from raypipe.text.words import analyse
 
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
 """Labels of replies that are no class."""
-ASKED = ("plural", "timely", "today", "yes_no", "choice")
-"""Features that rules read from the question next to its kind: fields of `text.spans.AskedQuestion`."""
+_TIMELY = re.compile(  # the answer changes with the day of asking
+    r"\b(?:today|tonight|yesterday|tomorrow|now|current(?:ly)?|latest|newest|most recent(?:ly)?|recently"
+    r"|at the moment|at present|(?:this|last) (?:week|month|year|night)|(?:next|last) (?:game|match))\b"
+)
 EDGE = 1e-4  # a stated confidence of 0 or 1 counts as this far from it: log odds end at 9.2
 _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
 
@@ -121,7 +123,8 @@ def features_of(
         found |= _ranks(question, names)
     if some("asked"):
         asked = read(question.text)
-        found |= {f"asked.{asked.kind}": 1.0, **{f"asked.{n}": float(getattr(asked, n)) for n in ASKED}}
+        rules = {"timely": _TIMELY.search(asked.text), "yes_no": asked.yes_no, "choice": asked.direction}
+        found |= {f"asked.{asked.kind}": 1.0, **{f"asked.{n}": float(bool(v)) for n, v in rules.items()}}
     if some("words", "denies", "share"):
         found["words"] = math.log1p(len(reply.text.split()))
         found["denies"] = float(bool(_DENIES.search(reply.text)))

@@ -45,7 +45,7 @@ class Bm25:
     query: str = PLAIN
     into: str = "bm25"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         query_reads(self.query)

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
-from raypipe.steps.extract import choose, require_fitted_with, scored_sentences, sentence_scores
+from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
 from raypipe.steps.model_replies import ask_each, prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.ranking import add_hits
 from raypipe.steps.rows import skipping
@@ -37,8 +37,8 @@ class Compress:
     """Makes the sentences that matter the new `order`: as many of the best as `tokens` tokens hold.
 
     Candidates are the sentences of the first `passages` passages (`text.candidates`); of these the `scored`
-    that share most words with the query. Either the ranker of `extract` orders them, by `embedder`, `maxsim`
-    and `fitted`; or the generator `model` names those that an answer needs, by number, the most important
+    that share most words with the query. Either the ranker of `extract` orders them, by `embedder` and
+    `fitted`; or the generator `model` names those that an answer needs, by number, the most important
     first. They are taken in that order as long as the whole fits; one that does not fit is passed over. Then
     those next to one another in their source are joined, and what came of the better passage stands first.
 
@@ -56,7 +56,6 @@ class Compress:
     sentences: int = 40  # of each passage at most, as `extract` reads them
     scored: int = 60  # of all of them
     embedder: Model | None = None
-    maxsim: Model | None = None  # a reranker; made for loader maxsim
     fitted: Fitted | None = None  # of `extract`; None: its weights for any embedder
     model: Model | None = None  # a generator that chooses; None: the ranker does
     prompt: Prompt | None = None  # of the generator
@@ -64,7 +63,7 @@ class Compress:
     query: str = PLAIN
     into: str = "compress"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         query_reads(self.query)
@@ -72,9 +71,9 @@ class Compress:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
         if (self.model is None) == (self.embedder is None):
-            raise ValueError("expected embedder and maxsim, or model and prompt, found both or neither")
-        if (self.embedder is None) != (self.maxsim is None) or (self.model is None) != (self.prompt is None):
-            raise ValueError("expected embedder with maxsim, and model with prompt, found one alone")
+            raise ValueError("expected embedder, or model and prompt, found both or neither")
+        if (self.model is None) != (self.prompt is None):
+            raise ValueError("expected model with prompt, found one alone")
         if self.fitted is not None:
             if self.embedder is None:
                 raise ValueError("fitted: expected with embedder alone, found model")
@@ -103,7 +102,7 @@ class Compress:
         chars = passages * (reach.passage_chars + 2 * MAX_CHARS)
         behind = replace(reach, hits=reach.hits + most, order=most, passage_chars=chars)
         if self.model is None:
-            return Bound(2 * most + 1, behind, "never")  # vector and MaxSim of each, the query's vector
+            return Bound(most + 1, behind, "never")  # the vector of each, and the query's
         tokens = self.model.max_model_len
         return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self.sampling().max_tokens)
 
@@ -117,7 +116,7 @@ class Compress:
 
         async def ask(questions: list[Question]) -> list[Question]:
             queries = [render(q) for q in questions]
-            found, pages = await scored_sentences(index, questions, queries, most)
+            found, pages = await likely_candidates(index, questions, queries, most)
             choices = await chosen(questions, queries, found)
             return [
                 self._cut(q, some, *choice, pages, tokenize)
@@ -127,15 +126,14 @@ class Compress:
         return ask
 
     def _by_ranker(self, kit: Kit) -> Chooser:
-        assert self.embedder is not None and self.maxsim is not None
-        embed, score = kit.embedder(self.embedder), kit.reranker(self.maxsim)
+        assert self.embedder is not None
+        embed = kit.embedder(self.embedder)
 
         async def choices(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
         ) -> list[Choice]:
-            scores = await sentence_scores(embed, score, queries, found)
-            rows = zip(queries, found, scores, strict=True)
-            return [(choose(q, some, *by, self.fitted).order if some else (), None) for q, some, by in rows]
+            rows = zip(queries, found, await cosines_of(embed, queries, found), strict=True)
+            return [(choose(q, some, by, self.fitted).order if some else (), None) for q, some, by in rows]
 
         return choices
 

@@ -36,7 +36,7 @@ class Decide:
     tokenizer: Model | None = None  # counts them; CRAG's evaluator takes Llama 2's, whatever the model
     fitted: AnswerProbability | None = None  # P(right), and from where on an answer is given; None: always
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     given_by_fit: ClassVar[frozenset[str]] = frozenset({"fitted"})
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Evidence without a language model: the sentence that answers best, where it stands, and a cautious extract.
+"""Evidence without a language model: the sentence or table's fact that answers best, and a cautious extract.
 
 Knows models through the kit. It cannot reason: it says what one sentence says, or that it does not know.
 """
@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from raypipe.core.index import Index
-from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Score
-from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
+from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import compare, evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
-from raypipe.text.evidence import Fitted, Words
-from raypipe.text.spans import AskedQuestion, TypedSpan, dates, read, typed_span
+from raypipe.text.evidence import UNFITTED, Fitted, Words
+from raypipe.text.spans import AskedQuestion, TypedSpan, read, typed_span
+from raypipe.text.versions import value_of, versions
 from raypipe.text.windows import require_splitter
 
-COMPARED = 12  # best sentences that may decide a comparison
-LIKELY = 0.65
-"""Probability from which a span is said for its sentence. Were it always: .22 to .28 right on real text."""
+LIKELY = 0.8
+"""Probability from which a span is said for its sentence. Of the 460 questions of docs/extract.md that have
+answers, from .8 on 54 spans are said and 3 are wrong where their sentence is right; from .5 on 120 and 7."""
 DENIAL_WORDS = 15
 """Words of a sentence that denies a premise, at most. Of 14 sentences of NQ and SQuAD with a "not" that would
 have been said, all of more words but one, 10 hold the answer: they deny something else."""
@@ -33,38 +35,35 @@ _DENIES = re.compile(r"\b(?:not(?! only\b|-)|never)\b|n't\b|\bnone\W*$", re.IGNO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extract:
-    """Replies with the best sentence of the first `passages` passages of `order`, or "i don't know".
+    """Replies with the best candidate of the first `passages` passages of `order`, or "i don't know".
 
-    A sentence lies in one block of its page (`text.blocks`); `fitted` says which is best, from the words it
-    shares with the question, counting those of its title and heading, and from two models. What is said:
+    A candidate is a sentence of one block of its page, or a fact of a table with its label
+    (`text.candidates`); the embedder reads the `scored` that share most words with the question. The numbers
+    of `fitted` give each a probability to hold the answer (`text.evidence`). The likeliest is said:
 
-    - of a comparison the side that one sentence decides, or two that give a value each; else nothing;
-    - the name, date or number in the best sentence that the question asks for, where it is right with a
-      probability of .65 or more, and one thing is asked for;
+    - to a comparison the side that one sentence decides; else nothing;
+    - the person, date or number in it that the question asks for, where it is the only one and the
+      probability is .8 or more; a fact is said with its label;
     - else the sentence, of which at most `words` words are said.
 
-    Nothing is said to a yes-or-no question that no comparison decides, nor to one about today from a text
-    without a date, nor where the best sentence is short and denies ("has never won") while the question does
-    not, nor where the probability of being right is below `threshold`; without fitted numbers, nothing is
-    ever said. The first quote is the whole sentence either way: of an abstention it is the near miss. There
-    is none where there are no passages.
-
-    The first `sentences` of each passage are read (`bench/figures/extract.py --sentences` counts them), and
-    models score the `scored` of them that share most words with the question.
+    Nothing is said where the sentence is short and denies ("has never won") while the question does not, nor
+    where the probability is below `threshold`; without fitted numbers, nothing is ever said. The first quote
+    is the whole sentence or row either way: of an abstention it is the near miss. Where other sources state
+    another value in the same words (`text.versions`), the newest is said, and a second reply quotes the
+    values of the others. `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
 
     embedder: Model
-    maxsim: Model  # a reranker; made for loader maxsim
     passages: int = 5  # of order, whose sentences are candidates
-    sentences: int = 40  # of each passage at most; passages that overlap share theirs
-    scored: int = 12  # of all of them: those with most of the question's words, which models score
+    sentences: int = 40  # of each passage at most
+    scored: int = 16  # of all of them: those with most of the question's words, which are embedded
     threshold: float = 0.5  # of probability, 0..1
     words: int = 60  # of a sentence that are said, at most; its quote keeps all
     chars: int = 250  # of these words with their spaces, at most
     fitted: Fitted | None = None
     into: str = "extract"
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
         for name in ("passages", "sentences", "scored", "words", "chars"):
@@ -76,28 +75,28 @@ class Extract:
             require_fitted_with(self.fitted, self.embedder)
 
     def reads(self) -> frozenset[str]:
-        return frozenset({"text", "asked_at", "order", "index.text", "index.hidden", "index.blocks"})
+        return frozenset({"text", "order", "index.text", "index.hidden", "index.blocks"})
 
     def writes(self) -> frozenset[str]:
-        return frozenset({f"replies.{self.into}"})
+        return frozenset({f"replies.{self.into}", f"replies.{self.into}{OTHERS}"})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         each = min(self.sentences, reach.passage_chars, reach.passage_sentences)
         sentences = min(min(reach.order, self.passages) * each, self.scored)
-        return Bound(2 * sentences + 1, reach, "never")  # vector and MaxSim of each, the question's vector
+        return Bound(sentences + 1, reach, "never")  # the vector of each, and the question's
 
     def open(self, kit: Kit) -> Ask:
         require_splitter()
-        embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()
+        embed, index = kit.embedder(self.embedder), kit.index()
         most = self.passages, self.sentences, self.scored
 
         async def ask(questions: list[Question]) -> list[Question]:
             texts = [q.text for q in questions]
-            found, _ = await scored_sentences(index, questions, texts, most)
-            scores = await sentence_scores(embed, score, texts, found)
+            found, pages = await likely_candidates(index, questions, texts, most)
+            cosines = await cosines_of(embed, texts, found)
             return [
-                replace(q, replies={**q.replies, self.into: self._reply(q, c, *by)})
-                for q, c, by in zip(questions, found, scores, strict=True)
+                replace(q, replies={**q.replies, **self._replies(q, c, by, pages)})
+                for q, c, by in zip(questions, found, cosines, strict=True)
             ]
 
         return ask
@@ -106,23 +105,31 @@ class Extract:
         index, most = kit.index(), (self.passages, self.sentences, self.scored)
 
         async def show(questions: Sequence[Question]) -> list[str]:
-            found, _ = await scored_sentences(index, questions, [q.text for q in questions], most)
+            found, _ = await likely_candidates(index, questions, [q.text for q in questions], most)
             return ["\n".join(s.text for s in some) for some in found]
 
         return show
 
-    def _reply(
-        self, question: Question, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray
-    ) -> Reply:
-        """`cosine` and `maxsim` are (candidates,), parallel to `found`."""
+    def _replies(
+        self,
+        question: Question,
+        found: Sequence[Sentence],
+        cosine: np.ndarray,
+        pages: Mapping[str, SourceText],
+    ) -> dict[str, Reply]:
+        """`cosine` is (candidates,), parallel to `found`."""
         if not found:
-            return Reply(IDK, ABSTAINED)
-        choice = choose(question.text, found, cosine, maxsim, self.fitted)
-        said = say(choice, question.asked_at, self.fitted, (self.words, self.chars))
-        quotes = tuple(Quote(found[i].source, found[i].span) for i in said.sentences)
-        if said.text is None or said.probability is None or said.probability < self.threshold:
-            return Reply(IDK, ABSTAINED, confidence=said.probability, quotes=quotes)
-        return Reply(said.text, ANSWERED, confidence=said.probability, quotes=quotes)
+            return {self.into: Reply(IDK, ABSTAINED)}
+        choice = choose(question.text, found, cosine, self.fitted)
+        said = say(choice, self.fitted, (self.words, self.chars), pages)
+        p, quotes = said.probability, (Quote(found[said.place].source, found[said.place].span),)
+        if said.text is None or p is None or p < self.threshold:
+            return {self.into: Reply(IDK, ABSTAINED, confidence=p, quotes=quotes)}
+        replies = {self.into: Reply(said.text, ANSWERED, confidence=p, quotes=quotes)}
+        if said.others:
+            values = "; ".join(pages[q.source].text[slice(*q.span)] for q in said.others)
+            replies[self.into + OTHERS] = Reply(values, ANSWERED, quotes=said.others)
+        return replies
 
 
 def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
@@ -136,11 +143,11 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
         )
 
 
-async def scored_sentences(
+async def likely_candidates(
     index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
 ) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
-    """The candidates of each question that models score, and the texts that they are of. `most`: passages,
-    sentences of each, and sentences that are scored."""
+    """The candidates of each question that are embedded, and the texts that they are of. `most`: passages,
+    sentences of each, and candidates that are embedded."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
     texts, blocks, hidden = await asyncio.gather(
@@ -153,127 +160,103 @@ async def scored_sentences(
     return likely, pages
 
 
-async def sentence_scores(
-    embed: Embed, score: Score, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The cosine of each query with its sentences, and their scores by a reranker: (sentences,) float32 each.
-    Equal texts are embedded once, and no query that has no sentence."""
-    rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
+async def cosines_of(
+    embed: Embed, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
+) -> list[np.ndarray]:
+    """The cosine of each query with its candidates: (candidates,) float32 each. Equal texts are embedded
+    once, and no query that has no candidate."""
+    rows = {text: i for i, text in enumerate(dict.fromkeys(s.meaning for c in found for s in c))}
     asked = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
-    pairs = [(query, s.text) for query, c in zip(queries, found, strict=True) for s in c]
-    vectors, of_queries, matches = await asyncio.gather(  # where models are elsewhere, one way for three
-        embed(list(rows), "passage"), embed(asked, "query"), score(pairs)
-    )
-    known, out, at = dict(zip(asked, of_queries, strict=True)), [], 0
-    for query, c in zip(queries, found, strict=True):
-        cosine = vectors[[rows[s.text] for s in c]] @ known[query] if c else np.zeros(0, np.float32)
-        out.append((cosine, matches[at : at + len(c)]))
-        at += len(c)
-    return out
+    vectors, of_queries = await asyncio.gather(embed(list(rows), "passage"), embed(asked, "query"))
+    known = dict(zip(asked, of_queries, strict=True))
+    return [
+        vectors[[rows[s.meaning] for s in c]] @ known[query] if c else np.zeros(0, np.float32)
+        for query, c in zip(queries, found, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class BestSentence:
-    """The candidates of a question in their order, with the features of the best."""
+class RankedCandidates:
+    """The candidates of a question in their order, with what is known of each."""
 
     asked: AskedQuestion
     found: tuple[Sentence, ...]
-    order: tuple[int, ...]  # places of the candidates, best first
+    order: tuple[int, ...]  # places of the candidates, best first; the first of equals
     words: Words
-    span: TypedSpan | None  # of the best
-    features: np.ndarray  # (candidates, len(evidence.RANKING)) float64
-    answer: dict[str, float]  # of evidence.ANSWER, of the best
+    spans: tuple[TypedSpan | None, ...]
+    features: np.ndarray  # evidence.features
+    probability: np.ndarray  # (candidates,) float64: of each to hold the answer
 
-    @property
-    def best(self) -> int:
-        return self.order[0]
+    def middle(self, i: int) -> int:
+        """Returns where a candidate has what is asked for, else the middle one of the question's words."""
+        span, marks = self.spans[i], self.words.marks[i]
+        return span.span[0] if span else marks[len(marks) // 2] if marks else 0
 
 
 def choose(
-    question: str, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray, fitted: Fitted | None
-) -> BestSentence:
-    """The best of at least one sentence by its scores (sentences,); the first of equals."""
+    question: str, found: Sequence[Sentence], cosine: np.ndarray, fitted: Fitted | None
+) -> RankedCandidates:
+    """At least one candidate, ranked. `cosine` is (candidates,)."""
     asked, words = read(question), evidence.words_of(question, found)
-    spans = [typed_span(question, asked.kind, s.text, m) for s, m in zip(found, words.marks, strict=True)]
-    features = evidence.ranking_features(asked, found, words, spans, cosine, maxsim)
-    ranked = evidence.scores(features, fitted.rank if fitted else evidence.UNFITTED)
-    order = tuple(np.argsort(-ranked, kind="stable").tolist())
-    answer = evidence.answer_features(asked, features, ranked, order[0])
-    return BestSentence(asked, tuple(found), order, words, spans[order[0]], features, answer)
+    spans = tuple(
+        typed_span(asked.text, asked.kind, s.text, m, len(s.label) + 2 if s.value else 0)
+        for s, m in zip(found, words.marks, strict=True)
+    )
+    features = evidence.features(asked, found, words, spans, cosine)
+    p = (fitted or UNFITTED).probability(features)
+    order = tuple(np.argsort(-p, kind="stable").tolist())
+    return RankedCandidates(asked, tuple(found), order, words, spans, features, p)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Facts of a choice, before the threshold."""
+    """The answer that a ranking gives, before the threshold."""
 
     text: str | None  # None: nothing, whatever the probability
     probability: float | None  # of being right; None: no fitted numbers, or a rule forbids to say anything
-    sentences: tuple[int, ...]  # places of the candidates that it rests on, best first
+    place: int  # of the candidate that it rests on
+    others: tuple[Quote, ...] = ()  # other values that other sources state, newest first
 
 
-def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, most: tuple[int, int]) -> Said:
-    """The answer that a choice gives, with the probability that it is right. `most`: words and characters."""
-    asked, best = choice.asked, choice.found[choice.best]
-    nothing = Said(None, None, (choice.best,))
+def say(
+    choice: RankedCandidates, fitted: Fitted | None, most: tuple[int, int], pages: Mapping[str, SourceText]
+) -> Said:
+    """The answer that a ranking gives, with the probability that it is right. `most`: words and
+    characters."""
+    asked, found, first = choice.asked, choice.found, choice.order[0]
+    at, *older = versions(found, choice.spans, choice.words, first, pages)
+    best, span, nothing = found[at], choice.spans[at], Said(None, None, at)
     if fitted is None:
         return nothing
-    p = fitted.sentence.probability(choice.answer)
-    if asked.choice or asked.yes_no:
-        first = choice.order[:COMPARED]
-        decided = compare.decide(asked, [choice.found[i].text for i in first])
-        if decided is None:
-            return nothing
-        return Said(decided.text, fitted.compared, tuple(first[i] for i in decided.sentences))
-    if (asked.timely or asked.today) and not _dated(asked, best, asked_at):
+    if asked.direction:
+        decided = compare.decide(asked, [found[i].text for i in choice.order])
+        return Said(decided[0], fitted.compared, choice.order[decided[1]]) if decided else nothing
+    p = float(choice.probability[first])
+    others = tuple(v for v in (value_of(found[i], choice.spans[i]) for i in older) if v is not None)
+    if best.value is None and span is not None and span.only and p >= LIKELY:
+        return Said(best.text[slice(*span.span)], p, at, others)
+    denies = len(best.text.split()) <= DENIAL_WORDS and _DENIES.search(best.text)
+    if denies and not _DENIES.search(asked.text):
         return nothing
-    text, span = best.text, choice.span
-    if span is not None and not asked.plural:
-        features = evidence.span_features(asked, choice.words, choice.best, span, p)
-        if (p_span := fitted.span.probability(features)) >= LIKELY:
-            return Said(text[slice(*span.span)], p_span, (choice.best,))
-    if len(text.split()) <= DENIAL_WORDS and _DENIES.search(text) and not _DENIES.search(asked.text):
-        return nothing
-    said = shown(text, most, choice.words.marks[choice.best], span.span if span else None)
-    return Said(said, p, (choice.best,))
+    return Said(shown(best.text, most, choice.middle(at)), p, at, others)
 
 
-def _dated(asked: AskedQuestion, sentence: Sentence, asked_at: str) -> bool:
-    """Returns whether a sentence says of which time it is: by a date in it, before it or above it. Where the
-    time of asking is known ("03/05/2024, ..."), one of that year or the year before; for today, of a month
-    around."""
-    text = f"{sentence.text} {sentence.before} {sentence.around}"
-    days = [d for span in dates(text) if (d := compare.day_of(text[slice(*span)])) is not None]
-    now = re.match(r"(\d\d)/(\d\d)/(\d{4})", asked_at)
-    if now is None:
-        return bool(days)
-    at = compare.day_of(f"{now[3]}-{now[1]}-{now[2]}") or 0.0
-    if asked.today:
-        return any(at - compare.MONTH <= d <= at + compare.MONTH for d in days)
-    return any(int(now[3]) - 1 <= d // compare.YEAR <= int(now[3]) for d in days)
+def shown(sentence: str, most: tuple[int, int], at: int = 0) -> str:
+    """A sentence, or as much of it around a place as `most` words and characters hold; an ellipsis for what
+    is left out.
 
-
-def shown(sentence: str, most: tuple[int, int], marks: Sequence[int], span: Span | None = None) -> str:
-    """A sentence, or as much of it around `span` with most of the question's words (`marks`: where they
-    start) as `most` words and characters hold; an ellipsis for what is left out.
-
-    >>> shown("One two three four five six.", (3, 80), [14, 19])
-    '… three four five …'
+    >>> shown("One two three four five six.", (3, 12), 8)
+    '… two three …'
     """
     found = [m.span() for m in re.finditer(r"\S+", sentence)]
     if len(found) <= most[0] and len(sentence) <= most[1]:
         return sentence
-    for words in range(min(most[0], len(found)), 0, -1):
-        first = _window(found, words, marks, span)
-        start, end = found[first][0], found[first + words - 1][1]
-        if end - start <= most[1]:
-            return ("… " if first else "") + sentence[start:end] + (" …" if end < found[-1][1] else "")
-    return sentence[: most[1]]
-
-
-def _window(found: Sequence[Span], words: int, marks: Sequence[int], span: Span | None) -> int:
-    """The first of `words` words that hold `span` and most of `marks`; of equal ones the first."""
-    has = [sum(a <= m < b for m in marks) for a, b in found]
-    inside = [i for i, (a, b) in enumerate(found) if span and a < span[1] and span[0] < b]
-    starts = range(len(found) - words + 1)
-    around = [i for i in starts if inside and i <= inside[0] and inside[-1] < i + words]
-    return max(around or starts, key=lambda i: (sum(has[i : i + words]), -i))
+    ends = [end for _, end in found]
+    # a third of it before the place
+    first = max(
+        bisect_right(ends, at - most[1] // 3), min(bisect_right(ends, at), len(found) - 1) - most[0] // 3
+    )
+    start = found[first][0]
+    stop = min(max(bisect_right(ends, start + most[1]), first + 1), first + most[0])
+    text = sentence[start : min(found[stop - 1][1], start + most[1])]
+    return ("… " if first else "") + text + (" …" if stop < len(found) else "")

@@ -25,7 +25,7 @@ from raypipe.steps.model_replies import (
 )
 from raypipe.steps.rows import skipping
 from raypipe.text import replies
-from raypipe.text.evidence import cite
+from raypipe.text.cite import cite
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.replies import Level, ParsedReply
 from raypipe.text.sanitize import escape_markup, prompted_spans
@@ -111,7 +111,7 @@ class Generate:
     logprobs: bool = False  # whether the reply's log-probability is wanted
     repeats: int = field(default=0, metadata=ADDED)  # a text so often in a row ends the reply; 0: none does
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
         require_prompt(self.model, self.prompt.values(), self.fill.keys() | {"context"})

@@ -15,7 +15,7 @@ from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import ParsedPage, Parser, Via, check, fold, storable
+from raypipe.text.html import ParsedPage, Parser, Via, check, fold, shown
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 
 COMPARED_EVERY = 256
@@ -41,7 +41,7 @@ class Parse:
     via: Via = "fast"
     kinds: tuple[SourceKind, ...] = ("page", "snippet")
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
         check(self.html, self.via)
@@ -85,7 +85,7 @@ async def _parsed(limited: SandboxedParser, jobs: list[ParseJob]) -> list[Parsed
 
 def _row(pages: Iterator[ParsedPage | ParseRefused], row: dict[str, Any]) -> ParsedPage | Fault:
     if row["kind"] != "page":
-        content = storable(row["content"].decode())
+        content = shown(row["content"].decode())
         blocks = plain_blocks(content, titled=row["kind"] == "document")
         return ParsedPage(fold(content), (), "plain", blocks)
     page = next(pages)

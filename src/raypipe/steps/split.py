@@ -43,7 +43,7 @@ class Split:
     by: Literal["sentence"] | None = None
     sentence_chars: int = 1000
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         ways = {"child_chars": self.child_chars, "tokens": self.tokens, "by: sentence": self.by}

@@ -19,7 +19,7 @@ class Tokenize:
 
     words: Analyzer = "stems"
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.words not in ANALYZERS:

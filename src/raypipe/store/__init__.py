@@ -14,11 +14,11 @@ from raypipe.store.commit import Staged, commit, committed, put, stage
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError
 from raypipe.store.lease import Reading, read_now, sweep
-from raypipe.store.parts import Run, begin, begin_rest, begun, done_parts, end, write_part
+from raypipe.store.parts import TableRun, begin, begin_rest, begun, done_parts, end, write_part
 from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
 
 __all__ = [
-    "ANSWERS", "FAULTS", "PASSAGES", "AddedMeanwhile", "Reading", "Run", "Staged", "Store",
-    "StoreError", "begin", "begin_rest", "begun", "commit", "committed", "done_parts", "end", "put",
+    "ANSWERS", "FAULTS", "PASSAGES", "AddedMeanwhile", "Reading", "Staged", "Store", "StoreError",
+    "TableRun", "begin", "begin_rest", "begun", "commit", "committed", "done_parts", "end", "put",
     "read_now", "stage", "sweep", "vectors_schema", "with_chunkless", "write_part",
 ]  # fmt: skip

@@ -69,6 +69,7 @@ class Store:
         store = cls(uri)
         with _place(uri, "made"):
             if store.files.read(MARK) is None:
+                store.files.require_links()
                 for table in (t for t in BASE if t not in ON_DEMAND):
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())

@@ -54,7 +54,8 @@ def is_of_the_place(error: StoreUnavailable) -> bool:
 def says_absent(error: ValueError) -> bool:
     """Returns whether Lance says that a table or a version is not there. It raises ValueError, too, where the
     table cannot be opened: an object store that refuses, a manifest that is cut."""
-    return " was not found: Not found: " in str(error)
+    said = str(error)  # of a version in a bucket it repeats the status
+    return " was not found: " in said and ("Not found: " in said or "404 Not Found" in said)
 
 
 @contextmanager

@@ -1,15 +1,19 @@
 """Small files next to the tables, written atomically: completion records, leases, cached values.
 
 A claim is exclusive creation: of all processes that try to make a file of one name, one succeeds. In a local
-folder that is a hard link. On an object store it is a conditional put (`If-None-Match: *`), which Lance makes
-when it creates a table: a claim is the first version of a table of one row next to the file.
+folder that is a hard link: one without them is refused, since Lance commits by them, too. On an object store
+it is a conditional put (`If-None-Match: *`), which Lance makes when it creates a table: a claim is the first
+version of a table of one row next to the file.
 
 Knows a local folder and any object store that pyarrow knows. Knows nothing of what the files mean.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
+import glob
+import math
 import os
 import shutil
 import uuid
@@ -24,6 +28,11 @@ from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from raypipe.store.errors import DiskFull, StoreError, reaching, says_absent
+
+HALF_WRITTEN_S = 3600.0  # no write goes without a byte for so long, over a slow network either
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # of link(2), and of FUSE file systems without it
+PROBE = ".links"
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -121,10 +130,23 @@ class Files:
         try:
             os.link(staged, self._path(name))
             return True
-        except FileExistsError:
-            return False
+        except FileExistsError:  # over NFS it may be this very link, whose reply was lost (open(2), O_EXCL)
+            return os.stat(staged).st_nlink == 2
+        except OSError as e:
+            if e.errno not in NO_LINKS:
+                raise
+            raise StoreError(
+                f"{self.uri}: expected a folder with hard links, by which one of two processes makes a file, "
+                f"found one without: {e}. Put the store on a local disk, on NFS or in an object store"
+            ) from e
         finally:
             os.unlink(staged)
+
+    def require_links(self) -> None:
+        """Raises StoreError for a local folder in which no process can claim a file."""
+        if self.local:
+            self.create(PROBE, b"")
+            self.remove(PROBE)
 
     def _staged(self, name: str) -> Path:
         return Path(self._path(name)).with_name(f".{uuid.uuid4().hex}.tmp")
@@ -157,14 +179,17 @@ class Files:
         there = {f.base_name: f for f in self._infos(folder) if f.type is FileType.File}
         return {name: there[name].size for name in sorted(there) if not name.endswith(".tmp")}
 
-    def half_written(self, now: float) -> list[tuple[str, float]]:
-        """Files next to the tables that were being written when their process died, or are now, and their age
-        in seconds. An object store has none."""
-        if not self.local:
-            return []
-        root = Path(self._root)
-        found = [f for folder in root.glob("_*/") for f in folder.rglob(".*.tmp")] + list(root.glob(".*.tmp"))
-        return [(str(f.relative_to(root)), now - f.stat().st_mtime) for f in found]
+    def half_written(self, now: float) -> list[str]:
+        """Names of the files next to the tables that were being written when their process died: nothing was
+        added to them for HALF_WRITTEN_S. A writer needs no lease for it. An object store has none."""
+        names = list[str]()
+        for folder in (self._root, *glob.glob(f"{self._root}/_*/")) if self.local else ():
+            for inside, folders, files in os.walk(folder):  # what another process removes meanwhile is none
+                if folder == self._root:
+                    folders.clear()
+                tmp = (os.path.join(inside, f) for f in files if f.startswith(".") and f.endswith(".tmp"))
+                names += [os.path.relpath(f, self._root) for f in tmp if _written(f) < now - HALF_WRITTEN_S]
+        return names
 
     @_classed
     def newest(self, folder: str) -> float | None:
@@ -195,6 +220,14 @@ class Files:
             return
 
 
+def _written(file: str) -> float:
+    """Returns when a file was written last, in seconds since the epoch; infinity: it is gone."""
+    try:
+        return os.stat(file).st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
 _CLAIM = ".claim"  # of the table that an object store has next to the file
 
 
@@ -216,29 +249,37 @@ def claim(files: Files, name: str, content: bytes) -> bool:
 
 
 def _create(files: Files, name: str, content: bytes) -> bool:
+    """Makes a table that is not there. Of several callers at once Lance lets more than one commit, the later
+    ones a second version: the first has made it."""
+    mine = uuid.uuid4().hex
     with reaching(_table(files, name)):
         try:
-            lance.write_dataset(pa.table({"content": [content]}), _table(files, name), mode="create")
+            rows = pa.table({"content": [content], "by": [mine]})
+            lance.write_dataset(rows, _table(files, name), mode="create")
         except OSError as e:
-            if "already exists" in str(e):
+            if "already exists" in str(e) or "commit conflict" in str(e):
                 return False
             raise
-    return True
+    return bool(_first(files, name, "by") == mine)
+
+
+def _first(files: Files, name: str, column: str) -> Any:
+    """The value of a column in the first version of a claim's table; None: there is none."""
+    with reaching(_table(files, name)):
+        try:
+            return lance.dataset(_table(files, name), version=1).to_table()[column][0].as_py()
+        except (ValueError, KeyError) as e:
+            if isinstance(e, ValueError) and not says_absent(e):
+                raise
+            return None
 
 
 def claimed(files: Files, name: str) -> bytes | None:
     """Returns what the file holds now, or held when it was claimed; None if it never was."""
     content = files.read(name)
-    if content is not None or files.local:
-        return content
-    with reaching(_table(files, name)):
-        try:
-            found: bytes = lance.dataset(_table(files, name)).to_table()["content"][0].as_py()
-        except ValueError as e:
-            if says_absent(e):
-                return None
-            raise
-    return found
+    if content is None and not files.local:
+        content = _first(files, name, "content")
+    return content
 
 
 def claims(files: Files, folder: str) -> list[str]:

@@ -23,8 +23,7 @@ from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import HASHED, filters
-from raypipe.store.layout import COVERAGE, LEASES, PARTS, PLANNED, READS, RUNS
-from raypipe.store.lease import STALE_S
+from raypipe.store.layout import COVERAGE, PARTS, PLANNED, READS, RUNS
 from raypipe.store.parts import end, run_of
 from raypipe.store.sources import keep_rows_id, rows_id
 from raypipe.store.tables import OF_MEMO, kind_of
@@ -234,14 +233,12 @@ def staged(store: Store) -> list[str]:
 
 
 def free(store: Store) -> None:
-    """Removes all parts, ids of runs, and all files next to the tables that were being written."""
+    """Removes all parts, ids of runs, and all files next to the tables that nothing writes any more."""
     store.files.remove_folder(PARTS)
     store.files.remove_folder(READS)
     store.files.remove_folder(PLANNED)
-    for name, age_s in store.files.half_written(time.time()):
-        # A reader may be renewing its lease at this moment.
-        if not name.startswith(f"{LEASES}/") or age_s > STALE_S:
-            store.files.remove(name)
+    for name in store.files.half_written(time.time()):
+        store.files.remove(name)
 
 
 def free_table(store: Store, table: str) -> None:

@@ -5,14 +5,19 @@ Commits do not depend on it: clocks jump, pauses outlive any limit, and they are
 reader's lease names the versions of the tables that a process searches for long, so that housekeeping leaves
 them.
 
+A process of this boot and this pid namespace lives while its pid does. Another one, on another machine or in
+another container, lives while its sign moves: its beats are watched, since two clocks may differ by minutes.
+
 Signs of one lease are numbered. The next number after the highest one is taken by creating its sign, which
 only one process can (`files.claim`): so of all that find the same sign dead, one takes the lease over.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import os
 import re
 import socket
 import threading
@@ -20,19 +25,23 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 import psutil
 
+from raypipe.store.durable import boot
 from raypipe.store.errors import StoreError, StoreUnavailable
 from raypipe.store.files import Files, claim, claimed, claims, unclaim
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
 
-STALE_S = 60.0  # a sign without a beat for this long has no owner
+STALE_S = 60.0  # a sign without a beat for this long has no owner: four beats, of which some may be late
 BEAT_S = 15.0
+LOOK_S = 1.0  # between two looks at a sign that is watched
 FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
 _READER = "reader-"
+_SPACE = Path("/proc/self/ns/pid")
 _LEFT: set[str] = set()  # tokens of leases that this process holds no more, whether or not the sign is gone
 
 log = logging.getLogger("raypipe.store")
@@ -42,11 +51,13 @@ log = logging.getLogger("raypipe.store")
 class _Sign:
     owner: str  # for people
     token: str  # of this one lease
-    host: str
-    pid: int
+    host: str  # for people: containers of one machine may share it
+    pid: int  # in its namespace
     started: float  # of the process, seconds since the epoch
     beat: float  # last sign of life, seconds since the epoch
     reads: Mapping[str, int] = field(default_factory=dict)  # table -> version; of a reader
+    boot: str = ""  # of its machine, see `_place_here`; "": not known
+    space: str = ""  # of its pid
 
 
 class _Beating:
@@ -63,8 +74,8 @@ class _Beating:
 
     def _sign(self) -> bytes:
         me, now = psutil.Process(), time.time()
-        host = socket.gethostname()
-        sign = _Sign(self._owner, self._token, host, me.pid, me.create_time(), now, self._reads)
+        host, place = socket.gethostname(), _place_here()
+        sign = _Sign(self._owner, self._token, host, me.pid, me.create_time(), now, self._reads, *place)
         return json.dumps(asdict(sign)).encode()
 
     def _stands(self) -> bool:
@@ -88,15 +99,16 @@ class _Beating:
 class Lease(_Beating):
     """Held inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
-    Raises StoreError that names the holder, if there is a live one: its process runs on this host, or it is
-    on another host and has given a sign of life in the last STALE_S seconds.
+    Raises StoreError that names the holder, if there is a live one: its process runs here, or it runs
+    elsewhere and gave a sign of life in the last STALE_S seconds by the clock, or does so while it is watched
+    for `watch_s` seconds.
     """
 
     WHAT = "lease"
 
-    def __init__(self, files: Files, name: str, owner: str) -> None:
+    def __init__(self, files: Files, name: str, owner: str, watch_s: float = STALE_S) -> None:
         super().__init__(files, f"lease {name}", owner)
-        self._lease = check_run(name)
+        self._lease, self._watch_s = check_run(name), watch_s
 
     def __enter__(self) -> Lease:
         try:
@@ -110,29 +122,28 @@ class Lease(_Beating):
 
     def held(self) -> bool:
         """Returns whether a living process holds it."""
-        return any(sign is not None and _alive(sign) for sign in self._signs().values())
+        return bool(_living(self._files, self._signs(), self._watch_s))
 
     def _take(self) -> bool:
         """Takes the place of the sign that stands highest now; False if another process was faster. Raises
         StoreError for one whose owner lives."""
         found = self._signs()
-        for sign in found.values():
-            if sign is not None and _alive(sign):
-                raise StoreError(
-                    f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last "
-                    f"sign of life {time.time() - sign.beat:.0f} s ago). Wait for it to end, or end it"
-                )
-        mine = max(found, default=0) + 1
-        self._name = self._place(mine)
+        for sign in _living(self._files, found, self._watch_s).values():
+            raise StoreError(
+                f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last sign of life "
+                f"{time.time() - sign.beat:.0f} s ago by the clock here). Wait for it to end, or end it"
+            )
+        self._name = self._place(max(map(self._number, found), default=0) + 1)
         if not claim(self._files, self._name, self._sign()):
             return False
         # A process that read the signs long ago may have found a number free that was taken and left since.
-        others = {n: sign for n, sign in self._signs().items() if n != mine}
-        if any(n > mine or (sign is not None and _alive(sign)) for n, sign in others.items()):
+        others = {name: sign for name, sign in self._signs().items() if name != self._name}
+        changed = {name: sign for name, sign in others.items() if name not in found or sign != found[name]}
+        if any(name > self._name for name in others) or _living(self._files, changed, self._watch_s):
             unclaim(self._files, self._name)
             return False
-        for n in others:
-            unclaim(self._files, self._place(n))
+        for name in others:
+            unclaim(self._files, name)
         return True
 
     def __exit__(
@@ -153,11 +164,14 @@ class Lease(_Beating):
     def _place(self, number: int) -> str:
         return f"{LEASES}/{self._lease}-{number:09d}.json"
 
-    def _signs(self) -> dict[int, _Sign | None]:
-        """Number -> sign, of each that stands; None for one that no driver wrote."""
-        pattern = re.compile(re.escape(self._lease) + r"-(\d{9})\.json")
-        numbers = [int(m[1]) for n in claims(self._files, LEASES) if (m := pattern.fullmatch(n))]
-        return {n: _read(claimed(self._files, self._place(n))) for n in numbers}
+    def _number(self, name: str) -> int:
+        return int(name[-14:-5])
+
+    def _signs(self) -> dict[str, _Sign | None]:
+        """Name -> sign, of each that stands; None for one that no driver wrote."""
+        pattern = re.compile(re.escape(self._lease) + r"-\d{9}\.json")
+        names = [f"{LEASES}/{n}" for n in claims(self._files, LEASES) if pattern.fullmatch(n)]
+        return {name: _read(claimed(self._files, name)) for name in names}
 
     def _stands(self) -> bool:  # False: another took it for a dead driver's
         holder = _read(claimed(self._files, self._name))
@@ -186,30 +200,31 @@ class Reading(_Beating):
         return self._files.size(self._name) is not None
 
 
-def read_now(files: Files) -> dict[str, set[int]]:
-    """Table -> versions that living readers name."""
+def read_now(files: Files, watch_s: float = STALE_S) -> dict[str, set[int]]:
+    """Table -> versions that living readers name. `watch_s`: how long silent ones elsewhere are watched."""
     found: dict[str, set[int]] = {}
-    for _, sign in _readers(files):
-        reads = sign.reads if sign is not None and _alive(sign) else {}
-        for table, version in reads.items():
+    for sign in _living(files, _readers(files), watch_s).values():
+        for table, version in sign.reads.items():
             found.setdefault(table, set()).add(version)
     return found
 
 
-def sweep(files: Files) -> None:
+def sweep(files: Files, watch_s: float = STALE_S) -> None:
     """Removes the signs of readers that died without taking them away. One on another host that is silent may
     only be cut off: its sign stays for FORGOTTEN_S, and counts again with its next beat."""
-    for name, sign in _readers(files):
-        if sign is not None and (
-            _alive(sign) or (sign.host != socket.gethostname() and time.time() - sign.beat < FORGOTTEN_S)
-        ):
-            continue
+    now, readers = time.time(), _readers(files)
+    dead = [n for n, s in readers.items() if s is None or _alive(s) is False]
+    old = {
+        n: s for n, s in readers.items()
+        if s is not None and _alive(s) is None and abs(now - s.beat) >= FORGOTTEN_S
+    }  # fmt: skip
+    for name in (*dead, *(old.keys() - _living(files, old, watch_s).keys())):
         files.remove(name)
 
 
-def _readers(files: Files) -> list[tuple[str, _Sign | None]]:
+def _readers(files: Files) -> dict[str, _Sign | None]:
     names = [f"{LEASES}/{n}" for n in files.names(LEASES) if n.startswith(_READER)]
-    return [(name, _read(files.read(name))) for name in names]
+    return {name: _read(files.read(name)) for name in names}
 
 
 def _read(raw: bytes | None) -> _Sign | None:
@@ -220,13 +235,47 @@ def _read(raw: bytes | None) -> _Sign | None:
         return None
 
 
-def _alive(sign: _Sign) -> bool:
+def _living(files: Files, signs: Mapping[str, _Sign | None], watch_s: float) -> dict[str, _Sign]:
+    """Returns the signs of living processes. A sign from elsewhere that is old by the clock here is watched:
+    its owner lives if it moves within `watch_s`."""
+    alive, silent = dict[str, _Sign](), dict[str, _Sign]()
+    for name, sign in signs.items():
+        here = False if sign is None else _alive(sign)
+        if sign is None or here is False:
+            continue
+        age_s = abs(time.time() - sign.beat)
+        if here or age_s < STALE_S:
+            alive[name] = sign
+        else:
+            silent[name] = sign
+    end = time.monotonic() + watch_s
+    while silent and (left_s := end - time.monotonic()) > 0:
+        time.sleep(min(LOOK_S, left_s))
+        for name, sign in list(silent.items()):
+            now = _read(claimed(files, name))
+            if now != sign:
+                del silent[name]
+                if now is not None:
+                    alive[name] = now
+    return alive
+
+
+def _alive(sign: _Sign) -> bool | None:
+    """Returns whether the process of a sign lives; None: it runs elsewhere, so its beats alone can tell."""
     if sign.token in _LEFT:
         return False
-    if sign.host != socket.gethostname():
-        return abs(time.time() - sign.beat) < STALE_S
+    if not sign.boot or (sign.boot, sign.space) != _place_here():
+        return None
     try:
         # A pid is given to another process some day; the two then differ in when they started.
         return abs(psutil.Process(sign.pid).create_time() - sign.started) < 1.0
     except psutil.NoSuchProcess:
         return False
+
+
+@functools.cache
+def _place_here() -> tuple[str, str]:
+    """Returns the boot of this machine, and the namespace in which this process has its pid: a host name says
+    neither. Systems without /proc have one namespace of pids."""
+    space = os.readlink(_SPACE) if _SPACE.is_symlink() else ""
+    return (boot() if space else f"{socket.gethostname()} {boot()}"), space

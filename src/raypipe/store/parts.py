@@ -31,6 +31,7 @@ from raypipe.store.tables import check_run, checked
 
 PLAN_SCHEMA = pa.schema([pa.field("id", pa.string())])
 BLOCK = 1 << 20  # bytes of a plan that are read at a time
+NO_GROUPS: Mapping[str, int] = {}
 PLAN_BATCH = 8192  # ids of a plan that are read at a time: 300 KB, and a footer of 30 KB for ten million
 
 
@@ -44,19 +45,19 @@ class PlanRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TableRun:
     """Work that was begun: its name, and the ids of all parts."""
 
     name: str
     ids: Ids = field(compare=False)  # of sources or questions, in the order of the parts
-    per_part: int  # ids of a part, but for the last
+    starts: tuple[int, ...]  # of the parts, in `ids`
     replaces: bool = False  # True: rows that the table has of these ids go in the commit
     fresh: bool = False  # True: language models are asked again, whatever they replied before
 
     @property
     def parts(self) -> list[str]:
         """Names of the parts, in their order."""
-        return [f"{i:06d}" for i in range(-(-len(self.ids) // self.per_part))]
+        return [f"{i:06d}" for i in range(len(self.starts))]
 
     def part(self, name: str) -> tuple[str, ...]:
         """The ids of a part. Raises KeyError for none of the run's."""
@@ -65,10 +66,10 @@ class Run:
 
     def rows(self, part: str) -> PlanRows:
         """Returns where the plan has the ids of a part. Raises KeyError for none of the run's."""
-        first = int(part) * self.per_part if part.isdigit() else -1
-        if not 0 <= first < len(self.ids):
+        if not part.isdigit() or int(part) >= len(self.starts):
             raise KeyError(part)
-        return PlanRows(self.name, first, min(self.per_part, len(self.ids) - first))
+        first, *end = self.starts[int(part) : int(part) + 2]
+        return PlanRows(self.name, first, (end[0] if end else len(self.ids)) - first)
 
     def ids_of(self, parts: Iterable[str]) -> Ids:
         """Ids of some parts, in the order of the run."""
@@ -78,7 +79,7 @@ class Run:
         return self.ids.where(pa.array(mask))
 
 
-def begun(store: Store, what: str) -> Run | None:
+def begun(store: Store, what: str) -> TableRun | None:
     """The unfinished run of some work, if there is one. `what` names the work: a digest of its stages. A plan
     that is damaged is removed: what is missing is planned again."""
     raw = store.files.read(_plan(what))
@@ -86,39 +87,63 @@ def begun(store: Store, what: str) -> Run | None:
         return None
     text = unsealed(raw)
     plan = json.loads(text) if text else {}
-    if "ids" not in plan or _digest(store, plan["run"]) != plan["ids"]:
+    if "starts" not in plan or _digest(store, plan["run"]) != plan["ids"]:
         end(store, what)
         return None
     with _reading(store, plan["run"]) as file:
         rows = pa.ipc.open_file(file)
         ids = Ids(gathered(rows.get_batch(n)["id"] for n in range(rows.num_record_batches)))
-    return Run(plan["run"], ids, plan["per_part"], plan["replaces"], plan["fresh"])
+    return TableRun(plan["run"], ids, tuple(plan["starts"]), plan["replaces"], plan["fresh"])
+
+
+def part_starts(ids: Sequence[str], per_part: int, groups: Mapping[str, int]) -> tuple[int, ...]:
+    """Returns where parts of at most `per_part` ids start. Neighbours of one group (id -> group) share one,
+    unless they are more than a part may have.
+
+    >>> part_starts("abcde", 2, {}), part_starts("abcde", 2, {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4})
+    ((0, 2, 4), (0, 1, 3))
+    """
+    if not groups:
+        return tuple(range(0, len(ids), per_part))
+    starts, border = [0] if ids else [], 0
+    for i in range(1, len(ids)):
+        if groups.get(ids[i]) != groups.get(ids[i - 1]):
+            border = i
+        if i - starts[-1] == per_part:
+            starts.append(border if border > starts[-1] else i)
+    return tuple(starts)
 
 
 def begin(
-    store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False
-) -> Run:
-    """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
-    run = Run(uuid.uuid4().hex, Ids.of(ids), per_part, replaces, fresh)
+    store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False,
+    groups: Mapping[str, int] = NO_GROUPS,
+) -> TableRun:  # fmt: skip
+    """Begins a run over the ids in their order, `per_part` to a part at most (`part_starts`); or gives back
+    the unfinished one."""
+    run = TableRun(uuid.uuid4().hex, Ids.of(ids), part_starts(ids, per_part, groups), replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
         return run
     store.files.remove(_ids(run.name))
-    return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh)
+    return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh, groups)
 
 
-def begin_rest(store: Store, what: str, run: Run, ids: Sequence[str], per_part: int) -> None:
+def begin_rest(
+    store: Store, what: str, run: TableRun, ids: Sequence[str], per_part: int,
+    groups: Mapping[str, int] = NO_GROUPS,
+) -> None:  # fmt: skip
     """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
-    rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids), per_part=per_part)
+    starts = part_starts(ids, per_part, groups)
+    rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids), starts=starts)
     store.files.write(_plan(what), _written(store, rest))
     store.files.remove(_ids(run.name))
 
 
-def _written(store: Store, run: Run) -> bytes:
+def _written(store: Store, run: TableRun) -> bytes:
     """Writes the ids of a run, and returns its plan, which names them: written after them, it is whole."""
     with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, PLAN_SCHEMA) as rows:
         for some in run.ids.texts(PLAN_BATCH):
             rows.write_batch(pa.record_batch([some], schema=PLAN_SCHEMA))
-    plan = {"run": run.name, "ids": _digest(store, run.name), "per_part": run.per_part}
+    plan = {"run": run.name, "ids": _digest(store, run.name), "starts": run.starts}
     return sealed(json.dumps({**plan, "replaces": run.replaces, "fresh": run.fresh}))
 
 

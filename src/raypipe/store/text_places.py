@@ -1,9 +1,10 @@
 """Every place of a store that can hold a text: how its rows are found by ids, and how they are taken out.
 
-One list for tables and one for files. A forget, its dry run and the drill that looks for a planted word all
-go through them, and a law holds that a table or folder which is not listed cannot be added. Nothing is found
-by its words. Two places hold texts that name no source, details of faults and what users wrote: these texts
-go with each forget. Knows tables and the lines of small files; why something goes, `runs.forget` knows.
+One list for tables, in the order in which a forget takes rows out, and one for files. A forget, its dry run
+and the drill that looks for a planted word all go through them, and a law holds that a table or folder which
+is not listed cannot be added. Nothing is found by its words. Two places hold texts that name no source,
+details of faults and what users wrote: these texts go with each forget. Why something goes, `runs.forget`
+knows.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Gone:
     adapters: tuple[str, ...] = ()  # names
     keyed: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     """Memo table -> keys; table of lengths or postings -> segments, which the next index makes again."""
+    safe: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Recipe -> questions that have an answer by it, of which no answer rests on these."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -67,9 +70,9 @@ class Gone:
 class FoundText:
     """Rows of one place that go, or lose a text."""
 
-    place: str  # a table, or a file of the store
+    place: str  # a table, a file of the store, or a folder
     rows: int
-    does: str  # what becomes of them, for people
+    does: str = "rows go"  # what becomes of them, for people
 
 
 Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
@@ -79,7 +82,6 @@ Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
 class TextTable:
     """The way to find the rows of a kind of table."""
 
-    holds: str
     column: str  # that names what goes
     of: str  # the field of Gone with the values of that column
     edited: str = ""  # the field of Gone with the ids of rows that lose a part; "": none do
@@ -108,25 +110,26 @@ def _ungrade(gone: Gone, row: dict[str, Any]) -> dict[str, Any]:
 
 
 TABLES: Mapping[str, TextTable] = {
-    "sources": TextTable("pages as they came", "id", "sources"),
-    "documents": TextTable("titles of documents", "source", "sources"),
-    "layouts": TextTable("titles, headings and paths of documents", "source", "sources"),
-    "questions": TextTable("questions, and addresses they cite", "id", "questions", "cited", _uncite),
-    "golds": TextTable("true answers", "question", "questions"),
-    "relevance": TextTable("ids of judged documents", "question", "questions", "graded", _ungrade),
-    "annotations": TextTable("answers and evidence of annotators", "question", "questions"),
-    "faults": TextTable("what a step could not read", "id", "named"),
-    "answers": TextTable("questions, answers and replies", "key", "answers"),
-    "texts": TextTable("pages as they were parsed", "source", "sources"),
-    "passages": TextTable("places of passages", "source", "sources"),
-    "vectors": TextTable("vectors of chunks, and their codes", "source", "sources"),
-    "postings": TextTable("words of passages", "segment", "keyed"),
-    "lengths": TextTable("words of passages, counted", "segment", "keyed"),
-    "embeddings": TextTable("vectors of texts", "key", "keyed"),
-    "scores": TextTable("scores of passages", "key", "keyed"),
-    "replies": TextTable("what models said of passages", "key", "keyed"),
+    "embeddings": TextTable("key", "keyed"),
+    "scores": TextTable("key", "keyed"),
+    "replies": TextTable("key", "keyed"),
+    "postings": TextTable("segment", "keyed"),
+    "lengths": TextTable("segment", "keyed"),
+    "faults": TextTable("id", "named"),
+    "answers": TextTable("key", "answers"),
+    "vectors": TextTable("source", "sources"),
+    "passages": TextTable("source", "sources"),
+    "texts": TextTable("source", "sources"),
+    "golds": TextTable("question", "questions"),
+    "relevance": TextTable("question", "questions", "graded", _ungrade),
+    "annotations": TextTable("question", "questions"),
+    "questions": TextTable("id", "questions", "cited", _uncite),
+    "layouts": TextTable("source", "sources"),
+    "documents": TextTable("source", "sources"),
+    "sources": TextTable("id", "sources"),
 }
-"""By kind of table (`tables.KINDS`)."""
+"""By kind of table (`tables.KINDS`). What others are found by goes after them, so that a forget which was
+killed finds the rest when it is made again."""
 
 
 def place_of(table: str) -> TextTable:
@@ -154,31 +157,30 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
     return found
 
 
-def in_tables(store: Store, gone: Gone) -> Iterator[FoundText]:
-    """Yields what the tables hold of it now."""
-    for table in tables(store):
+def in_tables(
+    store: Store, gone: Gone, named: Mapping[str, Collection[int]], write: bool
+) -> Iterator[FoundText]:
+    """Yields what the tables hold of it now. With `write` it is taken out, and the same again finds nothing:
+    versions that had it go with their files; of `named` (table -> versions) the others stay."""
+    order = list(TABLES)
+    for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
         place = place_of(table)
-        going = (place.ids(gone, table), "go"), (place.edited_ids(gone), "lose what names it")
+        going = (place.ids(gone, table), "rows go"), (place.edited_ids(gone), "rows lose what names it")
         for values, does in going:
             if count := sum(store.count(table, where) for where in filters(place.column, values)):
-                yield FoundText(table, count, f"rows {does} ({place.holds})")
-    if said := store.count("faults", f"detail != '{TAKEN_OUT}'"):
-        yield FoundText("faults", said, "lose their detail, which may repeat a text")
-
-
-def take_out_of_tables(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> None:
-    """Takes it out of every table. Versions that had it go with their files; of `named` (table -> versions)
-    the others stay. The same again changes nothing."""
-    for table in tables(store):
-        place = place_of(table)
-        store.forget(table, place.column, place.ids(gone, table))
-        _edit(store, table, place, gone)
-        if table == "faults":
-            with store.durable(table):
-                store.dataset(table).update({"detail": f"'{TAKEN_OUT}'"}, where=f"detail != '{TAKEN_OUT}'")
-        rewrite_deleted(store, table)
-        others = {table: () if table == "faults" else named.get(table, ())}
-        keep_only(store, table, set(others[table]) - holding(store, gone, others)[table])
+                yield FoundText(table, count, does)
+        said = f"detail != '{TAKEN_OUT}'"
+        if table == "faults" and (count := store.count(table, said)):
+            yield FoundText(table, count, "rows lose their detail, which may repeat a text")
+        if write:
+            store.forget(table, place.column, place.ids(gone, table))
+            _edit(store, table, place, gone)
+            if table == "faults":
+                with store.durable(table):
+                    store.dataset(table).update({"detail": f"'{TAKEN_OUT}'"}, where=said)
+            rewrite_deleted(store, table)
+            others = {table: () if table == "faults" else named.get(table, ())}
+            keep_only(store, table, set(others[table]) - holding(store, gone, others)[table])
 
 
 def _edit(store: Store, table: str, place: TextTable, gone: Gone) -> None:
@@ -192,17 +194,10 @@ def _edit(store: Store, table: str, place: TextTable, gone: Gone) -> None:
             dataset.merge_insert(place.column).when_matched_update_all().execute(written)
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """A small file without what goes."""
-
-    place: str
-    rows: int  # entries that go; 0: nothing changes
-    does: str
-    content: bytes | pa.Buffer | None  # of the file from then on; empty: it goes; None: a folder that goes
-
-
-InFiles: TypeAlias = Callable[[Store, Gone], Iterator[FileChange]]
+Change: TypeAlias = tuple[str, int, bytes | pa.Buffer | None]
+"""A file of the store; how many of its entries go, 0 where nothing changes; what it has from then on: nothing
+where it goes, None for a folder that goes."""
+InFiles: TypeAlias = Callable[[Store, Gone], Iterator[Change]]
 
 
 def _segments(store: Store, folder: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -215,135 +210,95 @@ def _text(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _captured(store: Store, gone: Gone) -> Iterator[FileChange]:
+def _captured(store: Store, gone: Gone) -> Iterator[Change]:
     for place, lines in _segments(store, layout.CAPTURED):
         left = [line for line in lines if not gone.answered_by(line)]
-        yield FileChange(place, len(lines) - len(left), "lines go", _text(left))
+        yield place, len(lines) - len(left), _text(left)
 
 
-def _feedback(store: Store, gone: Gone) -> Iterator[FileChange]:
+def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
     """Takes out feedback on answers that go, and of others the texts, which may be pasted from any page."""
     captured = (line for _, lines in _segments(store, layout.CAPTURED) for line in lines)
     answers = {line["answer_id"] for line in captured if gone.answered_by(line)}
-    does = "lines go or lose what a user wrote; verdicts on other answers stay"
     for place, lines in _segments(store, layout.FEEDBACK):
         left = [
             {**x, "text": None}
             for x in lines
             if x["answer_id"] not in answers and (x["verdict"] is not None or x["text"] is None)
         ]
-        yield FileChange(place, len(lines) if left != lines else 0, does, _text(left))
+        yield place, len(lines) if left != lines else 0, _text(left)
 
 
-def _json(folder: str, does: str, edit: Edit) -> InFiles:
-    """Edits the JSON objects of a folder."""
+def _json(folder: str) -> InFiles:
+    """Takes ids, and objects that name one, out of the JSON of a folder."""
 
-    def in_files(store: Store, gone: Gone) -> Iterator[FileChange]:
+    def in_files(store: Store, gone: Gone) -> Iterator[Change]:
+        ids = {*gone.sources, *gone.documents, *gone.questions}
         for place in store.files.walk(folder):
             tree = json.loads(store.files.read(place) or b"{}")
-            after = edit(gone, tree)
-            yield FileChange(place, int(after != tree), does, json.dumps(after).encode())
+            after = _without(tree, ids)
+            yield place, int(after != tree), json.dumps(after).encode()
 
     return in_files
 
 
-def _read(gone: Gone, tree: dict[str, Any]) -> dict[str, Any]:
-    """The note of a read without ids of questions."""
-    left = [q for q in tree["questions"] if q not in gone.questions]
-    replaced = [{**r, "ids": [i for i in r["ids"] if i not in gone.questions]} for r in tree["replaced"]]
-    return {**tree, "questions": left, "replaced": replaced}
+def _without(tree: Any, ids: set[str]) -> Any:
+    """A JSON tree without ids: an entry of a list or object goes where it is one, or an object with one."""
+
+    def named(value: Any) -> bool:
+        fields = value.values() if isinstance(value, dict) else (value,)
+        return any(isinstance(x, str) and x in ids for x in fields)
+
+    if isinstance(tree, dict):
+        kept = {k: v for k, v in tree.items() if not (isinstance(v, dict) and named(v))}
+        return {k: "" if named(v) else _without(v, ids) for k, v in kept.items()}
+    return [_without(x, ids) for x in tree if not named(x)] if isinstance(tree, list) else tree
 
 
-def _folder(gone: Gone, tree: dict[str, Any]) -> dict[str, Any]:
-    """The state of a folder without documents."""
-    left = {
-        name: file
-        for name, file in tree["files"].items()
-        if file["document"] not in gone.documents and file["source"] not in gone.sources
-    }
-    return {**tree, "files": left}
-
-
-def _recall(gone: Gone, tree: dict[str, Any]) -> dict[str, Any]:
-    """The recall of an index without the id of a question."""
-    return {**tree, "worst_question": ""} if tree.get("worst_question") in gone.questions else tree
-
-
-def _answer_keys(store: Store, gone: Gone) -> Iterator[FileChange]:
+def _answer_keys(store: Store, gone: Gone) -> Iterator[Change]:
     ids = pa.array(gone.questions, pa.string())
     for place in store.files.walk(layout.ANSWER_KEYS):
         table = arrow.rows_of(store.files.read(place) or b"")
         left = table.filter(pc.invert(pc.is_in(table["question"], value_set=ids)))
-        yield FileChange(place, table.num_rows - left.num_rows, "keys of answers go", arrow.file_of(left))
+        yield place, table.num_rows - left.num_rows, arrow.file_of(left)
 
 
-def _adapters(store: Store, gone: Gone) -> Iterator[FileChange]:
-    """Removes adapters whole: weights cannot be taken apart."""
-    for folder in (f"{layout.ADAPTERS}/{name}" for name in gone.adapters):
-        does = "files go: it was trained on labels that show it"
-        yield FileChange(folder, len(store.files.walk(folder)), does, None)
+def _whole(folder: str, named: str = "") -> InFiles:
+    """Removes a folder that no command needs while none works; with `named`, those in it that this field of
+    Gone names."""
 
-
-def _whole(folder: str, does: str) -> InFiles:
-    """Removes a folder that no command needs while none works."""
-
-    def in_files(store: Store, gone: Gone) -> Iterator[FileChange]:
-        yield FileChange(folder, len(store.files.walk(folder)), does, None)
+    def in_files(store: Store, gone: Gone) -> Iterator[Change]:
+        for place in [f"{folder}/{name}" for name in getattr(gone, named)] if named else [folder]:
+            yield place, len(store.files.walk(place)), None
 
     return in_files
 
 
-LEFT = "what killed commands left goes"
 FILES: Mapping[str, InFiles] = {
     layout.FEEDBACK: _feedback,  # before CAPTURED: by these lines it is found
     layout.CAPTURED: _captured,
-    layout.INGESTED: _json(layout.INGESTED, "ids of questions go", _read),
-    layout.FOLDERS: _json(layout.FOLDERS, "files of documents go", _folder),
-    layout.ANN: _json(layout.ANN, "the id of a question goes", _recall),
+    layout.INGESTED: _json(layout.INGESTED),
+    layout.FOLDERS: _json(layout.FOLDERS),
+    layout.ANN: _json(layout.ANN),
     layout.ANSWER_KEYS: _answer_keys,
-    layout.ADAPTERS: _adapters,
-    layout.TRAININGS: _whole(layout.TRAININGS, "checkpoints go: labels that show it may be in them"),
-    layout.PARTS: _whole(layout.PARTS, LEFT),
-    layout.READS: _whole(layout.READS, LEFT),
-    layout.PLANNED: _whole(layout.PLANNED, LEFT),
+    layout.ADAPTERS: _whole(layout.ADAPTERS, "adapters"),  # weights cannot be taken apart
+    layout.TRAININGS: _whole(layout.TRAININGS),  # labels that show it may be in checkpoints
+    layout.PARTS: _whole(layout.PARTS),
+    layout.READS: _whole(layout.READS),
+    layout.PLANNED: _whole(layout.PLANNED),
 }
 """Folder of a store -> what is done there."""
 
-WITHOUT_TEXT: Mapping[str, str] = {
-    layout.MARK: "a number",
-    layout.LEASES: "names of processes, tables and versions",
-    layout.RUNS: "plans of unfinished work, of which a forget lets none be",
-    layout.MANIFESTS: "recipes, versions and scores of runs",
-    layout.ATTEMPTS: "counts",
-    layout.PROBES: "replies to fixed texts",
-    layout.COVERAGE: "ids of sources",
-    layout.CORPUS_SUMS: "sums of ids of sources",
-    layout.SIZES: "ids of sources, and numbers",
-    layout.CHANGING: "numbers of versions",
-    layout.MEMO: "cached values that a forget puts into their tables first",
-    layout.MEMO_LOSSES: "digests",
-    layout.RELEASES: "recipes and versions; those that rest on it end",
-    layout.LIVE: "ids of releases, in the folder of these",
-    layout.TOMBSTONES: "digests and reasons",
-    layout.FORGETTING: "the ids that go, until they are gone",
-    layout.CAPTURE_SECRET: "a secret",
-}
-"""File or folder of a store -> why no text is looked for there."""
 
-
-def in_small_files(store: Store, gone: Gone, write: bool) -> list[FoundText]:
-    """Returns what the files next to the tables hold of it; with `write` it is taken out, and the same again
+def in_small_files(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
+    """Yields what the files next to the tables hold of it. With `write` it is taken out, and the same again
     finds nothing."""
-    found = []
-    for in_files in FILES.values():
-        for change in (c for c in in_files(store, gone) if c.rows):
-            found.append(FoundText(change.place, change.rows, change.does))
-            if not write:
-                continue
-            if change.content is None:
-                store.files.remove_folder(change.place)
-            elif len(change.content):
-                store.files.write(change.place, change.content)
-            else:
-                store.files.remove(change.place)
-    return found
+    changes = (c for in_files in FILES.values() for c in in_files(store, gone))
+    for place, count, content in (c for c in changes if c[1]):
+        yield FoundText(place, count)
+        if write and content is None:
+            store.files.remove_folder(place)
+        elif write and content is not None and len(content):
+            store.files.write(place, content)
+        elif write:
+            store.files.remove(place)

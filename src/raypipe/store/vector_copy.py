@@ -71,7 +71,7 @@ def vector_copy(
         return _mapped(dataset, path, size, free) if make or path.exists() else None
     except StoreUnavailable:  # an OSError too, but none of the folder
         raise
-    except OSError as e:
+    except (OSError, ValueError) as e:  # cut: another process writes it at once, where flock locks nothing
         log.warning("%s: %s: vectors are read from the store for each batch", where, e)
         return None
 

@@ -22,8 +22,9 @@ from raypipe.core.records import Block, BlockKind, Span
 KINDS: tuple[BlockKind, ...] = get_args(BlockKind)
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "caption", "figcaption", "legend", "summary"})
-_ITEMS = frozenset({"li", "dt", "dd", "option"})
-_CELLS = frozenset({"td", "th"})
+_ITEMS = frozenset({"li", "option"})
+_ROWS = frozenset({"tr", "dt"})  # a list of terms is a table of two columns
+_CELLS = frozenset({"td", "th", "dt", "dd"})
 _OTHERS = """
     address article aside blockquote body br button center details dialog dir div dl fieldset figure footer
     form frameset header hgroup hr html iframe main menu nav noframes noscript ol p pre search section select
@@ -77,6 +78,7 @@ def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
             nodes, bordered = iter(children), tag in _BORDERS
             if bordered:
                 made.border()
+                made.row |= tag in _ROWS
             if role or tag in _TELLING:
                 inside = _within(inside, tag, role)
             break
@@ -103,12 +105,15 @@ class _Blocks:
         self._start = -1  # of the open block; -1: none is open
         self._inside: _Inside = ("paragraph", True, True)  # kind of its first text; what holds for all
         self._found: list[tuple[int, int, _Inside]] = []
+        self.row = False  # the next cell is the first of its row
 
     def add(self, text: str, inside: _Inside) -> None:
         if not (words := text.split()):
             return
         folded = " ".join(words)
         if self._start < 0:
+            if self.row and inside[0] == "cell":
+                inside, self.row = ("row", *inside[1:]), False
             self._start, self._inside = self._at + 1, inside
         elif inside is not self._inside:
             kind, menu, link = self._inside
@@ -139,46 +144,97 @@ class _Blocks:
 
 
 _HEADING_LINE = re.compile(r"#{1,6}\s")
-_ITEM_LINE = re.compile(r"(?:[-*+\u2022\u2013]|\d{1,3}[.)])\s")
+_COMMAND_LINE = re.compile(r"\A#\s++[a-z][\w./-]*+\s.*(?:\s--?\w|\s[~.]?/\w|[=$;&<>])")  # "# su -s /bin/bash"
+_ITEM_LINE = re.compile(
+    r"(?:[-*+\u2022\u2013]|\d{1,3}[.)])\s"
+    r"|(?:\d{1,3}|[一二三四五六七八九十]{1,4})[、．]|[（(](?:\d{1,3}|[一二三四五六七八九十]{1,4})[）)]"  # noqa: RUF001
+    r"|第[\d\u3007零一二三四五六七八九十百]{1,7}[编章节条款]|[①-⑳]"
+)
 _FULL, _WRAPPED = 0.75, 100  # a line below this share of a full one, of at most these characters, is short
 _TITLE_WORDS = 25
 _RULE_LINE = re.compile(r"\W+")  # a line of signs alone: a rule, or the rule of a table
+_UNDERLINE = re.compile(r"([=~^*+#\"-])\1{2,}")
+_TERM = re.compile(r"(?!\.\.|<|[|])(?=\S).{1,60}(?<![,;:])")  # `candidates` reads no longer label
+_GAP = re.compile(r"((?!\|)\S(?:\S| (?! )){0,40}(?<![.!?:;,])) {2,}(?=\S(?:\S| (?! ))*$)")  # behind it
+_FIELD_LINE = re.compile(r"[^\W\d_][\w ()/-]{0,38}: \S")
 
 
 def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
-    """The blocks of a plain text or of Markdown (`html.storable`) in its folded form.
+    """The blocks of a plain text or of Markdown (`html.shown`) in its folded form.
 
-    A blank line is a border; so are headings (`#`), list items, rows with `|`, and the end of a short line
-    before one that does not go on in lower case: the lines of a wrapped paragraph stay together. `titled`: a
-    first line that looks like one is a title.
+    A blank line is a border; so are headings (`#`, or a line that is underlined), list items, rows with `|`,
+    and the end of a short line before one that begins with a capital or names a field ("weight: 3 kg"): the
+    lines of a wrapped paragraph stay together. A short line above deeper ones, or before a gap, is a term,
+    and these are what it means: a row of two cells, as in a man page. `titled`: a first line that looks like
+    one is a title; a comment is none.
 
     >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one", titled=True)]
     ['title', 'paragraph', 'item']
     """
     made = _Blocks()
-    lines = [line.strip() for line in content.splitlines()]
-    full = _FULL * min(max(map(len, lines), default=0), _WRAPPED)
-    before = ""
-    for number, line in enumerate(lines):
-        kind: BlockKind = "paragraph"
+    lines = list(_lines(content))
+    full = _FULL * min(max((len(line) for _, line in lines), default=0), _WRAPPED)
+    before, heads, term = "", False, -1  # heads: a heading is before; term: indent of the open one; -1: none
+    for number, (indent, line) in enumerate(lines):
         alone = True  # on its line
-        short = 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))
-        if titled and number == 0 and short and any(lines[1:]):
+        after, third = [*lines[number + 1 : number + 3], (0, ""), (0, "")][:2]
+        first = not before or heads or 0 <= indent <= term
+        term = term if line and indent > term else -1
+        kind: BlockKind | None = _kind_alone(line, before, after[1], titled and not number)
+        if kind == "heading" and titled and (line[:2] == "# " or after[1][:3] == "==="):
             kind = "title"
-        elif _HEADING_LINE.match(line):
-            kind = "heading"
-        elif line.startswith("|"):
-            kind = "menu" if _RULE_LINE.fullmatch(line) else "cell"
-        else:
-            alone = not line
-            kind = "item" if _ITEM_LINE.match(line) else kind
-        if alone or kind == "item" or (len(before) < full and not line[:1].islower()):
+        if kind == "title":
+            kind, titled = (
+                ("title", False) if any(t for _, t in lines[number + 1 :]) else ("paragraph", titled)
+            )
+        elif kind is None and term >= 0:
+            kind, alone = "cell", False
+        elif (
+            kind is None
+            and first
+            and after[0] > indent
+            and _TERM.fullmatch(line)
+            and not _ITEM_LINE.match(line)
+        ):
+            nested = third[0] > after[0] and third[1]  # what stands under it are terms
+            kind, term = ("heading", -1) if nested else ("row", indent)
+        elif kind is None:
+            kind, alone = ("item" if _ITEM_LINE.match(line) else "paragraph"), not line
+        begins = not line[:1].islower() or _FIELD_LINE.match(line)
+        field = _FIELD_LINE.match(line) and _FIELD_LINE.match(before)
+        if alone or kind == "item" or (kind != "cell" and (field or (len(before) < full and begins))):
             made.border()
         made.add(line, (kind, kind == "menu", False))
         if alone:
             made.border()
-        before = line
+        before, heads = line, kind == "heading"
     return made.done(" ".join(content.split()))
+
+
+def _kind_alone(line: str, before: str, after: str, first: bool) -> BlockKind | None:
+    """The kind of a line that is a block of its own, between two others; None for other lines."""
+    marked = _HEADING_LINE.match(line)
+    comment = marked and (after.startswith(marked[0]) or _COMMAND_LINE.match(line))
+    short = 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))
+    if line.startswith("|"):
+        return "menu" if _RULE_LINE.fullmatch(line) else "row"
+    if _UNDERLINE.fullmatch(line) and (before or line[:3] != "---"):
+        return "menu"
+    if first and short and not comment and line[:3] != "---" and line[0] not in "<[!":
+        return "title"
+    return "heading" if (marked and not comment) or (short and _UNDERLINE.fullmatch(after)) else None
+
+
+def _lines(content: str) -> Iterator[tuple[int, str]]:
+    """The lines of a text with their indents. A line that has a gap behind a term is two."""
+    for line in content.expandtabs().splitlines():
+        bare = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if gap := _GAP.match(bare):
+            yield indent, gap[1]
+            yield indent + gap.end(), bare[gap.end() :]
+        else:
+            yield indent, bare
 
 
 NEVER_DRAWN = frozenset({"audio", "canvas", "datalist", "iframe", "noembed", "noframes", "noscript", "video"})

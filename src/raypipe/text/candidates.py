@@ -1,14 +1,17 @@
-"""The sentences that may answer: those of some passages, with what stands around each.
+"""Candidates for an answer: sentences of passages, and facts of their tables, with what stands around each.
 
-Pure functions over texts and their blocks. A sentence lies in one block; headings, titles and menus are no
-sentences, but say what the ones below them are about.
+Pure functions over texts and their blocks. A sentence lies in one block. A fact is a cell of a table with its
+label: "Warranty: 24 months", or with the row's name and the column's, "IM-60, delivery (days): 21". Headings
+and menus are no candidates, but say, as a title does, what the ones below them are about.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from raypipe.core.records import Block, BlockKind, Span
 from raypipe.text.windows import sentences
@@ -16,8 +19,15 @@ from raypipe.text.windows import sentences
 MAX_CHARS = 1000
 """A longer sentence is cut there: a table or menu that came out as one (the cap of CRAG's baseline)."""
 
-_CONTENT = frozenset({"paragraph", "item", "cell"})
-_LABEL_CHARS = 60  # a longer cell is no label of the next
+_CONTENT = frozenset({"title", "paragraph", "item", "row", "cell"})
+_IN_TABLE = frozenset({"row", "cell"})
+_LABEL_CHARS = 60  # a longer cell is no label
+_VALUE_CHARS = 250  # a longer cell is prose: its sentences are candidates (`Extract.chars` says no more)
+_CELL = re.compile(r"\|((?:\\\||[^|])*)")  # of a row that has its cells between `|`
+_NAMED = re.compile(rf"\A([^:|]{{1,{_LABEL_CHARS}}}?)\s*+:\s++(?=\S)")  # "weight: 3 kg" in a cell or a line
+_NO_COLUMN = re.compile(  # a number, but for a year; or a cell with a name of its own
+    rf"\A(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]++\s?%?\Z|{_NAMED.pattern}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,92 +39,141 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
+    """A sentence, or a fact of a table."""
+
     source: str  # source id
-    span: Span  # in the source's parsed text
-    text: str  # the text of that span
+    span: Span  # in the source's parsed text; of a fact its row
+    text: str  # the text of that span; of a fact its label, a colon, and its value
     kind: BlockKind = "paragraph"  # of its block
-    around: str = ""  # what it stands under: the page's title, the nearest heading, the cell before it
-    before: str = ""  # the sentence before it in its block
+    around: str = ""  # what it stands under: the page's title, the nearest heading; of a fact the row, too
     rank: int = 0  # of the best of the passages it stands in, from 0
+    label: str = ""  # what its value is of, as `text` begins; "" where it names nothing
+    value: Span | None = None  # of a fact: its value, in the source's parsed text
+    title: str = ""  # of its page, where it is a fact
+
+    @property
+    def meaning(self) -> str:
+        """The text that is embedded: of a fact under the title of its page, which says what it is a fact
+        of."""
+        return f"{self.title}. {self.text}" if self.title else self.text
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Passages of one source that overlap or touch."""
-
+class _Passage:
+    source: str
     start: int
     end: int
-    passages: int
-    rank: int  # of the best
+    rank: int
+
+    def holds(self, span: Span) -> bool:
+        """Returns whether at least half of a span is inside."""
+        return 2 * (min(span[1], self.end) - max(span[0], self.start)) >= span[1] - span[0]
 
 
 def candidates(
     passages: Iterable[tuple[str, Span]], texts: Mapping[str, SourceText], most: int | None = None
 ) -> list[Sentence]:
-    """The sentences of some passages (source, span), best passage first; each sentence once, by source as
-    met and by place; of each passage the first `most`.
+    """The candidates of some passages (source, span), best passage first, then by place; of each passage the
+    first `most`.
 
-    A sentence that the end of a passage cuts counts whole where most of it is inside. Of two passages that
-    overlap the first 2 * `most` are taken. Equal sentences of several sources count once, where they are met
-    first. Hidden ones are left out; headings and menus are taken only where there is nothing else.
+    What the end of a passage cuts counts whole where most of it is inside. Equal sentences, and equal facts
+    under equal titles, count once, where they are met first. Hidden ones, headings and menus are left out.
     """
-    by_source: dict[str, list[tuple[Span, int]]] = {}
-    for rank, (source, span) in enumerate(passages):
-        by_source.setdefault(source, []).append((span, rank))
     found: dict[str, Sentence] = {}
-    other: dict[str, Sentence] = {}
-    for source, spans in by_source.items():
-        for run in _runs(spans):
-            taken = 0
-            for s in _sentences(source, texts[source], run):
-                kept = found if s.kind in _CONTENT else other
-                taken += kept is found
-                if most is not None and (taken if kept is found else len(other)) > most * run.passages:
-                    continue
-                kept.setdefault(s.text, s)
-    return list((found or other).values())
+    for rank, (source, (start, end)) in enumerate(passages):
+        for s in islice(_candidates(texts[source], _Passage(source, start, end, rank)), most):
+            found.setdefault(f"{s.around}\n{s.text}" if s.value else s.text, s)
+    return list(found.values())
 
 
-def _runs(spans: Sequence[tuple[Span, int]]) -> list[_Run]:
-    runs: list[_Run] = []
-    for (start, end), rank in sorted(spans):
-        last = runs[-1] if runs else None
-        if last is None or start > last.end:
-            runs.append(_Run(start, end, 1, rank))
-        else:
-            runs[-1] = _Run(last.start, max(end, last.end), last.passages + 1, min(rank, last.rank))
-    return runs
-
-
-def _sentences(source: str, page: SourceText, run: _Run) -> Iterator[Sentence]:
-    """The sentences of a run of passages, with those of headings and menus."""
+def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
     text, blocks = page.text, page.blocks or (Block(0, len(page.text), "paragraph"),)
-    first = bisect_right([b.end for b in blocks], run.start)
-    last = bisect_left([b.start for b in blocks], run.end)
+    i = bisect_right([b.end for b in blocks], passage.start)
+    last = bisect_left([b.start for b in blocks], passage.end)
+    while 0 < i < last and all(_in_table(text, b) for b in blocks[i - 1 : i + 1]):
+        i -= 1  # to the begin of the table
     title = next((text[b.start : b.end] for b in blocks if b.kind == "title"), "")
-    heading = next((text[b.start : b.end] for b in blocks[:first][::-1] if b.kind == "heading"), "")
-    for i in range(first, last):
-        block = blocks[i]
-        label = ""
-        if block.kind == "heading":
-            heading = text[block.start : block.end]
-        elif block.kind == "cell" and i and blocks[i - 1].kind == "cell":
-            label = text[blocks[i - 1].start : blocks[i - 1].end]
-        around = " ".join(part for part in (title, heading, label[:_LABEL_CHARS]) if part)
-        before = ""
-        for span in _inside(text, block, run):
-            said = text[slice(*span)]
-            if not any(a < span[1] and span[0] < b for a, b in page.hidden):
-                yield Sentence(source, span, said, block.kind, around, before, run.rank)
-            before = said
+    heading = next((text[b.start : b.end] for b in blocks[:i][::-1] if b.kind == "heading"), "")
+    names: list[str] | None = None  # of the open table's columns; None: no table is open
+    while i < last:
+        row = [blocks[i]]
+        while (
+            i + len(row) < len(blocks) and blocks[i].kind in _IN_TABLE and blocks[i + len(row)].kind == "cell"
+        ):
+            row.append(blocks[i + len(row)])
+        i += len(row)
+        names = names if _in_table(text, row[0]) else None
+        heading = text[row[0].start : row[0].end] if row[0].kind == "heading" else heading
+        above, label, found = f"{title} {heading}".strip(), "", list[Sentence]()
+        if row[0].kind in _IN_TABLE:
+            cells = _cells(text, row)
+            said = [text[slice(*c)] for c in cells]
+            if names is None:
+                more = i < len(blocks) and _in_table(text, blocks[i])
+                names = said if more and len(said) > 2 and not any(map(_NO_COLUMN.match, said)) else []
+                if names:
+                    continue
+            if row[-1].end <= passage.start:
+                continue
+            found = [replace(f, title=title) for f in _facts(cells, said, names, above, passage)]
+            if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term, and much about it
+                row, label, above = row[-1:], said[0], f"{above} {said[0]}".strip()
+        for block in row if not found and row[0].kind in _CONTENT else ():
+            found += _sentences(text, block, above, passage, label)
+        for s in found:
+            if not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
+                yield s
 
 
-def _inside(text: str, block: Block, run: _Run) -> Iterator[Span]:
-    """The sentences of a block of which at least half are in the run. A block may be a whole page, so only
-    the surroundings of the run are split."""
-    start = max(block.start, run.start - MAX_CHARS)
-    end = min(block.end, run.end + MAX_CHARS)
-    for a, b in sentences(text[start:end]):
+def _in_table(text: str, block: Block) -> bool:
+    return block.kind in _IN_TABLE or text[block.start] == "|"  # the rule under the names of columns
+
+
+def _cells(text: str, row: Sequence[Block]) -> list[Span]:
+    """The spans of the cells of a row; those between `|` may be empty."""
+    if text[row[0].start] != "|":
+        return [(b.start, b.end) for b in row]
+    start, line = row[0].start, text[row[0].start : row[0].end].removesuffix("|")
+    inner = (
+        (start + m.start(1) + len(m[1]) - len(m[1].lstrip()), len(m[1].strip())) for m in _CELL.finditer(line)
+    )
+    return [(at, at + chars) for at, chars in inner]
+
+
+def _facts(
+    cells: Sequence[Span], said: Sequence[str], names: Sequence[str], above: str, passage: _Passage
+) -> Iterator[Sentence]:
+    """The facts of a row: each cell that has a label, with it."""
+    own = [_NAMED.match(c) for c in said]
+    names = names if len(names) == len(said) else [""] * len(said)  # it may have other cells than the first
+    keys = [m[1] if m else n for m, n in zip(own, names, strict=True)]
+    if len(said) > 1 and not any(keys):
+        start, end = cells[1][0], cells[-1][1]
+        found = [(said[0].rstrip(" :"), (start, end), ", ".join(filter(None, said[1:])))]
+    else:
+        values = [c[m.end() :] if m else c for c, m in zip(said, own, strict=True)]
+        name = values[0] if len(values[0]) <= _LABEL_CHARS else ""
+        found = [
+            (", ".join(p for p in ((name if i else ""), key) if p), (end - len(value), end), value)
+            for i, (key, value, (_, end)) in enumerate(zip(keys, values, cells, strict=True))
+            if key
+        ]
+    whole, around = (cells[0][0], cells[-1][1]), " ".join((above, *said)).strip()
+    for label, span, value in found:
+        likely = label and len(label) <= 2 * _LABEL_CHARS and 0 < len(value) <= _VALUE_CHARS
+        if likely and passage.holds(span) and any(map(str.isalnum, value)) and any(map(str.isalnum, label)):
+            yield Sentence(
+                passage.source, whole, f"{label}: {value}", "row", around, passage.rank, label, span
+            )
+
+
+def _sentences(text: str, block: Block, around: str, passage: _Passage, term: str = "") -> Iterator[Sentence]:
+    """The sentences of a block of which at least half are in the passage. A block may be a whole page: only
+    the surroundings of the passage are split."""
+    start = max(block.start, passage.start - MAX_CHARS)
+    for a, b in sentences(text[start : min(block.end, passage.end + MAX_CHARS)]):
         a, b = start + a, min(start + b, start + a + MAX_CHARS)
-        if 2 * (min(b, run.end) - max(a, run.start)) >= b - a and any(c.isalnum() for c in text[a:b]):
-            yield a, b
+        said = text[a:b]
+        if passage.holds((a, b)) and any(map(str.isalnum, said)):
+            label = m[1] if (m := _NAMED.match(said)) and b - a <= _VALUE_CHARS else term
+            yield Sentence(passage.source, (a, b), said, block.kind, around, passage.rank, label)

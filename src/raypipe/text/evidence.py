@@ -1,276 +1,147 @@
-"""Scores sentences as answers to a question, and the probability that what would be said is right; and finds
-the sentence that states a reply which was written from a context. It is found by its words, so it is where
-the answer stands, not a proof that a model read it there.
+"""Evidence for an answer: features of its candidates, and the probability that each is right.
 
-Pure functions over texts, word hashes and scores that others computed. The numbers of `Fitted` come from a
+Pure functions over texts, word hashes and cosines that others computed. The numbers of `Fitted` come from a
 file; `bench/figures/extract.py --fit` makes them. Knows no model and no index.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from raypipe.core.records import Quote, Span
 from raypipe.text.bm25 import lucene_idf
-from raypipe.text.candidates import MAX_CHARS, Sentence
+from raypipe.text.candidates import Sentence
 from raypipe.text.fitted_on import FittedOn
-from raypipe.text.spans import KINDS, STRICT, AskedQuestion, TypedSpan
-from raypipe.text.windows import sentences
+from raypipe.text.spans import AskedQuestion, TypedSpan
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"
 
-RANKING = (
-    "cosine", "maxsim", "overlap", "around", "before", "typed", "rank", "length", "short", "item", "cell",
-    "asks",
-)  # fmt: skip
-"""Features of one sentence: see `ranking_features`."""
-
-ANSWER = (*RANKING, "score", "margin", "timely", *(k for k in KINDS if k != "other"))
-"""Features of the best sentence, for the probability that it holds an answer."""
-
-SPAN = (
-    "sentence", "overlap", "around", "length", "rest", "choices", "named", "first", "distance",
-    *(k for k in KINDS if k != "other"),
-)  # fmt: skip
-"""Features of its span, for the probability that the span is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Logistic:
-    bias: float
-    weights: Mapping[str, float]  # feature -> weight; a feature that is not named weighs nothing
-
-    def probability(self, features: Mapping[str, float]) -> float:
-        """0..1"""
-        z = self.bias + math.fsum(w * features[f] for f, w in self.weights.items())
-        return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
+FEATURES: Mapping[str, str] = {
+    "cosine": "of question and sentence",
+    "ahead": "by how much it is above the best other candidate's",
+    "overlap": "share of the question's words in the sentence, the rarer among the candidates the heavier",
+    "around": "the same with its title and heading",
+    "fact": "1 for a fact of a table",
+    "fact_cosine": "of question and fact, under the title of its page",
+    "row": "share of the question's words in the fact, its row, title and heading",
+    "title": "1 for the title of a page",
+    "titled": "1 for a title with the version that is asked for",
+    "typed": "1 where a person, date, weekday, number or version is asked for, and it has one",
+    "lacks": "1 where such a thing is asked for, and it has none",
+    "absent": "1 where it lacks a name or number of the question, with its title and heading",
+    "rank": "1 / (1 + rank of its passage)",
+}
+"""Features of the one fitted probability, by name. Those of a sentence are 0 for a fact, and the other
+way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Which sentence is best, and how likely it, its span or a comparison is right."""
+    """A logistic regression over `FEATURES`: the probability that what is said holds the answer."""
 
     embedder: str  # identity of the embedder's weights (`Model.weights`); "": numbers for any embedder
-    rank: Mapping[str, float]  # weights of RANKING
-    sentence: Logistic  # over ANSWER
-    span: Logistic  # over SPAN
+    bias: float
+    weights: Mapping[str, float]  # feature -> log odds for each unit; one that is not named weighs nothing
     compared: float  # probability that a comparison which was decided is right, 0..1
     fitted_on: FittedOn
 
     def __post_init__(self) -> None:
-        for name, weights, known in (
-            ("rank", self.rank, RANKING),
-            ("sentence", self.sentence.weights, ANSWER),
-            ("span", self.span.weights, SPAN),
-        ):
-            if unknown := sorted(set(weights) - set(known)):
-                raise ValueError(f"{name}: unknown feature {unknown[0]!r}; known: {', '.join(known)}")
+        if unknown := sorted(set(self.weights) - set(FEATURES)):
+            raise ValueError(f"weights: unknown feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
         if not 0 <= self.compared <= 1:
             raise ValueError(f"compared: expected a probability from 0 to 1, found {self.compared}")
 
+    def probability(self, features: np.ndarray) -> np.ndarray:
+        """(..., n) float64, 0..1, of (..., n, len(FEATURES))."""
+        z = self.bias + features @ np.array([self.weights.get(name, 0.0) for name in FEATURES])
+        return np.array(1 / (1 + np.exp(-np.clip(z, -500, 500))))
 
-UNFITTED: Mapping[str, float] = {"cosine": 0.4, "maxsim": 0.3, "around": 0.3, "typed": 0.1, "asks": -1.0}
-"""Weights of `RANKING` where none are fitted. With cosine, MaxSim, overlap and typed alone the best sentence
-holds an answer for .64 of NQ's gold passages and .84 of SQuAD's."""
 
+_ORDER = {"cosine": 3.0, "around": 3.0, "fact_cosine": 3.0, "row": 3.0, "typed": 1.0, "title": -2.0}
+UNFITTED = Fitted("", -3.0, _ORDER, 0.5, FittedOn("", "", ""))
+"""Numbers that order candidates where none are fitted."""
 
 _ASKING = re.compile(
-    r"\b(?:who|whom|whose|what|which|when|where|why|how|did|does|do|has|have|had|can|you|me)\b"
+    r"\b(?:who|whom|whose|what|which|when|where|why|how(?: (?:long|many|much|often|old|big|far|high))?"
+    r"|did|does|do|has|have|had|can|you|me)\b"
 )
 """Words of a question that its answer does not repeat."""
+_NAMES = re.compile(r"(?<=\s)[A-Z][\w'-]*+|\b[^\W\d]*+\d[\w.-]*+")
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of the sentences of one question, as far as it needs them."""
+    """The words of the candidates of one question, as far as it needs them."""
 
-    overlap: np.ndarray  # (sentences,) float64: weighted share of the question's words in each, 0..1
-    around: np.ndarray  # the same of each with its title, heading and label
-    before: np.ndarray  # the same of each with the sentence before it
-    marks: tuple[tuple[int, ...], ...]  # per sentence: where words of the question start
-    counts: tuple[int, ...]  # words per sentence
-    rest: tuple[int, ...]  # of them, those that the question does not have
+    overlap: np.ndarray  # (candidates,) float64: weighted share of the question's words in each, 0..1
+    around: np.ndarray  # the same of each with what it stands under
+    label: np.ndarray  # share of the words of its label that the question has, 0..1
+    absent: np.ndarray  # (candidates,) bool: a name or number of the question is not in `around`
+    marks: tuple[tuple[int, ...], ...]  # of each: where words of the question start
 
 
 def words_of(question: str, found: Sequence[Sentence]) -> Words:
     asked, _ = analyse(_ASKING.sub(" ", question.lower()), ANALYZER)
     own = [analyse(s.text, ANALYZER) for s in found]
-    hashes = [h for h, _ in own]
-    weights = _weights(asked, hashes)
-
-    def with_(others: Iterable[str]) -> np.ndarray:
-        more = (analyse(text, ANALYZER)[0] for text in others)
-        return overlaps(asked, [np.concatenate(both) for both in zip(hashes, more, strict=True)], weights)
-
-    return Words(
-        overlaps(asked, hashes, weights),
-        with_(s.around for s in found),
-        with_(s.before for s in found),
-        tuple(tuple(starts[np.isin(h, asked)].tolist()) for h, starts in own),
-        tuple(len(h) for h in hashes),
-        tuple(int((~np.isin(h, asked)).sum()) for h in hashes),
-    )
+    wider = [
+        np.concatenate((h, analyse(s.around, ANALYZER)[0])) for s, (h, _) in zip(found, own, strict=True)
+    ]
+    labels = [analyse(s.label, ANALYZER)[0] for s in found]
+    shared = [held(asked, words) for words in ([h for h, _ in own], wider)]
+    weights = lucene_idf(len(own), shared[0].sum(0))
+    overlap, around = (h @ weights / max(float(weights.sum()), 1e-9) for h in shared)
+    label = np.array([np.isin(h, asked).mean() if len(h) else 0.0 for h in labels])
+    marks = tuple(tuple(starts[np.isin(h, asked)].tolist()) for h, starts in own)
+    names = analyse(" ".join(_NAMES.findall(question)), ANALYZER)[0]
+    absent = np.array([not np.isin(names, h).all() for h in wider], bool)
+    return Words(overlap, around, label, absent, marks)
 
 
 def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
-    """The `most` sentences that share most words with a question, title and heading counted in, in order."""
-    if len(found) <= most:
-        return list(found)
+    """The `most` candidates that share most words with a question, in order: those of title, heading, row and
+    label count, too. Those of the sentence alone would prefer what repeats the title."""
     words = words_of(question, found)
-    best = np.argsort(-(words.overlap + words.around), kind="stable")[:most]
+    best = np.argsort(-(words.around + words.label), kind="stable")[:most]
     return [found[i] for i in sorted(best.tolist())]
 
 
-def _weights(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
-    """(distinct words of the question,) float64: the rarer among these sentences, the more."""
-    return lucene_idf(len(words), _held(question, words).sum(0))
-
-
-def _held(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
+def held(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
     """(sentences, distinct words of the question) bool: which sentence has which."""
     terms = np.unique(question)
     return np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
 
 
-def overlaps(
-    question: np.ndarray, words: Sequence[np.ndarray], weights: np.ndarray | None = None
-) -> np.ndarray:
-    """The weighted share of the question's words in each sentence: (sentences,) float64, 0..1.
-
-    `question` and each of `words` are word hashes, uint64; `weights` those of the question's distinct words,
-    by default the more the fewer of these sentences have one."""
-    idf = _weights(question, words) if weights is None else weights
-    total = float(idf.sum())
-    shares: np.ndarray = _held(question, words) @ idf / total if total else np.zeros(len(words))
-    return shares
-
-
-def ranking_features(
+def features(
     asked: AskedQuestion,
     found: Sequence[Sentence],
     words: Words,
     spans: Sequence[TypedSpan | None],
     cosine: np.ndarray,
-    maxsim: np.ndarray,
 ) -> np.ndarray:
-    """(sentences, len(RANKING)) float64: what decides which sentence is best."""
-    columns = {
-        "cosine": cosine.astype(float),
-        "maxsim": maxsim.astype(float),
-        "overlap": words.overlap,
-        "around": words.around,
-        "before": words.before,
-        "typed": np.array([s is not None and asked.kind in STRICT for s in spans], float),
+    """(candidates, len(FEATURES)) float64."""
+    top = np.sort(cosine)[::-1]
+    others = np.where(np.arange(len(cosine)) == cosine.argmax(), top[1] if len(top) > 1 else 0.0, top[0])
+    fact = np.array([s.value is not None for s in found], float)
+    title = np.array([s.kind == "title" for s in found], float)
+    version, strict = asked.kind == "version", float(asked.kind != "other")
+    typed = np.array([s is not None for s in spans], float) * strict * (1 if version else 1 - title)
+    named = {
+        "cosine": cosine * (1 - fact),
+        "ahead": (cosine - others) * (1 - fact),
+        "overlap": words.overlap * (1 - fact),
+        "around": words.around * (1 - fact),
+        "fact": fact,
+        "fact_cosine": cosine * fact,
+        "row": words.around * fact,
+        "title": title,
+        "titled": title * typed,
+        "typed": typed,
+        "lacks": strict - typed,
+        "absent": words.absent.astype(float),
         "rank": np.array([1 / (1 + s.rank) for s in found]),
-        "length": np.log1p(np.array(words.counts, float)),
-        "short": np.array([n < 3 for n in words.counts], float),
-        "item": np.array([s.kind == "item" for s in found], float),
-        "cell": np.array([s.kind == "cell" for s in found], float),
-        "asks": np.array([s.text.endswith("?") for s in found], float),
     }
-    return np.stack([columns[name] for name in RANKING], axis=1)
-
-
-def scores(features: np.ndarray, weights: Mapping[str, float]) -> np.ndarray:
-    """Returns how well each sentence answers: (sentences,) float64, from `ranking_features`."""
-    result: np.ndarray = features @ np.array([weights.get(name, 0.0) for name in RANKING])
-    return result
-
-
-def answer_features(
-    asked: AskedQuestion, features: np.ndarray, ranked: np.ndarray, best: int
-) -> dict[str, float]:
-    """The features of the probability that the best sentence holds an answer."""
-    others = np.delete(ranked, best)
-    return {
-        **dict(zip(RANKING, features[best].tolist(), strict=True)),
-        "score": float(ranked[best]),
-        "margin": float(ranked[best] - others.max()) if len(others) else 1.0,
-        "timely": float(asked.timely),
-        **_kind(asked),
-    }
-
-
-def span_features(
-    asked: AskedQuestion, words: Words, best: int, span: TypedSpan, p_sentence: float
-) -> dict[str, float]:
-    """The features of the probability that a span of the best sentence is an answer."""
-    marks = words.marks[best]
-    start, end = span.span
-    nearest = min((max(start - m, m - end, 0) for m in marks), default=200)
-    return {
-        "sentence": math.log(max(p_sentence, 1e-6) / max(1 - p_sentence, 1e-6)),
-        "overlap": float(words.overlap[best]),
-        "around": float(words.around[best]),
-        "length": math.log1p(words.counts[best]),
-        "rest": math.log1p(words.rest[best]),
-        "choices": math.log(span.choices),
-        "named": float(span.named),
-        "first": float(start < 3),
-        "distance": math.log1p(nearest),
-        **_kind(asked),
-    }
-
-
-def _kind(asked: AskedQuestion) -> dict[str, float]:
-    return {k: float(k == asked.kind) for k in KINDS if k != "other"}
-
-
-LEAST = 0.5
-"""Share of the answer's words, the rarer the heavier, that a sentence must have to state it."""
-
-
-def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
-    """The sentence with most of the answer's words, if it has at least `LEAST` of them, then all of `shown`.
-
-    `shown`: parts of sources as (source id, span, text), in the context's order.
-
-    >>> page = "Velora is a film. Anna Lind directed it."
-    >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
-    ['Anna Lind directed it.', 'Velora is a film. Anna Lind directed it.']
-    """
-    quotes = [Quote(source, span) for source, span, _ in shown]
-    found, (said, _) = _sentences(shown), analyse(answer, ANALYZER)
-    if found and len(said):
-        shares = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
-        best = int(np.argmax(shares))
-        if shares[best] >= LEAST:
-            quotes.insert(0, Quote(found[best].source, found[best].span))
-    return tuple(dict.fromkeys(quotes))
-
-
-def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
-    """The sentences of what was shown, each once, by source as met and by place.
-
-    Parts of one source that overlap are put together first, so that the end of one does not cut a sentence
-    that the next has whole. Equal sentences of several sources count once, where they are met first."""
-    by_source: dict[str, list[tuple[Span, str]]] = {}
-    for source, span, text in shown:
-        by_source.setdefault(source, []).append((span, text))
-    found: dict[str, Sentence] = {}
-    for source, parts in by_source.items():
-        for start, text in _joined(parts):
-            for a, b in sentences(text):
-                b = min(b, a + MAX_CHARS)
-                found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
-    return list(found.values())
-
-
-def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
-    """Start and text of each run of parts that overlap or touch."""
-    joined: list[tuple[int, str]] = []
-    for (start, end), text in sorted(parts):
-        last = joined[-1] if joined else None
-        if last is None or start > last[0] + len(last[1]):
-            joined.append((start, text))
-            continue
-        first, so_far = last
-        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
-        joined[-1] = (first, so_far + more)
-    return joined
+    return np.stack([named[name] for name in FEATURES], 1)

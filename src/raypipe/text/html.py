@@ -3,7 +3,8 @@
 A page's text is `BeautifulSoup(html, parser).get_text(" ", strip=True)` after white-space folding
 (`" ".join(text.split())`). That leaves out comments, declarations and the text of script, style, template,
 rt and rp, and puts a space wherever two pieces of text meet. NUL and lone surrogates, which no table can
-store, are taken out of a page before BeautifulSoup sees it and never come out.
+store, are taken out of a page before BeautifulSoup sees it and never come out. Nor do soft hyphens, other
+characters without width and `<wbr>`, which cut words in two for whatever searches them.
 
 With lxml the fast way is turbohtml, which builds the tree of the HTML standard where libxml2 keeps the order
 of the source. The texts of real pages are equal (36 of 36, and 130 of 130 of readability's). Of windows of
@@ -43,6 +44,10 @@ _DROPPED = ("script", "style", "template", "rt", "rp")
 _RAW = ("script", "iframe", "textarea", "xmp", "noembed", "noframes")
 _SELF_CLOSED = re.compile(rf"<(?:{'|'.join(_RAW)})\b[^<>]*/>", re.IGNORECASE)
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_WIDTHLESS = re.compile(
+    "[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+    "|(?<=[\0-\u058f])[\u200c\u200d]"  # joiners; in Persian and the scripts of India they are spelling
+)
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f]")
 _MAGIC = (
     "%PDF-",
@@ -70,8 +75,13 @@ class ParsedPage:
 
 
 def fold(text: str) -> str:
-    """Folds white space to single spaces, none at the ends; drops what no table can store."""
-    return " ".join(storable(text).split())
+    """Folds white space to single spaces, none at the ends; drops what `shown` drops."""
+    return " ".join(shown(text).split())
+
+
+def shown(text: str) -> str:
+    """The text without characters that have no width: soft hyphens, zero-width spaces, marks of direction."""
+    return text if text.isascii() and "\0" not in text else _WIDTHLESS.sub("", storable(text))
 
 
 def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool = False) -> ParsedPage:
@@ -132,7 +142,8 @@ def storable(text: str) -> str:
 def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
     """The fast way, or None where it may lose text that BeautifulSoup keeps."""
     html = html.removeprefix("\ufeff")
-    doc = turbohtml.parse(html, positions=False, allow_declarative_shadow_roots=False)
+    doc = turbohtml.parse(html, positions=True, allow_declarative_shadow_roots=False)
+    _without_seams(doc)
     dropped = [e for tag in _DROPPED for e in doc.select(tag)]  # turbohtml finds single tags by an index
     if _loses(doc, html):
         return None
@@ -163,10 +174,22 @@ def _hostile(plain: ParsedPage | None) -> ParsedPage | None:
 
 def _turbo_node(node: Any) -> str | Element | None:
     if isinstance(node, turbohtml.Text):
-        return None if node.data in (OPEN, CLOSE) else storable(node.data)
+        return None if node.data in (OPEN, CLOSE) else shown(node.data)
     if isinstance(node, turbohtml.Element):
         return node.tag, node.attr("role") or "", node.children
     return ("", "", node.children) if isinstance(node, turbohtml.Document) else None
+
+
+def _without_seams(doc: Any) -> None:
+    """Joins the text around what breaks no word: `<wbr>`; and the break and the empty paragraph that the
+    standard makes of a `</br>` and of a `</p>` that ends nothing. They have no place in the source; libxml2
+    makes none."""
+    implied = (e for tag in ("br", "p") for e in doc.select(tag) if e.position is None)
+    seams = [*doc.select("wbr"), *implied]
+    for element in seams:
+        element.decompose()
+    if seams:
+        doc.select_one("html").normalize()
 
 
 def _loses(doc: Any, html: str) -> bool:
@@ -203,6 +226,9 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "looks like a URL", "looks like XML": neither is news here
         soup = BeautifulSoup(storable(html), parser)
+    for tag in soup.find_all("wbr"):
+        tag.unwrap()
+    soup.smooth()
     marked = 0
     for tag in soup.find_all(True) if mark else ():
         if tag.contents and hides(tag.name, tag.attrs, (p.attrs for p in tag.parents)):
@@ -222,4 +248,4 @@ def _soup_node(node: Any) -> str | Element | None:
     if isinstance(node, Tag):
         return node.name, str(node.attrs.get("role", "")), node.children
     # the texts of scripts, comments and ruby are classes of their own, which `get_text` leaves out too
-    return str(node) if type(node) in (NavigableString, CData) and node not in (OPEN, CLOSE) else None
+    return shown(str(node)) if type(node) in (NavigableString, CData) and node not in (OPEN, CLOSE) else None

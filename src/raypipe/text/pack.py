@@ -119,7 +119,8 @@ def joined(taken: Sequence[tuple[Sentence, float]], pages: Mapping[str, SourceTe
     Best passage first, then by place."""
     pieces: list[Piece] = []
     for s, score in sorted(taken, key=lambda row: (row[0].source, row[0].span)):
-        page, piece = pages[s.source], Piece(s.source, s.span, s.text, s.rank, score)
+        page = pages[s.source]
+        piece = Piece(s.source, s.span, page.text[slice(*s.span)], s.rank, score)
         if pieces and pieces[-1].source == s.source:
             last, (start, stop) = pieces[-1], s.span
             end = last.span[1]

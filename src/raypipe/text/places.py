@@ -36,6 +36,22 @@ def place(layout: Layout, span: Span) -> Place:
     return Place(url, layout.title, page, inside[-1] if inside else "")
 
 
+def context(text: str, span: Span, chars: int) -> tuple[str, str]:
+    """The whole words before and after a span of a text, at most `chars` characters of each, with their
+    spaces.
+
+    >>> context("The pump has a warranty of two years.", (15, 23), 10)
+    ('has a ', ' of two')
+    """
+    first, last = max(0, span[0] - chars), min(len(text), span[1] + chars)
+    before, after = text[first : span[0]], text[span[1] : last]
+    if first and text[first - 1] != " ":
+        before = before.partition(" ")[2]
+    if last < len(text) and text[last] != " ":
+        after = after.rpartition(" ")[0]
+    return before, after
+
+
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     """The sections that the headings of a parsed text begin; each ends at the next heading.
 

@@ -1,10 +1,13 @@
 """Escapes and cleans text. Untrusted text is escaped for a prompt: it may say anything, but cannot pass for
 the prompt itself.
 
-Three ways in are closed. The marks by which chat templates begin and end turns lose their brackets, whatever
-family of models they belong to (an engine does the same for the marks of its own tokenizer). The fence
-around a document cannot be closed from within. What a page carries without showing it stays out. The words
-themselves stay: whether a model obeys them is measured (`metrics.losses`), not guessed here.
+Three ways in are closed. The marks by which chat templates begin and end turns lose their brackets, by their
+form and not by a list of families. No server is asked for its marks: a prompt has to be the same before a
+server is there, in a plan, and whichever server answers, since replies are kept under it; and `/tokenize`
+says which ids a text has, not which of them are marks. (An engine does the same for the marks of its own
+tokenizer.) The fence around a document cannot be closed from within. What a page carries without showing it
+stays out. The words themselves stay: whether a model obeys them is measured (`metrics.losses`), not guessed
+here.
 
 Questions' bodies, titles and abstracts are cleaned as the Onewo system has it: HTML tags become a space,
 `http://`, `https://`, `.com` and `.cn` go, white space is folded. What one rule leaves can be another's
@@ -22,15 +25,18 @@ from raypipe.core.records import Span
 _IGNORED = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*+"
 """White space, and characters without width: a model reads over them, and so does a check that must hold."""
 
+_ROLES = "system|user|assistant|human|model|function|tools?|think|thought|observation|instructions?"
+_PLACES = "image|video|audio"  # where a model of several kinds of input expects one
 _MARKS = re.compile(
-    # <|im_end|>, <|eot_id|>, <|user|>, and the full-width bars of DeepSeek. Each half goes by itself, so that
-    # no two pieces can be joined to a mark.
-    r"<(?=[|\uff5c])|(?<=[|\uff5c])>"
-    # <s>, </s>, <bos>, <start_of_turn>, <extra_id_0>, ...
-    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|sop|eop|start_of_turn|end_of_turn|extra_id_\d+|system|user|assistant"
-    r"|instructions?)>)"
-    # [INST], [/INST], <<SYS>>, [gMASK], [CLS], [SEP]
-    r"|<<(?=/?SYS>>)|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|s?gMASK|CLS|SEP)\])",
+    # A bracket next to a bar or a tilde: <|im_end|>, [|endofturn|], ]~b], the full-width bars of DeepSeek.
+    # Each half goes by itself, so that no two pieces can be joined to a mark.
+    r"[<\[](?=[|\uff5c~])|(?<=[|\uff5c~])[>\]]|\](?=~)|(?<=~)\["
+    # A tag of one word that no prose has: of up to four letters, or with a sign or a digit in it, or a role.
+    # <s>, </s>, <eoh>, <start_of_turn>, <reserved_106>, <seed:bos>, <<SYS>>; or in a script without capitals
+    rf"|<(?=/?(?:[a-z]{{1,4}}|[a-z]*+[\d_:][\w:]*|[^\x00-\u0590\s<>]{{1,12}}|{_ROLES}|{_PLACES})>)"
+    # A word of capitals in square brackets: [INST], [/INST], [TOOL_CONTENT], [gMASK], [CLS], [unused10]
+    r"|\[(?=/?(?:(?-i:[A-Z]{2}[A-Z0-9_]*)|inst|s?gmask|cls|sep|system_prompt|available_tools|tool_[a-z]+"
+    r"|unused\d+)\])",
     re.IGNORECASE,
 )
 _FENCE = re.compile(rf"<(?={_IGNORED}/?{_IGNORED}{_IGNORED.join('doc')}(?![a-z]))", re.IGNORECASE)

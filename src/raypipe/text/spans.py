@@ -1,9 +1,7 @@
-"""The kind of answer that a question asks for: the kind of thing (a person, a date, a number), one or
-several, which of two, and of which time; and spans of that kind in a sentence.
+"""Kind of answer that a question asks for, and spans of that kind in a sentence: persons, dates, numbers.
 
-Rules over English text, with no model and no list of names. They are cautious: a question of no known kind
-has no span, and a span that the question itself mentions is no answer. Where several things in a sentence
-could be meant, the one nearest to the question's own words is taken, and their number is returned.
+Rules over English text, with no model and no list of names. A question of another kind has no span, and a
+span that the question itself mentions is no answer. Of several the nearest to the question's words is taken.
 """
 
 from __future__ import annotations
@@ -11,14 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from raypipe.core.records import Span
 
-Kind: TypeAlias = Literal["who", "when", "weekday", "how many", "how much", "where", "name", "other"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-STRICT: frozenset[Kind] = frozenset({"who", "when", "weekday", "how many", "how much"})
-"""Kinds that a sentence either has or has not. A name, or a place, stands in nearly every sentence."""
+Kind: TypeAlias = Literal["who", "when", "weekday", "version", "number", "other"]
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -26,7 +21,6 @@ _MONTH = (
 )
 _YEAR = r"(?:1[0-9]{3}|20[0-9]{2})"
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
-_YEARS = re.compile(rf"\b{_YEAR}s?\b(?![,.]\d)")
 _DATES = re.compile(
     rf"\b{_MONTH}\s+{_DAY}(?:,?\s+{_YEAR})?\b|\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?\b"
     rf"|\b{_MONTH},?\s+{_YEAR}\b|\b\d{{4}}-\d{{2}}-\d{{2}}\b|\b{_YEAR}s?\b(?![,.]\d)"
@@ -35,7 +29,7 @@ _ONES = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen
 _TENS = "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand"
 _SCALE = r"(?:\s+(?:hundred|thousand|million|billion|trillion))?"
 _NUMBERS = re.compile(
-    rf"(?<![\w.,-])(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:\s?%|\s+percent\b)?{_SCALE}(?![\w])"
+    rf"(?<![\w.,-])(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:\s?%|\s+percent\b)?{_SCALE}(?![\w]|[-/\u2013]\d)"
     rf"|\b(?:{_ONES}|{_TENS})(?:-(?:{_ONES}))?\b{_SCALE}",
     re.IGNORECASE,
 )
@@ -44,6 +38,13 @@ _MONEY = re.compile(  # of more than 40 digits and commas there is none
     rf"|\b\d[\d,]{{0,40}}(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
     re.IGNORECASE,
 )
+_UNIT = re.compile(  # what stands right behind a number and belongs to it: "8,000 hours", "140 EUR a night"
+    r"(?:\s?(?:[%\u00b0]\s?[CF]?|\u20ac|[A-Z]{3}|[kMGT]?(?:Hz|W|Wh|V|A|B|bit|bps)|[kmc\u00b5n]?[mgs]|k[mg]/h"
+    r"|[mkd]?[lL]|m[23\u00b2\u00b3])(?!\w)|[ -](?:(?:milli|micro|nano|kilo|mega|giga|centi)?(?:second|minute"
+    r"|hour|day|night|week|month|year|met(?:er|re)|mile|yard|gram|ton|tonne|pound|ounce|lit(?:er|re)|gallon|watt"
+    r"|volt|amp|byte|bit|degree|dollar|euro)s?|feet|foot|inch(?:es)?|hertz|percent)\b)(?:\s(?:an?|per)\s\w+|/\w+)?"
+)
+_VERSIONS = re.compile(r"(?:(?<=v)|(?<![\w.]))\d++\.\d[\w.+-]*\b")
 _WEEKDAYS = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?\b", re.IGNORECASE)
 _NAME = r"[A-Z\u00c0-\u00de][\w\u2019'-]*\.?"
 _NAMES = re.compile(rf"{_NAME}(?:\s+(?:(?:of|de|da|di|van|von|der|bin|la|le)\s+)*{_NAME})*")
@@ -60,18 +61,16 @@ _NO_NAME = frozenset(_PLAIN.split())
 
 _PATTERNS: Mapping[Kind, str] = {
     "weekday": r"\bday of the week\b|\bweekday\b",
-    "how many": r"\bhow (?:many|old|long|high|tall|far|deep|large|big|populous|often|wide)\b"
-    r"|\b(?:number|population|age|percentage|average|mean|ratio|rating|height|length|depth|elevation|area"
-    r"|distance|volume|total|difference|margin|inhabitants) (?:of|in|between|for)\b|\bwhat percent",
-    "how much": r"\bhow much\b"
-    r"|\b(?:price|cost|budget|revenue|earnings|dividend|market cap\w*|salary|eps) of\b"
+    "version": r"\bversions?\b|\brelease number\b",
+    "number": r"\bhow (?:many|much|old|long|high|tall|far|deep|large|big|populous|often|wide|heavy|loud|hot"
+    r"|cold|fast|thick)\b|\b(?:number|population|age|percentage|average|mean|ratio|rating|height|length|depth"
+    r"|elevation|area|distance|volume|total|difference|margin|inhabitants) (?:of|in|between|for)\b"
+    r"|\bwhat percent|\b(?:price|cost|budget|revenue|earnings|dividend|market cap\w*|salary|eps) of\b"
     r"|\bearnings per share\b|\btrading at\b|\b(?:stock|share) price\b",
     "when": r"\bwhen\b|\b(?:what|which) (?:\w+ )?(?:year|date|day|month)s?\b"
     r"|\b(?:birthday|date of birth|birth date|release date|year in which)\b",
     "who": r"\bwho(?:se|m)?\b|\bname of the (?:person|man|woman)\b"
     r"|\b(?:what|which) (?:actor|actress|artist|author|director|player|person|president|singer|writer)\b",
-    "where": r"\bwhere\b|\b(?:what|which) (?:city|country|county|location|place|state|town|venue)\b",
-    "name": r"\b(?:what|which|name)\b",
 }  # in this order: "on which day of the week" asks for no date
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
@@ -82,69 +81,51 @@ _COUNTED = re.compile(r"\bhow many (?:different |total |more |other )?(\w+)")
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
     span: Span  # in the sentence
-    choices: int  # how many there were to choose from, at least 1
-    named: bool  # a number that stands before the very thing that is counted
+    only: bool  # the only one of its kind, or the one number before the very thing that is counted
 
 
-def kind_of(question: str) -> Kind:
-    """The kind of thing that a question asks for.
+def typed_span(
+    question: str, kind: Kind, sentence: str, marks: Sequence[int], start: int = 0
+) -> TypedSpan | None:
+    """The span of a sentence that may answer a question of this kind, behind `start`; None for none.
 
-    >>> [kind_of(q) for q in ("who wrote emma", "what year did emma come out", "why is emma long")]
-    ['who', 'when', 'other']
+    `question` is in lower case; `marks` are the places in the sentence where words of it start. A span that
+    has one is what the question is about, not what it asks for. A number has its unit with it.
     """
-    q = question.lower()
-    return next((kind for kind, pattern in _ASKS.items() if pattern.search(q)), "other")
-
-
-def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -> TypedSpan | None:
-    """The span of a sentence that may answer a question of this kind; None where there is none.
-
-    `marks` are the places in the sentence where words of the question start. A name that has one is what the
-    question is about, not what it asks for; of the others the nearest to the marks is taken.
-    """
-    asked = set(re.findall(r"\w+", question.lower()))
-    spans = [
-        s
-        for s in _all(question, kind, sentence)
-        if not asked.issuperset(re.findall(r"\w+", sentence[slice(*s)].lower()))
-    ]
-    if kind in ("who", "where", "name"):
-        spans = [s for s in spans if not any(s[0] <= m < s[1] for m in marks)]
-    if kind == "how many" and not _COUNTS.search(question.lower()):  # "10 films" is no rating of the films
+    spans = [s for s in _all(kind, sentence) if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
+    named = list[Span]()
+    if kind == "number" and not _COUNTS.search(question):  # "10 films" is no rating of the films
         spans = [s for s in spans if not any(0 < m - s[1] <= 2 for m in marks)] or spans
-    if kind == "who":
-        spans = [s for s in spans if " " in sentence[slice(*s)]] or spans
-    if not spans:
-        return None
-    counted = _COUNTED.search(question.lower()) if kind == "how many" else None
-    named = []
-    if counted:  # its first letters, enough to match its other forms, with at most two words between,
-        # and between words at most 40 other characters: a dotted line of a table of contents has more
+    elif counted := _COUNTED.search(question):
+        # its first letters, enough to match its other forms, with at most two words between
         stem = re.escape(counted[1][: max(4, len(counted[1]) - 2)].rstrip("s"))
         before = re.compile(rf"(?:\W{{1,40}}+\w++){{0,2}}?\W{{1,40}}+{stem}", re.IGNORECASE)
         named = [s for s in spans if stem and before.match(sentence, s[1])]
+    if not spans:
+        return None
     # the mean distance in characters to the question's words, but for their number
     best = min(named or spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
-    return TypedSpan(best, len(named or spans), bool(named))
+    best = with_unit(sentence, best) if kind == "number" else best
+    return TypedSpan(best, len(named or spans) == 1)
 
 
-def _all(question: str, kind: Kind, sentence: str) -> list[Span]:
-    if kind == "when":
-        pattern = _YEARS if re.search(r"\b(?:what|which) year\b", question.lower()) else _DATES
-        return [m.span() for m in pattern.finditer(sentence)]
-    if kind == "how much":
-        return numbers(sentence)
-    if kind == "how many":
-        return _numbers(sentence)
-    if kind == "weekday":
-        return [m.span() for m in _WEEKDAYS.finditer(sentence)]
-    return _names(sentence) if kind in ("who", "where", "name") else []
+def with_unit(sentence: str, number: Span) -> Span:
+    """The span of a number with what stands right behind it and belongs to it.
+
+    >>> with_unit("It is 34 EUR a day.", (6, 8))
+    (6, 18)
+    """
+    unit = _UNIT.match(sentence, number[1])
+    return number[0], unit.end() if unit else number[1]
 
 
-def _numbers(sentence: str) -> list[Span]:
-    """Numbers that are not part of a date."""
-    found, of_dates = [m.span() for m in _NUMBERS.finditer(sentence)], dates(sentence)
-    return [(a, b) for a, b in found if not any(a < d and c < b for c, d in of_dates)]
+def _all(kind: Kind, sentence: str) -> list[Span]:
+    if kind in ("who", "number"):
+        return _names(sentence) if kind == "who" else numbers(sentence)
+    return [m.span() for m in _OF_KIND[kind].finditer(sentence)] if kind in _OF_KIND else []
+
+
+_OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS, "weekday": _WEEKDAYS}
 
 
 def _names(sentence: str) -> list[Span]:
@@ -157,7 +138,8 @@ def _names(sentence: str) -> list[Span]:
             start += len(words) - len(rest)
             words = rest
         words = re.sub(r"(?:\u2019s|'s|(?<=\w{3})\.)$", "", words)
-        if len(words) > 1:
+        unit = words[:3].isupper() and re.search(r"\d\s?\Z", sentence[max(0, start - 2) : start])
+        if len(words) > 1 and not unit:  # the EUR of "34 EUR a day" is no name
             spans.append((start, start + len(words)))
     return spans
 
@@ -168,94 +150,71 @@ def dates(sentence: str) -> list[Span]:
 
 def numbers(sentence: str) -> list[Span]:
     """Amounts of money, or else other numbers that are not part of a date."""
-    return [m.span() for m in _MONEY.finditer(sentence)] or _numbers(sentence)
+    if amounts := [m.span() for m in _MONEY.finditer(sentence)]:
+        return amounts
+    found, of_dates = [m.span() for m in _NUMBERS.finditer(sentence)], dates(sentence)
+    return [(a, b) for a, b in found if not any(a < d and c < b for c, d in of_dates)]
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+def day_of(text: str) -> float | None:
+    """A date as a number that grows with time; None without a year."""
+    if iso := re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", text):
+        return int(iso[1]) * 372 + (int(iso[2]) - 1) * 31 + int(iso[3]) - 1
+    if not (year := re.search(r"\d{4}", text)):
+        return None
+    month = next((i for i, m in enumerate(_MONTHS) if m in text.lower()), 0)
+    day = re.search(r"\b\d{1,2}(?=\D|$)", text.replace(year[0], ""))
+    return int(year[0]) * 372 + month * 31 + (int(day[0]) - 1 if day else 0)
 
 
 Direction: TypeAlias = Literal["more", "less", "earlier", "later"]
-
-OPPOSITE: dict[Direction, Direction] = {
-    "more": "less", "less": "more", "earlier": "later", "later": "earlier"
-}  # fmt: skip
-_WORDS: dict[Direction, str] = {
+OPPOSITE: Mapping[Direction, Direction] = {
+    "more": "less",
+    "less": "more",
+    "earlier": "later",
+    "later": "earlier",
+}
+_WORDS: Mapping[Direction, str] = {
+    "earlier": "earlier earliest older oldest first before",
+    "later": "later latest newer newest younger youngest last after",
     "more": """more most larger largest bigger biggest higher highest greater greatest better best dearer
         dearest valuable taller tallest longer longest heavier deeper wider farther""",
     "less": """less least fewer fewest lower lowest smaller smallest cheaper cheapest worse shorter shortest
         lighter narrower""",
-    "earlier": "earlier earliest first older oldest before",
-    "later": "later latest last newer newest younger youngest after",
 }
 WORDS = {direction: frozenset(words.split()) for direction, words in _WORDS.items()}
-"""Words that compare. Those of one direction agree with each other, but for `EXACT`."""
-_EXACT = "taller tallest longer longest shorter shortest heavier lighter deeper wider farther narrower"
-EXACT = frozenset(_EXACT.split())
-"""Words of one measure: "longer" is answered by "longer", not by "larger"."""
+"""Words that compare. Those of one direction agree with each other."""
 
-_PLURAL = re.compile(
-    r"^(?:list|name (?:the|all|everything)|who are|who were|which (?:two|three|four|five)\b)"
-    r"|\bwhat are (?:the|all|\w+'s)\b|\b(?:what|which) (?:\w+ )?(?!is\b|was\b|has\b|does\b|this\b|series\b)"
-    r"\w{2,}(?<!s)s (?:are|did|do|have|were|star|won|feature)\b"
-    r"|\b(?:in|on) (?:what|which) (?:dates|days|films|movies|songs|years|cities|countries)\b"
-    r"|\b(?:names of (?:the|all)|members of|twin towns|sister cities|year by year)\b"
-)
-_TIMELY = re.compile(
-    r"\b(?:today|tonight|yesterday|tomorrow|now|currently|current|latest|newest|most recent(?:ly)?|recently"
-    r"|at the moment|at present|this (?:week|month|year)|last (?:week|month|year|night)|next (?:game|match)"
-    r"|last (?:game|match|trading day))\b"
-)
-_TODAY = re.compile(
-    r"\b(?:today|tonight|yesterday|tomorrow|now|at the moment|this week|last (?:week|night)"
-    r"|current (?:\w+ ){0,2}price|trading at)\b"
-)
 _YES_NO = re.compile(r"^(?:is|are|was|were|did|do|does|has|have|had|can|could|will|would|should)\b")
-_SECOND_YES_NO = re.compile(r":\s*(?:is|was|did|does)\b")
-_BETWEEN = re.compile(r"\A(?>.*?\b(?:between|of) )(?>.+? and ).+?,\s*(?:which|who|whose|what|did|is|was)\b")
-_EITHER = re.compile(r"\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\b|less\b|not\b)\w")
+_EITHER = re.compile(
+    r"\A(?>.*?\b(?:between|of) )(?>.+? and ).+?,\s*(?:which|who|whose|what|did|is|was)\b"
+    r"|\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\b|less\b|not\b)\w"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
     text: str  # in lower case, without the last question mark
     kind: Kind
-    plural: bool  # several things are asked for
-    timely: bool  # the answer changes with the day of asking
-    today: bool  # and a text of another month does not say it
     yes_no: bool
-    choice: bool  # one of two that the question names
-    direction: Direction | None  # of a comparison
-    word: str  # that says the direction; ""
+    direction: Direction | None  # of a comparison: one of two that the question names is asked for
 
 
 def read(question: str) -> AskedQuestion:
     """Returns what a question asks for.
 
     >>> asked = read("Which is longer, the Ohio or the Elbe?")
-    >>> asked.choice, asked.direction, asked.word
-    (True, 'more', 'longer')
-    >>> read("Is the Ohio longer than the Elbe?").yes_no
-    True
-    >>> read("which films did she direct?").plural, read("who is mayor today?").timely
-    (True, True)
+    >>> asked.kind, asked.direction
+    ('other', 'more')
+    >>> read("Is the Ohio longer than the Elbe?").yes_no, read("who wrote emma").kind
+    (True, 'who')
     """
     q = " ".join(question.lower().split()).rstrip("?. ")
-    direction, word = _direction(q)
-    either = bool(_BETWEEN.search(q) or _EITHER.search(q))
-    colon = bool(_SECOND_YES_NO.search(q))
-    choice = either and direction is not None and not colon
-    yes_no = colon or (_YES_NO.match(q) is not None and not either)
-    if not (choice or yes_no):
-        direction, word = None, ""
-    plural, timely, today = (bool(rule.search(q)) for rule in (_PLURAL, _TIMELY, _TODAY))
-    return AskedQuestion(q, kind_of(q), plural, timely, today, yes_no, choice, direction, word)
-
-
-def _direction(q: str) -> tuple[Direction | None, str]:
-    """The direction of the comparison that a question makes, and the word that says it."""
-    if "longer history" in q:
-        return "earlier", "older"
+    kind: Kind = next((k for k, pattern in _ASKS.items() if pattern.search(q)), "other")
     words = re.findall(r"\w+", q)
-    known = {word: direction for direction, said in WORDS.items() for word in said}
-    for preferred in (EXACT, known.keys() - {"first", "last", "before", "after"}, known.keys()):
-        for word in words:
-            if word in preferred:
-                return known[word], word
-    return None, ""
+    said = [d for w in words for d, known in WORDS.items() if w in known]
+    direction = said[0] if said and _EITHER.search(q) else None
+    return AskedQuestion(q, kind, _YES_NO.match(q) is not None and direction is None, direction)

@@ -3,8 +3,9 @@
 `character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter that db3 names, on a
 white-space folded text: words are joined as long as the window is at most `size` characters long, and the
 next window begins with as many of the last words as fit into `overlap`. So a window begins and ends at a
-word, and is longer than `size` only if it is one longer word. One departure: a word beyond `LONGEST_WORD` is
-cut, so that ten megabytes without a space do not become one chunk.
+word, and is longer than `size` only if it is one longer word. Two departures: in scripts without spaces each
+letter is a word (`text.scripts`), and a word beyond `LONGEST_WORD` is cut, so that ten megabytes without a
+space do not become one chunk.
 
 Sentences are split as the official CRAG baseline does it (blingfire).
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Span
+from raypipe.text.scripts import word_starts
 
 LONGEST_WORD = 10_000
 """Characters. The longest word of the real pages' texts has 81."""
@@ -29,16 +31,16 @@ class WordSpans:
 
     def __init__(self, text: str) -> None:
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # (len(text),)
-        spaces = np.flatnonzero(codes == 0x20)
-        starts = np.concatenate([[0], spaces + 1])
-        ends = np.concatenate([spaces, [len(text)]])
-        kept = ends > starts
-        self.starts: list[int] = starts[kept].tolist()
-        self.ends: list[int] = ends[kept].tolist()
-        if len(codes) and int((ends - starts).max()) > LONGEST_WORD:
+        space = np.concatenate([[True], codes == 0x20, [True]])
+        breaks = np.concatenate([[False], word_starts(codes), [False]])
+        begins = ~space & (np.concatenate([[False], space[:-1]]) | breaks)
+        ends_behind = ~space & np.concatenate([space[1:] | breaks[1:], [False]])
+        self.starts: list[int] = (np.flatnonzero(begins) - 1).tolist()
+        self.ends: list[int] = np.flatnonzero(ends_behind).tolist()
+        if max(map(int.__sub__, self.ends, self.starts), default=0) > LONGEST_WORD:
             words = list(zip(self.starts, self.ends, strict=True))
-            cuts = [(s, e) for start, e in words for s in range(start, e, LONGEST_WORD)]
-            self.starts, self.ends = [s for s, _ in cuts], [min(s + LONGEST_WORD, e) for s, e in cuts]
+            parts = [(s, e) for start, e in words for s in range(start, e, LONGEST_WORD)]
+            self.starts, self.ends = [s for s, _ in parts], [min(s + LONGEST_WORD, e) for s, e in parts]
 
     def within(self, span: Span) -> tuple[int, int]:
         return bisect_left(self.starts, span[0]), bisect_right(self.ends, span[1])

@@ -1,13 +1,16 @@
 """Analyzers for BM25: the words of a text as hashes and offsets.
 
-Two analyzers. `plain`: lower case, split at white space, as users of rank_bm25 do it. `stems`: runs of a-z
-and 0-9 after lower-casing, without English stop words, cut to their Snowball stems.
+Two analyzers. `plain`: lower case, split at white space, as users of rank_bm25 do it. `stems`: runs of
+letters and digits after lower-casing, without accents and English stop words, cut to their Snowball stems.
+Where a script puts no space between words, and in Korean, words are all pairs of neighbouring letters, as
+Lucene's CJK analyzer has them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -15,6 +18,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import Stemmer
+
+from raypipe.text.scripts import HANGUL, SPACELESS, character_class
 
 Analyzer: TypeAlias = Literal["plain", "stems"]
 
@@ -25,7 +30,18 @@ _STOP_WORDS = """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 """The 33 words that Lucene's English analysis has always dropped."""
 
-_RUNS = re.compile("[a-z0-9]+")
+_PAIRED = character_class(*SPACELESS, *HANGUL)
+_LATIN = "a-z0-9\u00df-\u00f6\u00f8-\u024f\u1e00-\u1eff\ufb00-\ufb06\uff10-\uff19\uff41-\uff5a"  # and wide
+_OTHER = rf"[^\W_{_LATIN}{_PAIRED}]"
+# Of no letters, but of words: accents, vowels of Hebrew, Arabic and the scripts of India, joiners.
+_JOINED = "\u0300-\u036f\u00ad\u200b-\u200d"
+_SIGNS = f"{_JOINED}\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff"
+# A single letter of another script is no word: the Greek ones of chemistry cost .002 of nDCG@10 on SciFact.
+_RUNS = re.compile(
+    rf"[{_LATIN}][{_LATIN}{_JOINED}]*|{_OTHER}(?:{_OTHER}|(?!{_OTHER})[{_SIGNS}])+"
+    rf"|(?=([{_PAIRED}]{{2}}))|(?<![{_PAIRED}])[{_PAIRED}](?![{_PAIRED}])"
+)
+_ACCENTS = re.compile(r"[\u0300-\u036f\u00ad\u200b-\u200f\u2060]")
 _VISIBLE = re.compile(r"\S+")
 _DISTINCT = 1 << 16  # words whose hashes are kept, 12 MB: a page has 1,500, and rare ones come back rarely
 
@@ -45,7 +61,7 @@ def analyse(text: str, analyzer: str) -> tuple[np.ndarray, np.ndarray]:
     hashes: list[int] = []
     starts: list[int] = []
     for word in pattern.finditer(_lower(text)):
-        if (name := named(word[0])) is not None:
+        if (name := named(word[word.lastindex or 0])) is not None:
             hashes.append(name)
             starts.append(word.start())
     return np.array(hashes, np.uint64), np.array(starts, np.int32)
@@ -58,7 +74,19 @@ def _lower(text: str) -> str:
 
 @lru_cache(maxsize=_DISTINCT)
 def _stem_hash(word: str) -> int | None:
+    if not word.isascii():
+        word = _without_accents(word)
     return None if word in STOP_WORDS else word_hash(_stemmer().stemWord(word))
+
+
+def _without_accents(word: str) -> str:
+    """The word in the letters that are searched: wide and narrow forms, accents and ligatures are folded.
+
+    >>> [_without_accents(word) for word in ("café", "straße", "ﬁlm")]
+    ['cafe', 'strasse', 'film']
+    """
+    parted = _ACCENTS.sub("", unicodedata.normalize("NFKD", word))
+    return unicodedata.normalize("NFKC", parted).casefold()
 
 
 @cache

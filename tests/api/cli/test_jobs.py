@@ -101,6 +101,7 @@ def submit(head, *words, cwd=ROOT):
 
 
 @pytest.mark.ray
+@pytest.mark.drill
 def test_an_eval_then_a_head_then_a_job_work_in_one_home_whose_shell_says_nothing_of_tokens(world, tmp_path):
     env, args = environment(tmp_path), [str(FAKES), "--data", str(world), "--store", str(tmp_path / "store")]
     command = [str(BIN / "python"), "jobs/eval.py", *args, "--out", str(tmp_path / "one")]
@@ -113,6 +114,7 @@ def test_an_eval_then_a_head_then_a_job_work_in_one_home_whose_shell_says_nothin
     assert "6 new answers" in done.stdout
 
 
+@pytest.mark.drill
 @pytest.mark.ray
 def test_a_job_runs_in_both_forms_and_a_second_one_asks_nothing(head, world, tmp_path):
     args = [str(FAKES), "--data", str(world), "--store", str(tmp_path / "store")]
@@ -130,7 +132,7 @@ def test_a_job_runs_in_both_forms_and_a_second_one_asks_nothing(head, world, tmp
         str(tmp_path / "two"),
     )
     assert copied.returncode == 0, copied.stdout + copied.stderr
-    one, two = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("one", "two"))
+    one, two = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("one", "two"))
     assert one["questions"] == 6 and sum(s["computed"] for s in one["steps"]) > 0
     assert sum(s["computed"] for s in two["steps"]) == 0
     first, second = ((tmp_path / name / "predictions.jsonl").read_bytes() for name in ("one", "two"))

@@ -57,6 +57,7 @@ def test_a_key_of_before_domains_were_kept_is_still_read():
     assert expired("abc@60.0*2", 180.0) and not expired("abc@60.0*2*movie", 179.0)
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_the_command_derives_periods_from_the_replies_that_a_store_keeps(tmp_path, monkeypatch, capsys):
     """Twenty-five days: a film's revenue moves every day, an entry of a person never does."""

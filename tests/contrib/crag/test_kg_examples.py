@@ -25,6 +25,7 @@ def draft(world, out):
     return main(["kg", "examples", "draft", "--model", "llama-3-8b", "--prompt", "db3/calls-movie", *where])
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_drafts_are_run_and_what_failed_is_said_and_shown(world, tmp_path, capsys):
     assert draft(world, tmp_path / "drafts.jsonl") == 0

@@ -74,7 +74,7 @@ def test_independent_calls_may_come_in_any_order_and_a_rule_tells_whose_value_it
 def test_no_calls_are_right_where_none_fit_and_a_missing_prediction_is_wrong(scored):
     found = scored(None, TWO, "None", None)
     assert marks(found)[:3] == [(False, False, False), (True, True, True), (True, True, None)]
-    tree = found.to_json()
+    tree = found.to_dict()
     assert (tree["questions"], tree["missing"], tree["extra"]) == (4, 2, 0)
     rates = {m["measure"]: (m["right"], m["of"]) for m in tree["measures"]}
     assert rates == {"parsed": (2, 4), "exact": (2, 4), "result": (2, 3), "answer": (1, 2)}
@@ -100,6 +100,7 @@ def world(tmp_path_factory):
     return folder
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_golds_as_predictions_are_all_right_by_slices_too(world, tmp_path, capsys):
     [file] = world.glob("questions*.jsonl")

@@ -34,6 +34,7 @@ def plain(text: str) -> str:
     return text.lower().strip("$%").replace(",", "")
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_every_answerable_question_and_every_false_premise_gets_its_gold(world):
     graph, questions = world

@@ -54,8 +54,9 @@ def planned(place, session, base="tiny", labels=None, **more):
     )
 
 
+@pytest.mark.drill
 def test_a_plan_says_steps_tokens_memory_and_time_and_starts_nothing(place, session):
-    plan = planned(place, session).to_json()
+    plan = planned(place, session).to_dict()
     assert not (place / "store").exists()
     e = plan["estimate"]
     assert (e["rows"], e["held_out"], e["left_out"], e["steps"]) == (36, 12, 0, 24)
@@ -202,7 +203,7 @@ def test_an_adapter_that_changes_nothing_is_not_registered():
 
 def record_of(place, session):
     """What a training writes, of two steps."""
-    plan = planned(place, session).to_json()
+    plan = planned(place, session).to_dict()
     step = {"step": 1, "epoch": 0, "loss": 4.0, "norm": 1.0, "lr": 0.01, "trained": 9}
     return {
         "adapter": "a", "identity": "sha256:1", "base": "sha256:2", "base_name": "tiny", "preset": {"r": 8},
@@ -229,6 +230,6 @@ def test_what_finetune_prints_fits_its_schema(place, session):
     from pydantic import TypeAdapter
 
     made = TypeAdapter(OUTPUTS["finetune"])
-    made.validate_python(planned(place, session).to_json())
-    more = {"format": 2, "folder": "/f", "models": "", "entry": {}}
+    made.validate_python(planned(place, session).to_dict())
+    more = {"format": 3, "folder": "/f", "models": "", "entry": {}}
     made.validate_python(json.loads(json.dumps({**record_of(place, session), **more})))

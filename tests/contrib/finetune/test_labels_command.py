@@ -21,7 +21,7 @@ from raypipe.contrib.world.write import write
 
 MODELS = ["--models", str(SUPPORT / "fake_models.yaml")]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,6 @@ def test_a_dry_run_prints_the_calls_of_each_stage(world, capsys):
 
 
 @pytest.mark.ray
-@pytest.mark.drill
 def test_labels_are_made_from_files_and_made_again_without_a_call(world, tmp_path, capsys):
     data = ["--data", str(world / "world"), "--judge", "words", "--json"]
     assert labels(world, *data, "--out", str(tmp_path / "one")) == 0
@@ -161,7 +160,6 @@ def labelled(files, place, *more):
 
 
 @pytest.mark.ray
-@pytest.mark.drill
 @pytest.mark.timeout(1200)
 def test_labels_survive_three_kills_and_a_changed_prompt_asks_what_its_plan_said(tmp_path):
     drill_files(tmp_path)

@@ -37,6 +37,7 @@ from raypipe.runs.pipeline.driver import TaskSizes
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
 
+pytestmark = pytest.mark.drill
 RECIPE = """
 about: answers in words from one page
 corpus:
@@ -98,7 +99,7 @@ class Labelled:
     asked: list[tuple[str, str, Any]]  # name, what, chat
 
     def steps(self) -> dict[str, tuple[int | None, int]]:
-        return {s.step: (s.planned, s.computed) for s in self.done.report.steps}
+        return {s.step: (s.planned, s.computed) for s in self.done.record.steps}
 
 
 @dataclass
@@ -159,7 +160,7 @@ def test_only_what_a_rule_needs_is_asked(made: tuple[Labeller, Labelled]) -> Non
 def test_the_gate_on_a_reply_that_is_not_made_goes_and_golds_are_in_no_answering_chat(
     made: tuple[Labeller, Labelled],
 ) -> None:
-    recipe = made[1].done.manifest.recipe
+    recipe = made[1].done.record.recipe
     assert [s["name"] for s in recipe["question"]] == [
         "bm25", "fuse", "truths", "generate:web", "generate:agrees", "generate:mentioned", "decide"
     ]  # fmt: skip
@@ -200,11 +201,11 @@ def test_a_second_run_asks_nothing_and_a_changed_prompt_only_what_its_plan_said(
 
 @pytest.mark.slow
 def test_a_run_with_golds_in_it_is_marked_and_cannot_be_promoted(made: tuple[Labeller, Labelled]) -> None:
-    manifest = made[1].done.manifest
-    assert manifest.oracle == "labels"
+    record = made[1].done.record
+    assert record.oracle == "labels"
     assert "This run made labels" in (made[0].bench.folder / "out/report.html").read_text()
     with pytest.raises(ConfError, match="made training labels"):
-        release.promote(Store.open(manifest.store), manifest, ())
+        release.promote(Store.open(record.store), record, ())
 
 
 @pytest.mark.slow
@@ -219,7 +220,7 @@ def test_a_run_that_is_killed_three_times_gives_the_same_labels_and_asks_nothing
         kills += 1
         KILL.clear()
     done = one.run()
-    assert kills == 3 and done.done.report.resumed >= 0
+    assert kills == 3 and done.done.record.resumed >= 0
     chats = [chat for *_, chat in ASKED[before:]]
     assert len(chats) == len(set(chats)) == len(made[1].asked)
     assert [(a.question.id, a.rule, a.label, a.chat) for a in done.judged] == [

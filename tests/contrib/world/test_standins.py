@@ -52,6 +52,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> standins.Standins:
     return standins.build(tmp_path_factory.mktemp("standins"), sentences(500))
 
 
+@pytest.mark.drill
 def test_the_same_seed_gives_the_same_files_in_any_process(built, tmp_path):
     build_elsewhere(tmp_path / "same", 0, "1")
     assert digests(tmp_path / "same") == digests(built.chat.parent)

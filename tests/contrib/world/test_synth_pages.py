@@ -115,6 +115,7 @@ def test_the_files_of_a_seed_change_with_the_version_alone(small: Small) -> None
     assert sha256(lines).hexdigest() == made[VERSION]
 
 
+@pytest.mark.drill
 def test_the_first_questions_do_not_depend_on_how_many_follow(
     load: Any, small: Small, tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def test_markup_is_as_varied_as_the_styles(rows: Rows) -> None:
     assert len(styles()) >= 10
 
 
+@pytest.mark.drill
 def test_real_size_pages_are_distributed_like_the_given_ones(world: World) -> None:
     if "RAYPIPE_DATA" not in os.environ:
         pytest.skip("RAYPIPE_DATA is not set: no real pages to compare with")
@@ -226,6 +228,7 @@ def test_real_size_pages_are_distributed_like_the_given_ones(world: World) -> No
     assert 0.03 < share < 0.15  # 22 of 319 KB in the real ones
 
 
+@pytest.mark.drill
 def test_writing_again_replaces_an_earlier_data_set_whole(load: Any, tmp_path: Path) -> None:
     synth.write(tmp_path / "d", 6, pages=4, page_chars=2_000)
     synth.write(tmp_path / "d", 2, pages=4, page_chars=2_000)
@@ -247,6 +250,7 @@ def test_sizes_that_make_no_sense_are_refused(
         synth.write(tmp_path, questions, pages=pages, page_chars=chars)
 
 
+@pytest.mark.drill
 def test_progress_is_told_after_each_question(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     synth.write(

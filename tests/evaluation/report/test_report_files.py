@@ -11,20 +11,16 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from small_run import small_run
 
+from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Gold, Hit, Question, chunk_id, source_id
-from raypipe.evaluation.report.console import print_crag, print_ranking, print_report
+from raypipe.evaluation.report.console import print_crag, print_means, print_run, print_run_tables
 from raypipe.evaluation.report.plot import CLASSES, WIDTH, dots, segments
 from raypipe.evaluation.report.wording import told_apart
-from raypipe.metrics.crag import Prediction, mark, pair
-from raypipe.runs.report import (
-    EvalReport,
-    FaultCount,
-    RunFolder,
-    StepLine,
-    to_json,
-    write_report,
-)
+from raypipe.metrics.crag import mark, pair
+from raypipe.runs.record import Run, read
+from raypipe.runs.run_parts import FaultCount, RunFolder, StepLine
 
 SCRIPT = "<script>alert('x')</script>"
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
@@ -49,16 +45,15 @@ def question(number: int, answer: str, outcome: Any, url: str = "https://example
     )
 
 
-def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
+def made(questions: list[Question]) -> Run:
     golds = {
         q.id: Gold(q.id, ("ann", f"an {SCRIPT}"), {"domain": "movie" if i % 2 else "open", "type": SCRIPT})
         for i, q in enumerate(questions)
     }
     rows, without = pair(questions, golds, {})
-    report = EvalReport(
-        run="r1",
-        recipe=f"local {SCRIPT}",
-        digest="abc",
+    marks = mark(rows, "official")
+    return small_run(
+        recipe={"name": f"local {SCRIPT}"},
         seconds=75.0,
         clock={"computing": 60.0, "rest": 15.0},
         questions=len(questions),
@@ -78,16 +73,9 @@ def made(questions: list[Question]) -> tuple[EvalReport, list[Prediction]]:
             StepLine("parse", 3, 3, 2, 0, 0, 1, 4.5),
             StepLine(f"[red]recall {SCRIPT}", 4, 4, 0, 4, 0, 2, 0.5),
         ),
-        marks=mark(rows, "official"),
+        by_rule=marks.total(),
+        answers={"right": 1, "wrong": 1, "i don't know": 1, "not scored": 2},
     )
-    return report, rows
-
-
-def written_to(folder: Path, report: EvalReport) -> RunFolder:
-    """All files of a report."""
-    outputs = RunFolder(folder)
-    write_report(outputs, report)
-    return outputs
 
 
 QUESTIONS = [
@@ -99,46 +87,48 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalReport, RunFolder]:
-    report, _ = made(QUESTIONS)
-    return report, written_to(tmp_path_factory.mktemp("out") / "deep", report)
+FOLDER = RunFolder(Path("/runs/local"))
 
 
-def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalReport, RunFolder]) -> None:
-    report, outputs = written
-    found = json.loads(outputs.report.read_text())
-    assert found == json.loads(json.dumps(to_json(report)))
-    promised = (
-        "run recipe digest questions citations distinct_pages chunks faults score accuracy hallucination"
-    )
-    assert {*promised.split(), "missing", "unscored", "seconds", "steps"} <= set(found)
-    counts = ["step", "rows", "planned", "computed", "cached", "skipped", "faults", "seconds"]
-    assert list(found["steps"][0]) == [
-        *counts,
-        "prompt_tokens",
-        "cached_tokens",
-        "generated_tokens",
-        "resumed",
-        "loading",
-        "thought_tokens",
-        "expected",
-    ]
-    assert (found["questions"], found["citations"], found["faults"]) == (5, 15, 3)
-    assert (found["score"], found["accuracy"], found["unscored"]) == (0, 1 / 3, 2)
-    assert found["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
+def test_a_record_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:
+    record = made(QUESTIONS)
+    RunFolder(tmp_path).record.write_text(record.text())
+    assert read(tmp_path) == record and record.failed_rows == 3
+    tree = json.loads(record.text())
+    assert (tree["questions"], tree["citations"], tree["by_rule"]["score"]["n_unscored"]) == (5, 15, 2)
+    assert tree["by_rule"]["bounds"] == [pytest.approx(-0.4), pytest.approx(0.4)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2}, r"record of format 2, this raypipe reads 3"),
+        ({"questions": "many"}, r"run\.json: questions: expected a valid integer, .*found 'many'"),
+        ({"more": 1}, r"run\.json: more: Extra inputs are not permitted, found 1"),
+    ],
+)
+def test_a_record_of_another_raypipe_is_refused_with_its_field(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    tree = json.loads(made(QUESTIONS).text())
+    RunFolder(tmp_path).record.write_text(json.dumps(tree | change))
+    with pytest.raises(DataError, match=said):
+        read(tmp_path)
 
 
 def test_the_stacked_bar_fills_its_width_and_counts_every_question() -> None:
-    parts = segments(to_json(made(QUESTIONS)[0]))
+    score = made(QUESTIONS).score
+    assert score is not None
+    parts = segments(score)
     assert [name for name, *_ in parts] == [c for c in CLASSES if c != "judged"]
     assert sum(count for _, count, *_ in parts) == 5
     assert sum(parts[-1][2:]) == pytest.approx(WIDTH)
 
 
 def test_slices_stand_one_below_the_other_with_the_interval_round_the_dot() -> None:
-    report = to_json(made(QUESTIONS)[0])
-    found = dots(report, told_apart(report["slices"])[0])
+    score = made(QUESTIONS).by_rule
+    assert score is not None
+    found = dots(score, told_apart(score.slices)[0])
     assert [d.label for d in found] == ["all questions", "domain: open", "domain: movie"]
     assert all(a.y < b.y for a, b in pairwise(found))
     assert all(d.x is not None and d.low <= d.x <= d.high for d in found if d.text != "not scored")
@@ -149,39 +139,50 @@ def console() -> tuple[Console, io.StringIO]:
     return Console(file=out, width=80), out
 
 
-def test_the_console_table_fits_a_log_and_names_the_files(written: tuple[EvalReport, RunFolder]) -> None:
-    report, outputs = written
+def test_a_run_stands_on_one_screen_with_the_words_of_its_kind_first() -> None:
     screen, out = console()
-    print_report(screen, to_json(report), outputs)
+    named = made(QUESTIONS).model_copy(update={"recipe": {"name": "local"}})
+    print_run(screen, named, FOLDER, 2)
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 15 and max(map(len, lines)) <= 80
+    assert lines[0].endswith("1 right, 1 wrong, 1 i don't know, 2 not scored")
+    text = " ".join(out.getvalue().split())
+    assert "score: +0.000, rule official" in text and "score: score" not in text
+    assert "calls: at most 7 planned, 2 computed, 4 cached" in text
+    assert "3 new, 2 reused" in text and "1 rows failed in parse: too_large" in text
+    assert "2 answers are not scored: --judge MODEL decides them" in text
+    assert lines[-2:] == ["report: /runs/local/report.html", "next: raypipe view /runs/local"]
+
+
+def test_the_tables_of_a_run_fit_a_log_and_name_the_files() -> None:
+    screen, out = console()
+    print_run_tables(screen, made(QUESTIONS), FOLDER)
     text = out.getvalue()
-    for path in (outputs.report, outputs.predictions, outputs.page):
-        assert str(path) in text
-        text = text.replace(str(path), "")
     assert max(map(len, text.splitlines())) <= 80
-    for word in ("always", "invalid question", "[red]recall", "too_large", "rule official"):
+    for word in ("always", "invalid question", "[red]recall", "rule official", "/runs/local/run.json"):
         assert word in text
     assert "1 correct (1 exactly), 1 missing, 1 hallucinated, 2 unscored" in text
     assert "domain:" not in text, "five questions are too few for slices"
 
 
-def test_what_an_earlier_attempt_did_is_said_on_the_console(tmp_path: Path) -> None:
-    report, _ = made(QUESTIONS)
-    steps = (replace(report.steps[0], resumed=2), report.steps[1])
-    report = replace(report, resumed=3, steps=steps)
+def test_what_an_earlier_attempt_did_is_said_on_the_console() -> None:
+    record = made(QUESTIONS)
+    steps = (replace(record.steps[0], resumed=2), record.steps[1])
+    record = record.model_copy(update={"resumed": 3, "steps": steps, "faults": ()})
     screen, out = console()
-    print_report(screen, to_json(report), written_to(tmp_path, report))
+    print_run(screen, record, FOLDER, 0)
     assert "finished 3 tasks; they computed: parse 2" in " ".join(out.getvalue().split())
 
 
 def test_scores_of_files_are_printed_with_what_was_left_out() -> None:
     screen, out = console()
-    report, _ = made(QUESTIONS)
-    print_crag(screen, to_json(report))
-    found = {m: 0.5 for m in ("map", "map_cut_20", "map_cut_20_min", "ndcg_cut_10", "recip_rank")}
-    found |= {"recall_5": 0.25, "recall_20": 0.5, "recall_100": 1.0}
-    each = {"per_query": {"[bold]7": dict(found)}}
-    print_ranking(screen, {**found, "queries": 3, "unranked": ["1"], "unjudged": [], **each})
+    record = made(QUESTIONS)
+    assert record.by_rule is not None
+    print_crag(screen, record.by_rule, record.normalized, "", None, 0)
+    means = {m: 0.5 for m in ("map", "map_cut_20", "map_cut_20_min", "ndcg_cut_10", "recip_rank")}
+    means |= {"recall_5": 0.25, "recall_20": 0.5, "recall_100": 1.0}
+    said = "mean of 3 judged queries; 1 had no ranking and count 0"
+    print_means(screen, means, said, 0, {"[bold]7": means})
     text = out.getvalue()
     assert "normalized input: answer_number 2" in text
-    assert "recall_5" in text and "0.2500" in text and "[bold]7" in text
-    assert "mean of 3 judged queries; 1 had no ranking and count 0" in text
+    assert "recall_5" in text and "0.2500" in text and "[bold]7" in text and said in text

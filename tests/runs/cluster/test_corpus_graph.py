@@ -4,7 +4,8 @@ import io
 import os
 import re
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.runs.cluster.capacity import side_by_side
 from raypipe.runs.cluster.file import LIMITS, Cluster, Machines, Pool
-from raypipe.runs.pipeline.corpus_operators import EmbedRows, WholeCorpusTask
+from raypipe.runs.pipeline.corpus_operators import CorpusTask, EmbedRows
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
@@ -34,7 +35,7 @@ class Dying:
     mark: str
     name = "embed"
     pool = "embed"
-    light = False
+    in_hand = 0
 
     async def open(self, kit):
         embed = await self.embed.open(kit)
@@ -50,7 +51,7 @@ class Dying:
 
 
 @dataclass(frozen=True)
-class Mortal(WholeCorpusTask):
+class Mortal(CorpusTask):
     """The corpus half with that operator."""
 
     mark: str = ""
@@ -60,13 +61,50 @@ class Mortal(WholeCorpusTask):
         return [*before, Dying(embed, self.mark)]
 
 
-def pipeline(folder, runner, streams=None):
+@dataclass(frozen=True)
+class Slow(Dying):
+    """The operator that embeds, which takes seconds and says how far it is."""
+
+    async def open(self, kit):
+        from raypipe.core.progress import IN_HAND  # that of the worker, not a copy of the driver's
+
+        embed = await self.embed.open(kit)
+
+        async def slow(block):
+            for _ in range(4):
+                IN_HAND.add(11)
+                time.sleep(0.7)
+            return await embed(block)
+
+        return slow
+
+
+@dataclass(frozen=True)
+class Slowly(CorpusTask):
+    """The corpus half with that operator."""
+
+    def operators(self):
+        *before, embed = super().operators()
+        return [*before, Slow(embed, "")]
+
+
+class Leaping:
+    """A clock that leaps ten seconds a look: progress says a line each time."""
+
+    at = 0.0
+
+    def __call__(self):
+        self.at += 10
+        return self.at
+
+
+def pipeline(folder, runner, streams=None, progress=None, texts=TEXTS):
     store = Store.create(str(folder))
-    put(store, "sources", arrow.source.table(Source(source_id("snippet", t), "snippet", t) for t in TEXTS))
+    put(store, "sources", arrow.source.table(Source(source_id("snippet", t), "snippet", t) for t in texts))
     recipe = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
     worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
-    silent = Progress(io.StringIO(), silent=True)
-    return Pipeline(store, recipe, worker, TaskSizes(8, 4), runner, silent, streams=streams)
+    shown = progress or Progress(io.StringIO(), silent=True)
+    return Pipeline(store, recipe, worker, TaskSizes(8, 4), runner, shown, streams=streams)
 
 
 def rows(store, table):
@@ -133,7 +171,9 @@ def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one
     def run(verb, work, tasks):
         if verb != "index":  # words are inverted afterwards
             return inline(verb, work, tasks)
-        mortal = Mortal(work.worker, work.recipe, work.run, work.memo, str(mark))
+        mortal = Mortal(
+            work.worker, work.recipe, work.run, models=work.models, memo=work.memo, mark=str(mark)
+        )
         return running.run(verb, mortal, tasks, lambda: pools, LIMITS, said.append)
 
     pipe = pipeline(tmp_path / "graph", run, lambda: True)
@@ -163,3 +203,32 @@ def test_parsers_get_what_the_workers_with_gpus_leave():
     assert (prepare.size, embed.size) == (64, 8)
     assert both(cluster(2, 4, 0, Pool("fit", cpus=1))) is None, "no GPU: one pool stays for all tables"
     assert both(cluster(1, 2, 1, Pool("fit", cpus=2, gpus=1))) is None, "no CPU is left for one that parses"
+
+
+@pytest.mark.ray
+def test_passages_inside_a_part_are_shown_while_a_worker_embeds_them(local_ray, tmp_path):
+    from raypipe.runs.cluster import running
+
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
+    out, pool = io.StringIO(), Pool(1, cpus=1)
+
+    def run(verb, work, tasks):
+        if verb != "index":
+            return inline(verb, work, tasks)
+        slowly = Slowly(work.worker, work.recipe, work.run, models=work.models, memo=work.memo)
+        return running.run(verb, slowly, tasks, lambda: {"parse": pool, "embed": pool}, LIMITS)
+
+    made = pipeline(tmp_path / "graph", run, lambda: True, Progress(out, now=Leaping()))
+    replace(made, sizes=TaskSizes(100, 4)).index(None)  # one part
+    said = [line for line in out.getvalue().splitlines() if line.startswith("indexed 0/60 sources")]
+    assert any(re.match(r"indexed 0/60 sources, (11|22|33) passages embedded, 0 %", line) for line in said)
+    assert "indexed 60/60 sources, 60 passages embedded in" in out.getvalue()
+
+
+def test_passages_inside_a_task_are_shown_while_this_process_embeds_them(tmp_path):
+    out = io.StringIO()
+    texts = [f"Text {i} of a task." for i in range(150)]
+    made = pipeline(tmp_path / "here", inline, None, Progress(out, now=Leaping()), texts)
+    replace(made, sizes=TaskSizes(150, 4)).index(None)  # one task
+    said = [line for line in out.getvalue().splitlines() if line.startswith("embedded")]
+    assert [line.split()[1] for line in said] == ["64/150", "128/150", "150/150"]

@@ -88,9 +88,10 @@ def notes(diary):
     return [json.loads(line) for line in whole.splitlines()]
 
 
+@pytest.mark.drill
 def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(pools, tmp_path):
     diary = str(tmp_path / "diary")
-    parts = [Task(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(120)]
+    parts = [Task(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(60)]
     done = list(pools.run_tasks(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
     assert sorted(d.name for d in done) == [p.name for p in parts]
     opened = sorted(n["open"] for n in notes(diary))
@@ -159,14 +160,14 @@ def chats(contexts, calls):
 
 
 def test_four_engines_share_the_work_and_each_context_is_read_once(four, diary):
-    k, contexts = 3, 400
+    k, contexts = 3, 100
 
     async def run():
         ask = routed([c.generate for c in four])
         replies = []
         for batch in chats(contexts, k):
-            for at in range(0, contexts, 50):  # parts of fifty, as a worker has them
-                replies.append((batch[at : at + 50], await ask(batch[at : at + 50], SAMPLING)))
+            for at in range(0, contexts, 25):  # parts of 25, as a worker has them
+                replies.append((batch[at : at + 25], await ask(batch[at : at + 25], SAMPLING)))
         return replies
 
     prompt = cached = 0

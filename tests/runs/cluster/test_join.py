@@ -77,6 +77,7 @@ print(mode, token == os.environ["RAY_AUTH_TOKEN"], len(token))
 """
 
 
+@pytest.mark.drill
 @pytest.mark.ray
 def test_a_ray_of_its_own_asks_for_a_token_that_its_processes_alone_have(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")} | {"HOME": str(tmp_path)}

@@ -218,7 +218,7 @@ def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_mach
     assert [(p["name"], p["actors"], p["device"]) for p in placed["pools"]] == [
         ("pool parse", 16, "cpu"), ("pool embed hash-embedder", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
     ]  # fmt: skip
-    assert placed["pools"][1]["arithmetic"] == "room to compute 1.50 = 1.50 of 80.00 GiB"
+    assert placed["pools"][1]["memory"] == [{"item": "room to compute", "gib": 1.5}]
     assert main([*words, "--cluster", "laptop"]) == 0
     assert "pool embed hash-embedder: 2 x 1 CPU" in capsys.readouterr().out
     small = tmp_path / "small.yaml"

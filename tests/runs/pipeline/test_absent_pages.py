@@ -16,12 +16,12 @@ from raypipe.readers.crag import cited
 from raypipe.recipes.executor import answer
 from raypipe.runs.changes import changes, compared_with
 from raypipe.runs.explain import why
-from raypipe.runs.manifest import answer_keys, read
 from raypipe.runs.pipeline.dead_letters import FailedRow
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.runs.plan.planner import plan
+from raypipe.runs.record import answer_keys, read
 from raypipe.store import Store, put
 from raypipe.store.index import LanceIndex
 
@@ -43,7 +43,7 @@ def failing(sources, transient=True):
             task = task.with_ids(Store.open(work.worker.store))
             return replace(task, failed={i: slow for i in task.ids if i in sources})
 
-        parses = type(work).__name__ == "TextsTask"
+        parses = getattr(work, "steps", ()) == ("parse",)
         return inline(verb, work, [told(t) if parses else t for t in tasks])
 
     return run
@@ -97,6 +97,7 @@ def pages_of(bench, number):
     return line["interaction_id"], {s.id for s in sources if s.kind in pipe.recipe.source_kinds()}
 
 
+@pytest.mark.drill
 def test_a_question_is_answered_again_when_a_page_is_there_that_had_failed(bench, undisturbed):
     question, pages = pages_of(bench, 0)
     evaluated(bench, failing(pages), "one")
@@ -115,6 +116,7 @@ def test_a_question_is_answered_again_when_a_page_is_there_that_had_failed(bench
     assert all(c == (0, 0) for c in counts.values()), "and then nothing is left to do"
 
 
+@pytest.mark.drill
 def test_why_and_reprocess_name_the_evidence(bench):
     question, pages = pages_of(bench, 0)
     page = sorted(pages)[0]
@@ -133,15 +135,17 @@ def test_why_and_reprocess_name_the_evidence(bench):
     assert {q: k.reused for q, k in keys.items()} == {q: q != question for q in keys}
 
 
+@pytest.mark.drill
 def test_a_page_that_fails_again_asks_nothing_and_the_plan_says_what_it_may_ask(bench):
     _, pages = pages_of(bench, 0)
     evaluated(bench, failing(pages), "one")
-    done = {s.step: s for s in evaluated(bench, failing(pages), "two").report.steps}
+    done = {s.step: s for s in evaluated(bench, failing(pages), "two").record.steps}
     assert done["rerank"].computed == 0 < done["rerank"].planned
     store = bench.pipeline(SURE).store
     assert all(k.reused for k in answer_keys(store, read(bench.folder / "two").run).values())
 
 
+@pytest.mark.drill
 def test_retry_faults_answers_the_questions_of_the_sources_that_are_done_now(bench, undisturbed):
     question, pages = pages_of(bench, 1)
     evaluated(bench, failing(pages, transient=False), "one")
@@ -153,6 +157,7 @@ def test_retry_faults_answers_the_questions_of_the_sources_that_are_done_now(ben
     assert answers(pipe) == undisturbed
 
 
+@pytest.mark.drill
 def test_questions_about_the_whole_store_rest_on_all_that_is_there(bench):
     pipe = bench.pipeline(SURE)
     ingest(pipe.store, [bench.world], "crag", pipe.progress)
@@ -173,6 +178,7 @@ def test_questions_about_the_whole_store_rest_on_all_that_is_there(bench):
     assert pipe.unanswered(pipe.keys(asked, pipe.answer_sources(asked))) == []
 
 
+@pytest.mark.drill
 def test_what_a_killed_run_answered_without_a_page_is_answered_again_within_the_plan(bench, undisturbed):
     _, pages = pages_of(bench, 0)
     with pytest.raises(Stopped):

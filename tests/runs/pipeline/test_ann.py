@@ -12,13 +12,12 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.ann import built, measured
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.wording import ann_lines, ann_plan
-from raypipe.runs.manifest import read
+from raypipe.evaluation.report.wording import ann_line, ann_plan
 from raypipe.runs.pipeline.recipe_tables import RecallTooLow, ann_states, searched
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.prune import prune
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
-from raypipe.runs.report import to_json
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -54,7 +53,7 @@ def bench(indexed, tmp_path):
 
 def _plan(bench):
     pipe = bench.pipeline(ANN)
-    return plan(pipe, pipe.questions(pipe.store.scan("questions")["id"].to_pylist())).to_json()["ann"]
+    return plan(pipe, pipe.questions(pipe.store.scan("questions")["id"].to_pylist())).ann
 
 
 def build(bench, rebuild=False, text=ANN):
@@ -62,13 +61,14 @@ def build(bench, rebuild=False, text=ANN):
     return built(pipe, rebuild), measured(pipe)
 
 
+@pytest.mark.drill
 def test_the_index_is_identity_and_a_release_keeps_its_own(bench):
     tables, [(stage, recall)] = build(bench)
     assert tables == [stage.table] and (recall.questions, recall.top) == (6, 30)
     assert build(bench)[0] == [], "a second call builds nothing"
     done = run(bench, "one")
-    assert done.report.ann == (recall,) and done.reused == 0
-    [line] = ann_lines(to_json(done.report))
+    assert done.record.ann == (recall,) and done.reused == 0
+    line = ann_line(recall)
     assert f"mean {recall.mean:.3f}" in line and "worst" in line and "ivf_rq, 2 probes, refine 4" in line
     assert f"worst {recall.worst:.3f}" in ann_plan(_plan(bench)[0])
     pipe = bench.pipeline(ANN)

@@ -18,9 +18,10 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.driver import TaskSizes
 from raypipe.runs.plan.money import spent
-from raypipe.runs.report import StepLine
+from raypipe.runs.run_parts import StepLine
 
 SMALL = TaskSizes(12, 1)
+MOST = 20  # calls: the whole takes five times as many
 
 
 @pytest.fixture(scope="module")
@@ -39,41 +40,43 @@ def run(bench, caps, sizes=SMALL):
 
 
 def calls(done):
-    return sum(s.computed for s in done.report.steps if s.step not in ("parse", "tokenize", "split"))
+    return sum(s.computed for s in done.record.steps if s.step not in ("parse", "tokenize", "split"))
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_cap_on_calls_is_exceeded_by_one_task_at_most_and_the_same_command_ends_the_work(bench):
     whole = run(bench("whole"), Caps())
-    expected, largest = calls(whole), 150  # of one question, or of eight sources
+    expected, largest = calls(whole), 40  # of one question, or of twelve sources
     stopped, made = 0, bench("capped")
     for _ in range(100):
         try:
-            done = run(made, Caps(calls=60))
+            done = run(made, Caps(calls=MOST))
             break
         except CapReached as e:
             stopped += 1
             assert e.exit_code == 8 and "the same command continues" in str(e)
             used = int(str(e).partition("after ")[2].partition(" calls")[0])
-            assert 60 <= used <= 60 + largest
+            assert MOST <= used <= MOST + largest
     assert stopped > 1 and calls(done) == expected
-    assert done.report.resumed > 0 and done.report.cost.actual.calls <= 60 + largest
-    assert done.report.marks.score == whole.report.marks.score
+    assert done.record.resumed > 0 and done.record.cost.actual.calls <= MOST + largest
+    assert done.scored.marks.score == whole.scored.marks.score
     fits = run(bench("fits"), Caps(calls=expected))  # to the call: it ends without a word
     assert calls(fits) == expected
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_cap_on_hours_lets_each_command_do_a_task_so_it_comes_to_an_end(bench):
     made, stopped = bench("hours"), 0
     for _ in range(200):
         try:
-            run(made, Caps(hours=1e-9), TaskSizes(24, 2))
+            run(made, Caps(hours=1e-9), TaskSizes(100, 2))
             break
         except CapReached as e:
             stopped += 1
             assert "--max-hours 1e-09 is reached" in str(e)
-    assert 3 < stopped < 199
+    assert 1 < stopped < 199
 
 
 @pytest.mark.slow
@@ -102,14 +105,15 @@ def test_a_cap_of_nothing_is_refused(cap):
         Caps(**cap, prices=Prices(machines=1.0))
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_the_report_sets_the_estimate_against_what_was_spent(bench):
     prices = Prices(machines=2.0, actors=dict.fromkeys(STEPS, 1))
-    first = run(bench("report"), Caps(prices=prices)).report
+    first = run(bench("report"), Caps(prices=prices)).record
     assert first.cost.estimate.usd is None and first.cost.estimate.hours is None, "no rate yet, so no money"
     assert first.cost.estimate.max_calls >= first.cost.actual.calls > 0
     assert first.cost.actual.usd == pytest.approx(2.0 * first.seconds / 3600)
-    again = run(bench("report"), Caps(prices=prices)).report
+    again = run(bench("report"), Caps(prices=prices)).record
     assert again.cost.estimate.calls == (0, 0) and again.cost.actual.calls == 0
     assert again.cost.estimate.usd == (0, 0) == again.cost.estimate.tokens
 
@@ -139,6 +143,7 @@ question:
 """
 WRITER = "writer: {kind: generator, loader: openai, endpoint: here, model: m, max_model_len: 999}"
 QUESTIONS, CAP, WORKERS, CALLS_EACH = 20, 6, 2, 2
+IN_HAND = 2 * WORKERS  # questions: twice the concurrency of the address, of each worker (docs/costs.md)
 
 
 @pytest.mark.ray
@@ -159,13 +164,15 @@ def test_over_ray_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(
     asked = Counter()
 
     def chat(request, body):
-        asked[json.dumps(body, sort_keys=True)] += 1
+        if body["messages"] != [{"role": "user", "content": "ready"}]:  # the check before the work is no call
+            asked[json.dumps(body, sort_keys=True)] += 1
         request.reply(f"it is {zlib.crc32(str(body['messages']).encode())}")
 
     with serving(chat) as server:
         server.lists = json.dumps({"data": [{"id": "m"}]})
         one = laptop.replace("questions_per_task: 10", "questions_per_task: 1")
-        (tmp_path / "mine.yaml").write_text(f'{one}\nendpoints:\n  here: {{url: "{server.url}"}}\n')
+        here = f'{{url: "{server.url}", concurrency: 1}}'
+        (tmp_path / "mine.yaml").write_text(f"{one}\nendpoints:\n  here: {here}\n")
 
         def run(name, *more):
             """Exit code, what was printed, and requests that the server got meanwhile."""
@@ -183,16 +190,16 @@ def test_over_ray_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(
         while (found := run("capped", "--max-calls", str(CAP)))[0]:
             code, out, err, calls = found
             assert code == 8 and not out and "the same command continues" in err, err
-            assert not (tmp_path / "capped/report.json").exists()
+            assert not (tmp_path / "capped/run.json").exists()
             said = int(re.search(rf"--max-calls {CAP} is reached after (\d+) calls", err)[1])
             assert said == calls, "what was in flight is counted, too"
-            assert CAP <= calls <= CAP + CALLS_EACH * (WORKERS - 1)
+            assert CAP <= calls <= CAP + CALLS_EACH * IN_HAND
             stopped.append(calls)
             assert len(stopped) < QUESTIONS
     done = json.loads(found[1])
     assert len(stopped) > 2 and found[3] == done["cost"]["actual"]["calls"]
     assert set(asked.values()) == {1} and asked.total() == CALLS_EACH * QUESTIONS, "nothing is asked twice"
-    for name in ("score", "n_correct", "questions", "chunks"):
+    for name in ("by_rule", "answers", "questions", "chunks"):
         assert done[name] == whole[name]
     answers = [(tmp_path / name / "predictions.jsonl").read_text() for name in ("whole", "capped")]
     assert answers[0] == answers[1]

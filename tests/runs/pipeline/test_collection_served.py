@@ -21,8 +21,8 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.recipe_tables import searched
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.serving.answerer import Answerer
 from raypipe.store.index import LanceIndex
@@ -57,6 +57,7 @@ def answers(pipe):
     return list(pipe.answers(arrow.question.records(pipe.store.scan("questions").sort_by("id"))))
 
 
+@pytest.mark.drill
 def test_requests_in_flight_together_get_the_ranking_of_the_job_from_the_released_index(pipe):
     release = live(pipe.store)
     app = served(Answerer(pipe.recipe, LocalKit(None, "transformers"), pipe.store.uri, release=release))
@@ -103,8 +104,8 @@ def test_rank_over_the_store_is_scored_alike_by_two_scorers(bench, pipe, session
 def test_ask_ranks_papers_for_a_question_that_is_not_stored(pipe, session):
     said = ask(pipe.recipe, "w1 w3 w7 w11", store=pipe.store, session=session)
     rows = list(said.rows())
-    assert said.outcome == "ranked" and rows and all(r["text"] for r in rows)
-    assert {r["source"] for r in rows} <= set(pipe.store.scan("sources", ["id"])["id"].to_pylist())
+    assert said.outcome == "ranked" and rows and all(r.text for r in rows)
+    assert {r.hit.source for r in rows} <= set(pipe.store.scan("sources", ["id"])["id"].to_pylist())
 
 
 def test_a_question_of_stop_words_alone_is_ranked_by_vectors(pipe):

@@ -25,7 +25,7 @@ def run(bench, runner=inline, **options):
     done = evaluate(
         pipe, [bench.world], bench.folder / "out", EvalOptions("crag", rule="official", **options)
     )
-    [line] = [s for s in done.report.steps if s.step == "generate:llm"]
+    [line] = [s for s in done.record.steps if s.step == "generate:llm"]
     assert line.computed <= line.planned
     return line.computed, line.cached
 
@@ -48,6 +48,7 @@ def answers(store):
     return {r["key"]: r["_rowid"] for r in rows if "llm" in dict(r["replies"])}
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("tasks", [0, 2])
 def test_a_plain_eval_after_the_death_of_a_fresh_one_asks_what_was_to_be_asked(bench, tasks):
     assert run(bench) == (6, 0)

@@ -150,6 +150,7 @@ def test_the_driver_holds_a_batch_of_a_file_however_many_rows_it_has(monkeypatch
     assert peaks[1] < 1.5 * peaks[0], "what is kept grows with the file"
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_large_collection_is_ingested_within_the_memory_of_a_small_one(tmp_path, monkeypatch):
     monkeypatch.setattr(ingesting, "PART_BYTES", 1 << 18)

@@ -19,12 +19,12 @@ from raypipe.evaluation.fault_budget import row_faults
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
-from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.recipe_tables import postings_tables, searched
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.runs.prune import prune
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote, rollback
 from raypipe.store import commit, write_part
 from raypipe.store.index import LanceIndex
@@ -52,10 +52,10 @@ def ranked(pipe, spec):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A store in which a collection of ninety papers was ranked, and promoted."""
+    """A store in which a collection of thirty papers was ranked, and promoted."""
     folder = tmp_path_factory.mktemp("collection")
     bench = Bench(folder, folder)
-    run(bench, write_beir(folder / "beir", papers(1, 90), queries(6)), "one")
+    run(bench, write_beir(folder / "beir", papers(1, 30), queries(6)), "one")
     promote(bench.pipeline(RANKS).store, read(folder / "one"), [])
     return bench
 
@@ -81,11 +81,12 @@ def test_a_second_run_builds_nothing_and_more_papers_leave_old_segments(bench):
     assert [name for name, *_ in spec.words] == ["stems"]
 
 
+@pytest.mark.drill
 def test_papers_that_came_in_two_runs_are_ranked_as_those_of_one(bench, tmp_path_factory):
     run(bench, write_beir(bench.folder / "more", papers(2, 20), queries(6)), "two")
     folder = tmp_path_factory.mktemp("fresh")
     fresh = Bench(folder, folder)
-    run(fresh, write_beir(folder / "beir", [*papers(1, 90), *papers(2, 20)], queries(6)), "one")
+    run(fresh, write_beir(folder / "beir", [*papers(1, 30), *papers(2, 20)], queries(6)), "one")
     grown, whole = (b.pipeline(RANKS) for b in (bench, fresh))
     assert ranked(grown, searched(grown.store, grown.recipe)) == ranked(
         whole, searched(whole.store, whole.recipe)
@@ -97,6 +98,7 @@ def test_papers_that_came_in_two_runs_are_ranked_as_those_of_one(bench, tmp_path
         assert [c for c, _ in one] == [c for c, _ in other]
 
 
+@pytest.mark.drill
 def test_questions_with_pages_of_their_own_build_no_postings(first, tmp_path):
     pipe = Bench(tmp_path, tmp_path).pipeline(RANKS)
     ingest(pipe.store, [first.folder / "beir"], "beir", pipe.progress)
@@ -109,6 +111,7 @@ def test_questions_with_pages_of_their_own_build_no_postings(first, tmp_path):
     assert all(map(pipe.store.has, tables(pipe)))
 
 
+@pytest.mark.drill
 def test_prune_and_rollback_keep_what_a_release_searches(bench):
     pipe = bench.pipeline(RANKS)
     release = live(pipe.store)
@@ -123,7 +126,7 @@ def test_prune_and_rollback_keep_what_a_release_searches(bench):
 
 
 def test_questions_that_ask_embedders_alone_make_tasks_of_128(bench):
-    write_beir(bench.folder / "many", papers(1, 90), queries(140))
+    write_beir(bench.folder / "many", papers(1, 30), queries(140))
     ranks = "".join(x for x in RANKS.splitlines(keepends=True) if "rerank" not in x)
     sizes = {}
 
@@ -191,6 +194,7 @@ def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_a
     assert without.absent(own) == "" and pipe.answer_sources([own]).lacks == {}
 
 
+@pytest.mark.drill
 def test_cited_questions_of_a_recipe_that_searches_everything_build_postings(first, tmp_path):
     wide = RANKS.replace(BM25, BM25.replace("top: 30", "top: 30, scope: all"))
     pipe = Bench(tmp_path, tmp_path).pipeline(wide)

@@ -12,6 +12,7 @@ from raypipe.evaluation.report.console import spent
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import StageCounters
 from raypipe.runs.pipeline.counters import PARTS, WallClock
+from raypipe.runs.record import read
 
 
 class Moment:
@@ -107,10 +108,10 @@ def test_a_pass_counts_loading_apart_and_never_more_of_it_than_it_took():
 def test_the_parts_of_a_report_add_up_to_its_wall_time_and_loading_is_on_no_step(bench):
     other = (SUPPORT / "fakes.yaml").read_text()
     bench.run(other.replace("candidates: 20, top: 10", "candidates: 12, top: 6"), out="next")
-    report = json.loads((bench.folder / "next/report.json").read_text())
+    report = json.loads((bench.folder / "next/run.json").read_text())
     assert tuple(report["clock"]) == PARTS and min(report["clock"].values()) >= 0
     assert sum(report["clock"].values()) == pytest.approx(report["seconds"])
     steps = report["steps"]
     assert report["clock"]["loading"] == pytest.approx(sum(s["loading"] for s in steps))
     assert report["clock"]["computing"] == pytest.approx(sum(s["seconds"] for s in steps))
-    assert spent(report).startswith(f"wall time: {report['seconds']:.1f} s, of which ")
+    assert spent(read(bench.folder / "next")).startswith(f"{report['seconds']:.1f} s: ")

@@ -89,6 +89,7 @@ def expected(tmp_path_factory):
     return rows(pipe.store), {name: (c.rows, c.faults, c.calls) for name, c in done.counts.items()}
 
 
+@pytest.mark.drill
 def test_one_pass_makes_the_tables_and_the_counts_of_three(expected, tmp_path):
     verbs = Verbs()
     pipe = pipeline(tmp_path / "whole", always, verbs)
@@ -102,6 +103,7 @@ def test_one_pass_makes_the_tables_and_the_counts_of_three(expected, tmp_path):
     assert again.seen == [], "and nothing is left to do"
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_killed_pass_is_finished_by_a_run_that_goes_table_by_table(expected, tmp_path):
     pipe = pipeline(tmp_path / "whole", always, Verbs(kill_after=2))
@@ -114,6 +116,7 @@ def test_a_killed_pass_is_finished_by_a_run_that_goes_table_by_table(expected, t
     assert done.resumed == 2
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_killed_run_of_a_table_is_finished_before_anything_goes_in_one_pass(expected, tmp_path):
     pipe = pipeline(tmp_path / "whole", None, Verbs(kill_after=2))

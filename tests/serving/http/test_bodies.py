@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 from http_app import JSON, listening, send, served
+from pace import within
 
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import NotReady
@@ -149,10 +150,12 @@ def test_others_are_answered_while_a_large_body_is_parsed():
 )
 def test_a_list_of_mistakes_costs_no_more_than_its_first(field):
     chat = {"model": "x", "messages": [{"role": "user", "content": "who?"}], **field}
-    body, start = json.dumps(chat).encode(), time.process_time()
-    with pytest.raises(Exception, match="Invalid request") as refused:
+    body = json.dumps(chat).encode()
+    with (
+        within(5),
+        pytest.raises(Exception, match="Invalid request") as refused,
+    ):  # all of them took ten loops
         parse_body(ChatBody, body, RequestLimits())
-    assert time.process_time() - start < 0.25, "all of them took .6 s"
     assert len(refused.value.errors) <= 3
 
 

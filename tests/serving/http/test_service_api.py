@@ -1,10 +1,12 @@
 """Every route of the HTTP API, with the recipe in this process: streams, batches, rankings, chats. No Ray."""
 
 import asyncio
+import gc
 import json
 import logging
 import socket
 import time
+import weakref
 from dataclasses import replace
 
 import httpx
@@ -214,6 +216,44 @@ class Flooding(Counting):
         for _ in range(1000):
             listener.on_draft("x" * 10_000)
         raise NotReady("it has no answer")
+
+
+class Drafting(Counting):
+    """An answerer that drafts until it is cancelled."""
+
+    async def answer(self, request, listener=None):
+        self.begun += 1
+        self.listener = weakref.ref(listener)
+        try:
+            while True:
+                listener.on_draft("x" * 1000)
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+@pytest.mark.parametrize("path", ["/v1/answer", "/v1/chat/completions"])
+def test_a_client_that_drops_amid_a_stream_leaves_no_work_slot_bytes_or_memory(filled, path, caplog):
+    held = [0]
+
+    class Watched(RequestMetrics):
+        def bytes_in_flight(self, count):
+            held.append(count)
+
+    drafting = Drafting(filled.recipe, 0)
+    one = replace(OPEN, limits=RequestLimits(max_ongoing_requests=1))
+    body = {"query": "x", "stream": True}
+    if path.endswith("completions"):
+        body = {"model": "raypipe", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    with caplog.at_level(logging.WARNING), listening(served(drafting, one, Watched())) as url:
+        for times in (1, 2, 3):  # each finds the slot free
+            with httpx.stream("POST", f"{url}{path}", json=body) as reply:
+                assert reply.status_code == 200 and len(next(reply.iter_raw())) > 0
+            until(lambda times=times: drafting.cancelled == drafting.begun == times)
+            until(lambda: gc.collect() >= 0 and drafting.listener() is None)
+    assert max(held) > 0 and held[-1] == 0
+    assert not caplog.records
 
 
 def test_a_client_that_never_reads_its_stream_holds_no_slot(filled):

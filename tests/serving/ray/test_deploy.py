@@ -261,6 +261,7 @@ def answered(filled, text):
     return asyncio.run(online.answer(QueryRequest(Question("q", text))))
 
 
+@pytest.mark.drill
 @pytest.mark.ray
 def test_metrics_go_out_through_rays_exporter(local_ray, filled):
     import ray

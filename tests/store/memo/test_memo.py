@@ -402,6 +402,7 @@ disk.merge_memo(Store.open(sys.argv[1]))
 """
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_fold_killed_before_it_removes_its_files_leaves_no_value_twice(store):
     put(store, SCORES, KEYS, ODD)

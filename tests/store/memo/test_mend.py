@@ -19,6 +19,7 @@ def cut(store, folder, newest=False):
         store.files.write(name, content[: len(content) // 2])
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(("folder", "newest"), [("_indices", False), ("_versions", True), ("data", True)])
 def test_a_run_over_a_damaged_memo_counts_it_and_computes_what_is_lost(bench, folder, newest):
     store = Store.open(str(bench.folder / "store"))
@@ -28,7 +29,7 @@ def test_a_run_over_a_damaged_memo_counts_it_and_computes_what_is_lost(bench, fo
         cut(store, f"{table}/{folder}", newest)
     pipe = bench.pipeline(FAKES.replace("child_chars: 200", "child_chars: 190"))
     counts, _ = bench.run(pipe=pipe)
-    report = json.loads((bench.folder / "out/report.json").read_text())
+    report = json.loads((bench.folder / "out/run.json").read_text())
     assert report["memo_damaged"] == len(tables) == 2
     assert counts["embed"][1] and store.dataset("answers").to_table().num_rows == 2 * before
     assert mend_memo(store) == 0

@@ -115,10 +115,10 @@ SHARED: Mapping[str, str] = {
       exact match, F1), qasper (papers: F1 of answers and evidence), ranking (judged documents: nDCG, MAP), or
       MODULE:NAME (default: the format's)
     """,
-    "store": "--store URI: the store (default: $RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)",
-    "docs": """
-    --docs DIR: a folder of txt, md, html, csv, pdf and docx files: what changed in it is read and indexed
-      first, in a store of its own unless --store names one
+    "store": """
+    --store URI: the store (default: $RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)
+    --docs DIR: in its place a folder of txt, md, html, csv, pdf and docx files, which has a store of its own;
+      what runs a recipe reads first what changed in it
     """,
     "cluster": "--cluster NAME {= laptop}: a name under conf/clusters, or a path (default: laptop)",
     "fresh": """
@@ -157,6 +157,7 @@ SHARED: Mapping[str, str] = {
     --dry-run: check everything, print the plan, run nothing
     retry refresh
     --out DIR: folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)
+    -v {-> verbose}: print the plan of each step, and all tables of the report
     json
     """,
     "of-fit": """

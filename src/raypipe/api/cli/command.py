@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from raypipe.api.cli.arguments import SHARED, read_as
 from raypipe.api.cli.commands import COMMANDS
+from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -174,13 +175,10 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
     return function(*first, **{**given, **more})
 
 
-def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any) -> int:
-    """Prints a result: with --json as one object, else as `show` does: a function of the result, or
-    MODULE.FUNCTION of the package `report`, which writes the JSON to the console. Returns exit code 0."""
+def printed(args: Args, found: R, show: Callable[[R], object]) -> int:
+    """Prints a result: with --json as one object, else as `show` does. Returns exit code 0."""
     if args.json:
-        print_json(found.to_json(), args)
-    elif isinstance(show, str):
-        on_console(show, found.to_json(), **more)
+        print_json(found.to_dict(), args)
     else:
         show(found)
     return 0
@@ -223,9 +221,7 @@ def say(line: object) -> None:
 
 def console() -> Console:
     """The console on stdout. Lines that are piped are not folded; on a terminal they fit its width."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
+    return open_console(sys.stdout, None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def session(args: Args, progress: bool = False) -> Session:
@@ -234,6 +230,20 @@ def session(args: Args, progress: bool = False) -> Session:
     said = {name: vars(args)[name] for name in ("models", "cluster", "llm") if name in vars(args)}
     sets = tuple(getattr(args, "sets", ()))
     return Session(args.settings, graphs=graphs(args), progress=progress, sets=sets, **said)
+
+
+def take_docs(args: Args) -> None:
+    """Puts the store of the folder that --docs names in the place of --store. What changed in the folder is
+    read first for a command that runs a recipe; those that serve a folder open it themselves."""
+    group = COMMANDS[args.command].group
+    if getattr(args, "docs", None) is None or group == "serve":
+        return
+    from raypipe.api.data import documents_store, ingest_documents
+
+    if group == "run" and args.command != "plan" and not getattr(args, "dry_run", False):
+        args.store = called(ingest_documents, args, args.docs).store
+    else:
+        args.store = args.store or called(documents_store, args, args.docs)
 
 
 def graphs(args: Args) -> dict[str, str]:

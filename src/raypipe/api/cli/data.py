@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, on_console, print_json, printed, say
+from raypipe.api.cli.command import Args, called, command, console, print_json, printed, say
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.api.data import IngestResult
+    from raypipe.api.data import IngestResult, Preview
     from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
@@ -48,8 +48,13 @@ def _ingest(args: Args) -> int:
         return printed(args, called(raypipe.ingest, args), _print_read)
     if args.format == "files":
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
-    show, named = "previews.print_preview", args.format is not None
-    return printed(args, called(raypipe.preview, args), show, named=named)
+
+    def show(found: Preview) -> None:
+        from raypipe.api.cli.tables import print_preview
+
+        print_preview(console(), found, named=args.format is not None)
+
+    return printed(args, called(raypipe.preview, args), show)
 
 
 def _print_read(read: IngestResult) -> None:
@@ -78,7 +83,7 @@ def _parse(args: Args) -> int:
     for page in raypipe.parse_html(args.files, args.html):
         failed += page.fault is not None
         if args.json:
-            print_json(page.to_json(), args)
+            print_json(page.to_dict(), args)
         elif page.fault:
             say(f"raypipe parse: {page.file}: {page.fault.reason}: {page.fault.detail}")
         else:
@@ -103,7 +108,9 @@ def _questions(args: Args) -> int:
 
 def _print_made(made: MadeQuestionsResult) -> None:
     if made.out is not None:
-        on_console("previews.print_made", made.to_json())
+        from raypipe.api.cli.tables import print_made
+
+        print_made(console(), made)
 
 
 def _print_plan(plan: QuestionsPlan) -> None:

@@ -20,7 +20,8 @@ def _why(args: Args) -> int:
     row ROW: a question's id, or how it begins
     json
     """
-    return printed(args, called(raypipe.why, args), "plans.print_explanation")
+    shown = lambda found: on_console("plans.print_explanation", found.explanation)  # noqa: E731
+    return printed(args, called(raypipe.why, args), shown)
 
 
 @command
@@ -30,7 +31,8 @@ def _faults(args: Args) -> int:
       the store)
     store json
     """
-    return printed(args, called(raypipe.faults, args), "console.print_row_faults")
+    shown = lambda found: on_console("console.print_row_faults", found.found)  # noqa: E731
+    return printed(args, called(raypipe.faults, args), shown)
 
 
 @command
@@ -46,7 +48,7 @@ def _losses(args: Args) -> int:
     found = raypipe.losses(args.run)
 
     def show(found: LossesResult) -> None:
-        on_console("console.print_losses", found.to_json()["losses"])
+        on_console("console.print_losses", found.losses)
         on_console("console.print_lost", () if at is None else found.questions)
         if not (found.losses.misses if at is None else found.questions):
             print(f"no question was lost{'' if at is None else f' at {args.at}'}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import io
 import os
 import signal
 import sys
@@ -24,11 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from raypipe.api.cli.command import Declared, add
+from raypipe.api.cli.command import Declared, add, say, take_docs
 from raypipe.api.cli.commands import COMMANDS, GROUPS
 from raypipe.api.session import from_environment
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.terminal import shown_streams
 
 ABOUT = "Answer datasets of questions on a Ray cluster, and single questions with the same logic."
 START = {
@@ -113,8 +113,22 @@ def _process_age_s() -> float:
 
 def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     """Runs one command and returns its exit code. `argv` None: that of the process. `whole`: the process runs
-    nothing else, so its start is the command's; None: unless `argv` is given."""
-    own = argv is None if whole is None else whole
+    nothing else, so its start is the command's; None: unless `argv` is given.
+
+    The reader of its output may close it at any time."""
+    try:
+        try:
+            own = argv is None if whole is None else whole
+            with shown_streams(keep=own):
+                return _run(argv, own)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python writes there again when it ends
+        return 0
+
+
+def _run(argv: Sequence[str] | None, own: bool) -> int:
     began = time.perf_counter() - (_process_age_s() if own else 0.0)
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
@@ -129,7 +143,6 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     if sys.flags.optimize > 1:
         print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
         return ConfError.exit_code
-    _take_all_letters(sys.stdout, sys.stderr)
     args = read(argv)
     args.began = began
     signal.signal(signal.SIGTERM, _stop)
@@ -137,7 +150,10 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         sys.path.append(here)
     try:
         args.settings = from_environment()
+        if COMMANDS[args.command].group in ("run", "serve") and "recipe" in args:
+            say(f"raypipe {args.command}: opening {args.recipe}")  # imports take a second or two from here on
         with _kept_stdout(args, own):
+            take_docs(args)
             code: int = args.do(args)
         return code
     except RaypipeError as e:
@@ -149,17 +165,9 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+        raise  # `main` ends it
     except Exception as e:
         return _failed(args.command, e)
-
-
-def _take_all_letters(*streams: object) -> None:
-    """Lets a terminal show letters that it lacks, as those of ASCII do, by their numbers."""
-    for stream in streams:
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import raypipe
 from raypipe.api.cli.command import Args, called, command, printed, table
@@ -11,6 +10,7 @@ from raypipe.api.cli.command import Args, called, command, printed, table
 if TYPE_CHECKING:
     from raypipe.api.forget import ForgetResult
     from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult
+    from raypipe.runs.release import ReleaseLine
 
 
 @command
@@ -40,19 +40,19 @@ def _rollback(args: Args) -> int:
 def _print_release(found: ReleaseResult) -> None:
     from raypipe.runs.gates import seen_by_a_fit
 
-    made, score = found.release, _score(found.to_json())
+    made, score = found.release, _score(found.rows()[0])
     seen = seen_by_a_fit(made.seen)
     print(f"live in {found.store}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen}")
 
 
-def _score(row: Mapping[str, Any]) -> str:
+def _score(row: ReleaseLine) -> str:
     """The measures of a release, and how many questions each rests on."""
     said = []
-    if row["score"] is not None:
-        said.append(f"{row['score']:+.3f} on {row['scored']} of {row['questions']}")
-    lead = row["measure"]
-    if lead is not None and lead["name"] != "score" and lead["mean"] is not None:
-        said.append(f"{lead['name']} {lead['mean']:.3f} on {lead['scored']} of {lead['of']}")
+    if row.score is not None:
+        said.append(f"{row.score:+.3f} on {row.scored} of {row.questions}")
+    lead = row.measure
+    if lead is not None and lead.measure != "score" and lead.mean is not None:
+        said.append(f"{lead.measure} {lead.mean:.3f} on {lead.scored} of {lead.of}")
     return ", ".join(said) or "not scored"
 
 
@@ -65,11 +65,10 @@ def _releases(args: Args) -> int:
 
 
 def _list(found: ReleasesResult) -> None:
-    lines = found.to_json()["releases"]
-    if not lines:
+    if not found.releases:
         print("no releases; `raypipe promote DIR` makes one of a finished eval")
         return
-    rows = [(r["id"], "live" * r["live"], r["recipe"], r["run"], _score(r)) for r in lines]
+    rows = [(r.id, "live" * r.live, r.recipe, r.run, _score(r)) for r in found.releases]
     table(("release", "live", "recipe", "run", "score"), rows)
 
 

@@ -67,16 +67,16 @@ def _eval(args: Args) -> int:
     # Faults are checked after the report is printed.
     done = called(raypipe.evaluate, args, on_plan=printer(args), check=False)
 
-    def shown(done: EvalResult) -> None:
-        on_console("console.print_report", done.to_json(), done.evaluation.folder)
-        reused = done.evaluation.reused
-        [answered] = [c.done for c in done.evaluation.faults.counts if c.kind == "questions"]
-        print(f"{answered - reused} new answers, {reused} reused")
-        print(f"raypipe view {done.evaluation.folder.path}  # each question in a browser")
-
-    printed(args, done, shown)
+    printed(args, done, lambda done: _print_run(args, done))
     done.check_faults()
     return 0
+
+
+def _print_run(args: Args, done: EvalResult) -> None:
+    made = done.evaluation
+    on_console("console.print_run", made.record, made.folder, made.reused)
+    if args.verbose:
+        on_console("console.print_run_tables", made.record, made.folder)
 
 
 def _prepare(args: Args) -> None:
@@ -110,18 +110,17 @@ def _reprocess(args: Args) -> int:
     if args.dry_run:
         return _dry_run(args)
     done = called(raypipe.reprocess, args, on_plan=printer(args), check=False)
-    printed(args, done, _print_reprocessed)
+    printed(args, done, lambda done: _print_reprocessed(args, done))
     done.eval.check_faults()
     return 0
 
 
-def _print_reprocessed(done: ReprocessResult) -> None:
-    found = done.to_json()
-    on_console("console.print_report", found["report"], done.eval.evaluation.folder)
-    if found["changes"] is None:
+def _print_reprocessed(args: Args, done: ReprocessResult) -> None:
+    _print_run(args, done.eval)
+    if done.changes is None:
         print("no earlier run has answered any of these questions: nothing to compare with")
     else:
-        on_console("plans.print_changes", found["changes"])
+        on_console("plans.print_changes", done.changes)
 
 
 def _dry_run(args: Args) -> int:
@@ -148,12 +147,11 @@ def _ann(args: Args) -> int:
 
 
 def _print_recall(found: AnnResult) -> None:
-    from raypipe.evaluation.report.wording import ann_lines
+    from raypipe.evaluation.report.wording import ann_line
 
-    rows = list(found.rows())
-    for row, line in zip(rows, ann_lines({"ann": rows}), strict=True):
-        print(f"{row['stage']}: {row['index']}, {'built' if row['built'] else 'was there'}")
-        print(f"  {line}; the worst is question {row['worst_question']}")
+    for of in found.rows():
+        print(f"{of.stage}: {of.recall.index}, {'built' if of.built else 'was there'}")
+        print(f"  {ann_line(of.recall)}; the worst is question {of.recall.worst_question}")
 
 
 @command
@@ -171,7 +169,6 @@ def _rank(args: Args) -> int:
 
     require_file(args.out, "--out")
     found = called(raypipe.rank, args)
-    found.write_trec(args.out)
     print(f"{args.out}: {len(found.run)} queries, by {found.by}")
     return 0
 
@@ -196,7 +193,7 @@ def _plan(args: Args) -> int:
                 "--assume plans pages that are not there: expected without --data, --limit, --judge"
             )
         found = called(raypipe.assume, args)
-        return printed(args, found, "plans.print_assumed")
+        return printed(args, found, lambda found: on_console("plans.print_assumed", found.plan))
     say_data(args)
     if args.calibrate:
         from raypipe.api.plans import calibrate
@@ -207,14 +204,18 @@ def _plan(args: Args) -> int:
 
 def show(args: Args, found: PlanResult) -> int:
     def written(found: PlanResult) -> None:
-        on_console("plans.print_plan", found.to_json())
+        on_console("plans.print_plan", found.plan)
         if found.expired and not args.refresh:
             print(f"{found.expired} answers rest on expired replies of a graph: --refresh recomputes them")
-        on_console("plans.print_placement", found.to_json())
+        placed = found.placement
+        if any(s.max_calls for s in found.plan.steps):  # else no pool has work
+            on_console("plans.print_placement", placed.cluster, placed.about, placed.pools)
 
     return printed(args, found, written)
 
 
 def printer(args: Args) -> Callable[[Plan], None]:
-    """Prints the plan of a run before it starts; with --json nothing but JSON is printed."""
-    return lambda plan: None if args.json else on_console("plans.print_plan", plan.to_json())
+    """Prints the plan of a run before it starts: what changed and the sum, with -v each step. With --json
+    nothing but JSON is printed."""
+    show = "plans.print_plan" if vars(args).get("verbose") else "plans.print_plan_sum"
+    return lambda plan: None if args.json else on_console(show, plan)

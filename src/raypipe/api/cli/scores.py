@@ -9,7 +9,7 @@ import raypipe
 from raypipe.api.cli.command import Args, called, command, on_console, printed
 
 if TYPE_CHECKING:
-    from raypipe.api.scores import ScoreResult
+    from raypipe.api.scores import CragScoreResult, MeansResult, QaScoreResult
 
 
 @command
@@ -28,7 +28,12 @@ def _score_crag(args: Args) -> int:
     --out FILE: write the predictions as they were scored
     json
     """
-    return printed(args, called(raypipe.score_crag, args), "console.print_crag")
+
+    def show(found: CragScoreResult) -> None:
+        of = found.by_rule, found.normalized, found.trim, found.judge, found.people
+        on_console("console.print_crag", *of)
+
+    return printed(args, called(raypipe.score_crag, args), show)
 
 
 @command
@@ -41,8 +46,8 @@ def _score_qa(args: Args) -> int:
     json
     """
 
-    def show(found: ScoreResult) -> None:
-        on_console("console.print_measures", {**found.to_json(), "kind": "qa", "rule": ""})
+    def show(found: QaScoreResult) -> None:
+        on_console("console.print_measures", "kind qa", found.lead, found.measures)
 
     return printed(args, called(raypipe.score_qa, args), show)
 
@@ -58,11 +63,11 @@ def _score_qasper(args: Args) -> int:
     json
     """
 
-    def show(found: ScoreResult) -> None:
-        means = {row["measure"]: row["mean"] for row in found.measures}
-        on_console("console.print_means", means, found.about)
+    return printed(args, called(raypipe.score_qasper, args), _print_means)
 
-    return printed(args, called(raypipe.score_qasper, args), show)
+
+def _print_means(found: MeansResult) -> None:
+    on_console("console.print_means", found.means, found.about, len(found.unjudged), found.per_query)
 
 
 @command
@@ -75,7 +80,7 @@ def _score_ranking(args: Args) -> int:
     --per-query: with --json: every query's measures too
     json
     """
-    return printed(args, called(raypipe.score_ranking, args), "console.print_ranking")
+    return printed(args, called(raypipe.score_ranking, args), _print_means)
 
 
 @command
@@ -110,8 +115,7 @@ def _judge_pick(args: Args) -> int:
     from raypipe.api.judged_runs import PickResult
 
     def show(found: PickResult) -> None:
-        said = found.to_json()
-        print(f"{said['random']} answers at random, {said['chosen']} disagreements: {found.file}")
+        print(f"{found.random} answers at random, {found.chosen} disagreements: {found.file}")
         rule = "" if args.rule is None else f" --rule {args.rule}"
         print("set each label to right, wrong or unclear, then:")
         print(f"  raypipe judge check {shlex.quote(found.file)} --run {shlex.quote(args.run)}{rule}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @command
 def _serve(args: Args) -> int:
     """raypipe serve rag --docs manuals --port 8000
-    live? docs store cluster
+    live? store cluster
     --host ADDRESS {= 127.0.0.1}: to listen on (default: 127.0.0.1)
     --port N {1..65535 = 8000}: default: 8000
     --keys FILE: file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well
@@ -39,14 +40,25 @@ def _serve(args: Args) -> int:
     from raypipe.api.endpoint import ServeArgs, check_address, serve
 
     endpoint = called(ServeArgs, args, graphs=graphs(args), capture=_capture(args))
-    if args.docs is not None:
-        from raypipe.api.indexes import open_docs
+    where = args.host, args.port, say, args.settings
+    if args.docs is None:
+        serve(endpoint, *where)
+        return 0
+    from raypipe.api.indexes import file_states, follow, open_docs
 
-        if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
-            check_address(endpoint, args.host, args.port, args.settings)
-            endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
-        endpoint = replace(endpoint, store=called(open_docs, args).uri)
-    serve(endpoint, args.host, args.port, say, args.settings)
+    if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
+        check_address(endpoint, args.host, args.port, args.settings)
+        endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
+    seen = file_states(args.docs)
+    endpoint = replace(endpoint, store=called(open_docs, args).uri)
+
+    def read_again(reopen: Callable[[], None]) -> None:
+        try:
+            called(open_docs, args, on_read=reopen)
+        finally:  # a folder that holds no document any more raises, and its store is empty
+            reopen()
+
+    serve(endpoint, *where, follow=lambda reopen: follow(args.docs, seen, lambda: read_again(reopen), say))
     return 0
 
 
@@ -76,15 +88,17 @@ def _ask(args: Args) -> int:
     live sets
     question QUESTION: the question; one that is stored, by its id or in its words, has its own pages
     --pages FILE: a CRAG line: its search results are searched
-    docs
     --time T {= "" -> asked_at}: time of the question: "03/05/2024, 23:18:31 PT"
-    store cluster json
+    store cluster
+    -v {-> verbose}: print the ranking, its scores, and the time of each step
+    json
     """
     if not (args.docs or args.pages or args.store or args.settings.store):
         say(f"no --docs and no --store: searching {args.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
     pieces = None if args.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
-    return printed(args, called(raypipe.ask, args, passages=not args.json, on_text=pieces), _print)
+    found = called(raypipe.ask, args, passages=args.verbose, on_text=pieces)
+    return printed(args, found, lambda found: _print(found, args.verbose))
 
 
 def _where(url: str | None, place: Place | None) -> str:
@@ -93,20 +107,30 @@ def _where(url: str | None, place: Place | None) -> str:
     return ", ".join(x for x in (shown, place and place.page, place and place.section) if x)
 
 
-def _print(found: AskResult) -> None:
+def _print(found: AskResult, verbose: bool) -> None:
+    """Prints the answer, its place, and three lines of evidence; `verbose`: the ranking and times, too."""
     from rich.text import Text
 
     from raypipe.evaluation.report.wording import cut
+    from raypipe.text.places import context
 
     out, answered, question = console(), found.result, found.result.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
-    label = "not sure: " if question.outcome == ABSTAINED else "evidence: "
-    for e in answered.evidence[:SHOWN]:
-        before, after = e.before[-AROUND_CHARS:], e.after[:AROUND_CHARS]
-        said = Text.assemble(label, (before, "dim"), (e.quote[:SHOWN_CHARS], "bold"), (after, "dim"))
-        out.print(said, Text(f"  {_where(e.url, e.place) or e.source}", "dim"))
+    if answered.others:
+        values = (f"{e.quote} ({_where(e.url, e.place) or e.source})" for e in answered.others)
+        out.print(Text(f"Other files say: {'; '.join(values)}"))
+    places = [_where(e.url, e.place) or e.source for e in answered.evidence[:SHOWN]]
+    if places:
+        out.print(Text(("closest: " if question.outcome == ABSTAINED else "from ") + places[0], "dim"))
+    for e, place in zip(answered.evidence[:SHOWN], places, strict=True):
+        whole, span = e.before + e.quote + e.after, (len(e.before), len(e.before) + len(e.quote))
+        before, after = context(whole, span, AROUND_CHARS)
+        quote = Text.assemble("  ", (before, "dim"), (cut(e.quote, SHOWN_CHARS), "bold"), (after, "dim"))
+        out.print(quote, Text("" if place == places[0] else f"  {place}", "dim"))
+    if not verbose:
+        return
     quoted = {e.chunk for e in answered.evidence[:SHOWN]}
     for passage in answered.passages[:5]:
         scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())

@@ -1,23 +1,29 @@
-"""Comparisons, and a judge against people, as tables on a console."""
+"""Comparisons, a judge against people, previews of data, and made questions on a console. Text from data is
+printed as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
 from raypipe.api.cli.command import console
 from raypipe.api.compare import CompareResult
+from raypipe.api.data import FirstDocument, FirstQuestion, Preview
 from raypipe.api.experiments import RepeatsResult
 from raypipe.api.judged_runs import JudgeCheckResult
+from raypipe.api.made_data import MadeQuestionsResult
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.judge_check import Agreement
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.wording import ends, signed
+from raypipe.evaluation.report.wording import cut, ends, signed
 from raypipe.metrics.certainty import PairedDifference
+from raypipe.text.made_questions import REASONS
 
 SLICES_SHOWN = 12  # largest first; all of them are in --json
 CAUSES_SHOWN = 8
+STYLES = {"better": "bold green", "worse": "bold red"}
 NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # of `_numbers`
 
 
@@ -28,7 +34,8 @@ def print_comparisons(found: CompareResult) -> None:
 
 
 def _print_comparison(out: Console, c: RunComparison) -> None:
-    say(out, f"{c.after} against {c.before}", verdict_line(c), style="bold")
+    say(out, verdict_line(c), style=STYLES.get(c.verdict, "bold"), fold=True)
+    say(out, f"{c.after} against {c.before}", style="dim")
     if c.same_run:
         say(out, "both are one run, so nothing can differ: name two")
     compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
@@ -43,7 +50,7 @@ def _print_comparison(out: Console, c: RunComparison) -> None:
             say(out, f"{seen}, so its score is too good; --unseen leaves them out")
     say(out, *_left_out(c))
     if c.causes:
-        heads = ("answers part at", "what differs there", "moved", "up", "down", "difference")
+        heads = ("first changed step", "changed field", "answers", "up", "down", f"\u0394{c.measure}")
         shown = c.causes[:CAUSES_SHOWN]
         show(out, heads, ((k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in shown))
     if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
@@ -144,3 +151,88 @@ def _agreement(a: Agreement) -> tuple[str, ...]:
         str(a.n), f"{a.agreement:.3f}", ends(a.interval), kappa, str(a.judge_too_kind),
         str(a.judge_too_strict),
     )  # fmt: skip
+
+
+CHARS = 90  # of a value that is shown
+DOCUMENTS = 3  # of a question, that are shown
+
+
+def print_preview(console: Console, found: Preview, named: bool) -> None:
+    """The format, the fields of each file, and the first row. `named`: the user named the format."""
+    how = "as named" if named else "by its looks; --format names another"
+    say(console, f"read as {found.data_format} ({how})", style="bold", fold=True)
+    for file in found.files:
+        say(console, file.file)
+        for role, names in file.fields.items():
+            how = " (named)" if role in file.named else ""
+            say(console, f"  {role:<14}{' + '.join(names)}{how}")
+        if file.unused:
+            say(console, f"  {'not read':<14}{', '.join(file.unused)}")
+    firsts = (
+        ("question", list(_question(found.question)) if found.question else []),
+        ("document", list(_document(found.document)) if found.document else []),
+    )
+    for what, lines in firsts:
+        if lines:
+            say(console, f"the first {what}", style="bold", fold=True)
+            width = max(len(name) for name, _ in lines) + 1
+            shown = (
+                f"{name:<{width}}" + value.replace("\n", "\n" + " " * (width + 2)) for name, value in lines
+            )
+            say(console, *(f"  {line}" for line in shown))
+    for bad in found.bad_lines:
+        say(console, f"  {bad}")
+    console.print("nothing was stored; without --dry-run the files are read into the store")
+
+
+def _question(found: FirstQuestion) -> Iterator[tuple[str, str]]:
+    yield "query", _cut(found.query)
+    answers = found.answers
+    shown = " | ".join(map(_cut, answers[:5])) + (f" | ... ({len(answers)} in all)" if answers[5:] else "")
+    yield "answer", shown or "none: what is answered is not scored"
+    yield "id", found.id
+    if found.asked_at:
+        yield "time", found.asked_at
+    yield from found.labels.items()
+    documents = found.documents
+    if found.searches_store:
+        yield "documents", "no field of documents: the question searches all that the store holds"
+    elif not documents:
+        yield "documents", "none: the question has nothing to search"
+    for number, d in enumerate(documents[:DOCUMENTS], 1):
+        named = ", ".join(filter(None, (d.kind, f"{d.chars:,} characters", d.title, d.url)))
+        yield f"document {number}", f"{named}: {_cut(d.text)}"
+    if len(documents) > DOCUMENTS:
+        yield "", f"and {len(documents) - DOCUMENTS} more"
+
+
+def _document(found: FirstDocument) -> Iterator[tuple[str, str]]:
+    yield "id", found.id
+    yield "title", found.title or "none"
+    yield "text", f"{found.chars:,} characters: {_cut(found.text)}"
+
+
+def _cut(text: str) -> str:
+    """A text in one line, its beginning where it is long."""
+    return cut(" ".join(text.split()), CHARS, "...")
+
+
+def print_made(console: Console, made: MadeQuestionsResult) -> None:
+    """Prints the result of `raypipe questions`. Text from data is printed as it is."""
+    kinds = ", ".join(f"{kind} {n}" for kind, n in made.kinds.items())
+    out, store, wanted = made.out, made.plan.store, made.plan.wanted
+    say(console, f"{len(made.kept)} questions of {wanted} wanted ({kinds})", style="bold")
+    for q in made.first():
+        say(console, f"  {q['question_type']}: {q['question']}", f"    {' | '.join(q['answers'])}")
+        for e in q["evidence"]:
+            say(console, f"    \u201c{e['quote']}\u201d ({e['title'] or e['document'] or e['source'][:8]})")
+    if made.rejected:
+        rejected = sorted(made.rejected.items(), key=lambda r: (-r[1], r[0]))
+        total = f"{sum(made.rejected.values())} of {made.written} written were rejected:"
+        say(console, total, *(f"  {n:>5}  {REASONS[reason]}" for reason, n in rejected), fold=True)
+    say(console, f"calls: {made.computed} computed, {made.cached} cached", fold=True)
+    say(
+        console,
+        f'review {out}: a line with `"review": "drop"` is not read, one with keep is marked as reviewed. '
+        f"Then: raypipe eval RECIPE --data {out} --store {store}",
+    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, folded, printed, say
+from raypipe.api.cli.command import Args, called, command, folded, on_console, printed, say
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _check__step(args: Args) -> int:
     json
     """
     checked = called(raypipe.check_step, args, fields=_fields(args.fields))
-    printed(args, checked, "console.print_step_check")
+    printed(args, checked, lambda checked: on_console("console.print_step_check", checked.found))
     return 0 if checked.found.holds else DataError.exit_code
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import raypipe
 from raypipe.api.cli.command import Args, called, command, on_console, printed, say_data
 
 if TYPE_CHECKING:
-    from raypipe.api.experiments import FitResult, SweepResult
+    from raypipe.api.experiments import DecideFitResult, FuseFitResult, SweepResult
     from raypipe.evaluation.sweep import PlannedPoint
 
 
@@ -38,8 +37,8 @@ def _fit_fuse(args: Args) -> int:
     return printed(args, called(raypipe.fit_fuse, args), _print_fit)
 
 
-def _print_fit(found: FitResult) -> None:
-    on_console("experiments.print_fit", found.to_json())
+def _print_fit(found: DecideFitResult | FuseFitResult) -> None:
+    on_console("experiments.print_fit", found.report)
     print(f"{found.file} (next to it {found.file.stem}.json, the whole report)")
     print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
 
@@ -71,10 +70,10 @@ def _sweep(args: Args) -> int:
 
 
 def _print_sweep(done: SweepResult) -> None:
-    if (found := done.to_json()["sweep"]) is not None:
-        on_console("experiments.print_sweep", found)
+    if done.sweep is not None:
+        on_console("experiments.print_sweep", done.sweep)
         print(done.folder / "sweep.json")
 
 
 def _print_plans(plans: Sequence[PlannedPoint]) -> None:
-    on_console("experiments.print_points", [asdict(p) for p in plans])
+    on_console("experiments.print_points", plans)

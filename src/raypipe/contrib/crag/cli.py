@@ -148,7 +148,7 @@ def _kg_score(args: Args) -> int:
 
 
 def _print_score(found: KgScoreResult) -> None:
-    tree, rows = found.to_json(), []
+    tree, rows = found.to_dict(), []
     for part in ({"label": "", "value": "all", "measures": tree["measures"]}, *tree["slices"]):
         of = max(m["of"] for m in part["measures"])
         cells = ["-" if m["rate"] is None else f"{m['rate']:.3f}" for m in part["measures"]]

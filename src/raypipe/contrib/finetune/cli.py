@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 from raypipe.api.cli.command import Args, called, command, console, printed, say_data, session
+from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
     from raypipe.contrib.finetune.finetune import FinetuneResult
@@ -50,7 +52,7 @@ def _labels(args: Args) -> int:
 def _print_made(done: LabelsResult) -> None:
     from raypipe.contrib.finetune.tables import print_labels
 
-    print_labels(console(), done.to_json())
+    print_labels(console(), done.to_dict())
     if done.labels:
         model = shlex.quote(done.found["model"])
         print(f"next: raypipe finetune PRESET --labels {shlex.quote(str(done.folder))} --base {model}")
@@ -80,10 +82,8 @@ def _finetune(args: Args) -> int:
         return 0
     plan = called(plan_finetune, args, sets=args.preset_sets)
     if args.plan:
-        return printed(args, plan, lambda plan: print_plan(console(), plan.to_json()))
-    from rich.console import Console
-
-    print_plan(Console(stderr=True), plan.to_json())
+        return printed(args, plan, lambda plan: print_plan(console(), plan.to_dict()))
+    print_plan(open_console(sys.stderr), plan.to_dict())
     made = called(finetune, args, session=session(args, True), sets=args.preset_sets)
     return printed(args, made, _print_trained)
 
@@ -93,7 +93,7 @@ def _print_trained(made: FinetuneResult) -> None:
 
     from raypipe.contrib.finetune.tables import print_finetune
 
-    done = made.to_json()
+    done = made.to_dict()
     entry = yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
     print_finetune(console(), done, entry)
     if done["models"]:

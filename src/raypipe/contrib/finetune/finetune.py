@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic_core import to_jsonable_python
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.contrib.finetune.estimate import TrainingEstimate
 from raypipe.contrib.finetune.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.contrib.finetune.model import Device, FourBit
 from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable, write_text
 from raypipe.models.catalog import Catalog
 from raypipe.store import Store, adapters
@@ -37,11 +37,10 @@ MODELS = "models.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FinetunePlanResult(Result):
     """Plan of a training; one row."""
 
-    SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
     preset: str  # its name
     base: str  # name of the model
     labels: str  # folder
@@ -51,19 +50,20 @@ class FinetunePlanResult(Result):
     estimate: TrainingEstimate
 
     def rows(self) -> list[Mapping[str, Any]]:
-        return [{**to_json(self.estimate), "memory_gib": self.estimate.memory.total}]
+        return [{**to_jsonable_python(self.estimate), "memory_gib": self.estimate.memory.total}]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FinetuneResult(Result):
     """A trained adapter; a row for each step."""
 
-    SCHEMA = "step:int64 epoch:int64 loss:float64 norm:float64 lr:float64 trained:int64"
-    ROWS = "record.steps"
-    record: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
+    made: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**self.record)
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return self.made["steps"]  # type: ignore[no-any-return]
+
+    def record(self) -> Mapping[str, Any]:
+        return self.made
 
 
 def plan_finetune(
@@ -208,15 +208,15 @@ def _record(
     look = state.best_look
     return {
         "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
-        "preset": to_json(found.preset),
-        "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_json(),
+        "preset": to_jsonable_python(found.preset),
+        "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_dict(),
         "workers": found.workers, "device": found.device, "seconds": round(took[0], 1), "token_s": took[1],
         "steps_done": state.step, "step_taken": state.taken,
         "ended_early": state.step < planned.estimate.steps,
         "held_out_loss": None if look is None else look.loss,
-        "steps": to_json(state.steps), "looks": to_json(state.looks),
+        "steps": to_jsonable_python(state.steps), "looks": to_jsonable_python(state.looks),
         "effect": {"base": state.effect[0], "adapter": state.effect[1]},
-        "engine": to_json(replies),
+        "engine": to_jsonable_python(replies),
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raypipe.contrib.finetune.label_files import ABOUT, ROWS, Label, read_labels, write_labels
-from raypipe.runs.forget.find import ForgetDecision
+from raypipe.store.text_places import Gone
 
 
 class LabelFolders:
@@ -16,13 +16,13 @@ class LabelFolders:
         found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
         return [f for f in found if (f / ROWS).is_file()]
 
-    def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
+    def held(self, folder: Path, gone: Gone) -> tuple[str, int]:
         labels = read_labels(folder)
-        return labels.digest, sum(_shows(x, decision) for x in labels.labels)
+        return labels.digest, sum(_shows(x, gone) for x in labels.labels)
 
-    def take_out(self, folder: Path, decision: ForgetDecision) -> None:
+    def take_out(self, folder: Path, gone: Gone) -> None:
         found = read_labels(folder)
-        left = [x for x in found.labels if not _shows(x, decision)]
+        left = [x for x in found.labels if not _shows(x, gone)]
         if left:
             write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
             return
@@ -30,12 +30,12 @@ class LabelFolders:
             (folder / name).unlink(missing_ok=True)
 
 
-def _shows(label: Label, decision: ForgetDecision) -> bool:
+def _shows(label: Label, gone: Gone) -> bool:
     """Returns whether a label was made from answers that rest on it, or from answers that are not there any
     more."""
-    if label.question_id in decision.gone.resting:
+    if label.question_id in gone.resting:
         return True
-    known = any(label.question_id in ids for ids in decision.safe.values())
+    known = any(label.question_id in ids for ids in gone.safe.values())
     return label.rule != "imported" and not known
 
 

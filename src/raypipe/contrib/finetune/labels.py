@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import EvalResult, evaluate
 from raypipe.api.served import generator_of
 from raypipe.api.session import Named, Place, Session
@@ -23,7 +23,6 @@ from raypipe.contrib.finetune.labelling import CHECK, CONTEXT, Labelling, labell
 from raypipe.contrib.finetune.training_questions import TrainingQuestions, training_questions
 from raypipe.contrib.finetune.truth_steps import WORDS, Words
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
@@ -34,19 +33,20 @@ from raypipe.text.fitted_on import row_digest
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LabelsResult(Result):
     """Training labels that were made; its rows are the labels, without their chats."""
 
-    SCHEMA = "question_id label rule domain split gold"
-    ROWS = "labels"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
     eval: EvalResult  # the run that answered and judged
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.found)
+    def rows(self) -> Sequence[Label]:
+        return self.labels
+
+    def record(self) -> Mapping[str, Any]:
+        return self.found
 
 
 @outside_loop
@@ -199,15 +199,15 @@ def _found(
     given: Mapping[str, str], asked: TrainingQuestions, run: EvalResult, named: str,
     review: str | Path | None,
 ) -> dict[str, Any]:  # fmt: skip
-    steps, split = run.evaluation.report.steps, label_files.counts(labels)["split"]
+    steps, split = run.run.steps, label_files.counts(labels)["split"]
     planned = [s.planned for s in steps]
     about = {r: {"about": p[0], "label": p[1]} for r, p in training_labels.PATHS.items()}
     paths = [
         {**p, **(about[p["rule"]] if p["rule"] else {"about": training_labels.WHY[p["why"]], "label": ""})}
-        for p in to_json(training_labels.paths_of(judged, given))
+        for p in map(asdict, training_labels.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
-    return as_json(
+    return dict(
         out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
         judge=made.judge, questions=len(asked.ids), labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.contrib.world import standins
 from raypipe.contrib.world.collection import CollectionSummary, write_collection
 from raypipe.contrib.world.standins import Standins
 from raypipe.contrib.world.styles import Prose
 from raypipe.contrib.world.write import SynthSummary, write
-from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable
 
 SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SynthResult(Result):
     """Counts of an invented dataset or collection; a row for each."""
 
-    SCHEMA = "what count:int64"
-    FLAT = "summary"
     summary: SynthSummary | CollectionSummary
 
     @property
@@ -37,10 +34,12 @@ class SynthResult(Result):
         said = ", ".join(f"{n} {_SAID.get(what, what)}" for what, n in counts.items())
         return f"{self.summary.folder}: {said}, {size}"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in to_json(self.summary).items():
-            if isinstance(count, int):
-                yield {"what": what, "count": count}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        counts = asdict(self.summary).items()
+        return [{"what": what, "count": count} for what, count in counts if isinstance(count, int)]
+
+    def record(self) -> SynthSummary | CollectionSummary:
+        return self.summary
 
 
 _SAID = {"pages": "distinct pages", "golds": "judged papers"}
@@ -77,22 +76,20 @@ def synthesize_papers(
         return SynthResult(write_collection(Path(folder), papers, questions, seed, task.reach))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StandinsResult(Result):
     """The folders of tiny stand-ins for models; a row for each."""
 
-    SCHEMA = "name folder"
     made: Standins
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        tree = self.to_json()
-        for name in ("chat", "embedder", "reranker", "instructor"):
-            yield {"name": name, "folder": tree[name]}
-            if name == "chat":
-                yield from ({"name": n, "folder": folder} for n, folder in tree["adapters"].items())
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        made = self.made
+        folders = [("chat", made.chat), *made.adapters]
+        folders += [(name, getattr(made, name)) for name in ("embedder", "reranker", "instructor")]
+        return [{"name": name, "folder": str(folder)} for name, folder in folders]
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**{**to_json(self.made), "adapters": dict(self.made.adapters)})
+    def record(self) -> Mapping[str, Any]:
+        return {**asdict(self.made), "adapters": dict(self.made.adapters)}
 
 
 def build_standins(target: Path, trainable: bool = False) -> StandinsResult:

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from raypipe.evaluation.report.wording import (  # fmt: skip
-    ann_lines,
+from raypipe.core.terminal import shown
+from raypipe.evaluation.report.wording import (
+    ann_line,
     between,
     cost_rows,
     ends,
-    fault_rows,
     fit_lines,
+    headline,
     label_text,
+    lead_text,
+    listed,
     measured,
-    origin_text,
+    ranged,
     seconds,
     share,
     signed,
     told_apart,
 )
-from raypipe.metrics.losses import funnel, steps_of
-from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.runs.report import CutReplies, ReplacedRows, RunFolder
+from raypipe.metrics.crag import RuleScore, rate_intervals
+from raypipe.metrics.kinds import MeasureSummary
+from raypipe.metrics.losses import Losses, funnel, steps_of
+from raypipe.runs.run_parts import JudgeLine, RunFolder, StepLine
+
+if TYPE_CHECKING:  # pydantic and Arrow, which scores of a file do not need
+    from raypipe.evaluation.fault_budget import RowFaults
+    from raypipe.recipes.check import StepCheck
+    from raypipe.runs.record import Run
 
 FEW = 10
 """Questions of a slice from which on it is printed: of fewer, half of them right, the 95 % interval of the
-accuracy is wider than from 19 % to 81 % (Clopper and Pearson). report.json and report.html have all."""
+accuracy is wider than from 19 % to 81 % (Clopper and Pearson). run.json and report.html have all."""
 
 
 def say(console: Console, *lines: str, style: str = "", fold: bool = False) -> None:
@@ -39,232 +48,263 @@ def say(console: Console, *lines: str, style: str = "", fold: bool = False) -> N
         console.print(Text(line, style), soft_wrap=not fold)
 
 
-def grid(*columns: str) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(columns[0], overflow="fold")
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def show(
-    console: Console, heads: Sequence[str], rows: Iterable[Sequence[object]], bold: int | None = None
-) -> None:
-    """Prints a table; `bold`: number of the row that stands out."""
-    table = grid(*heads)
+    console: Console, heads: Sequence[str], rows: Iterable[Sequence[object]], bold: int | None = None,
+    text: int = 0,
+) -> None:  # fmt: skip
+    """Prints a table; `bold`: number of the row that stands out; `text`: of the column that is folded where
+    the console is narrow."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
+    for n, name in enumerate(heads):
+        left = n in (0, text)
+        table.add_column(name, overflow="fold", no_wrap=n != text, justify="left" if left else "right")
     for n, row in enumerate(rows):
-        cells = (Text("" if cell is None else str(cell)) for cell in row)
+        cells = (Text("" if cell is None else shown(str(cell))) for cell in row)  # before it is laid out
         table.add_row(*cells, style="bold" if n == bold else "")
     console.print(table)
 
 
-def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
-    """A run (`report.to_json`): scores, steps, faults, and where its files are."""
-    head = f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}"
-    say(console, head, style="bold", fold=True)
-    if by := origin_text(report):
-        say(console, f"answered by: {by}", style="bold", fold=True)
-    if not (report["losses"] and report["losses"]["misses"]):  # whose notes say it
-        say(console, *(CutReplies(**c).sentence() for c in report["cut_replies"]))
-    say(console, *_inputs(report), fold=True)
-    say(console, *(ReplacedRows(**rows).sentence() for rows in report["replaced"]))
-    print_measures(console, report)
-    if report["rule"]:
-        _scores(console, report)
-    say(console, *ann_lines(report), *fit_lines(report), *filter(None, [label_text(report)]))
-    if report["n_unscored"] and report["judge"] is None:
-        text = "no judge ran: with --judge MODEL answers are reused, only the unscored are judged"
-        say(console, text, fold=True)
-    if cut := report["answer_cut"]:
-        say(console, f"answers are cut to {cut['tokens']} tokens of {cut['tokenizer']} ({cut['weights']})")
-    if report["without_truth"]:
-        say(console, f"{report['without_truth']} more questions have no gold in the dataset", fold=True)
-    if report["losses"]:
-        print_losses(console, report["losses"])
-    _print_steps(console, report)
-    if report["cost"]:
-        show(console, ("cost", "estimate", "actual"), cost_rows(report["cost"]))
-    say(console, *_costs(report), fold=True)
-    if rows := fault_rows(report):
-        show(console, ("rows with faults", "reason", "then", "rows"), [row[:4] for row in rows])
-        say(console, *(f"{step}, {reason}: {detail}" for step, reason, _, _, detail in rows if detail))
-    say(console, *map(str, (folder.report, folder.predictions, folder.page)))
+def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> None:
+    """Prints a run on one screen: its score, what was lost, what it took, what to do next. `reused`: answers
+    that were there before."""
+    lines = [("score", lead_text(record)), *_lost(record), ("calls", _calls(record)), ("time", spent(record))]
+    lines.append(("answers", f"{record.questions - reused} new, {reused} reused"))
+    notes = list(_notes(record))
+    lines += [("note", note) for note in notes[:NOTES]]
+    if len(notes) > NOTES:
+        lines.append(("note", f"and {len(notes) - NOTES} more: -v and the report have them"))
+    lines += [("report", str(folder.page)), ("next", f"raypipe view {folder.path}")]
+    say(console, f"{record.title}: {headline(record)}", style="bold", fold=True)
+    for name, text in lines:
+        console.print(Text(f"{name}: ", "dim") + Text(text), soft_wrap=name in ("report", "next"))
 
 
-def _inputs(report: Mapping[str, Any]) -> Iterator[str]:
-    if report["oracle"] == "labels":
+NOTES = 4  # of a run's notes, on its screen
+
+
+def _lost(record: Run) -> Iterator[tuple[str, str]]:
+    if (found := record.losses) and found.misses:
+        places = (
+            f"{p.loss} {p.questions}" + (f" ({steps_of(p)})" if p.steps else "") for p, _ in funnel(found)
+        )
+        yield "lost", f"{found.misses} of {found.right + found.misses}: {', '.join(places)}"
+
+
+def _calls(record: Run) -> str:
+    """Tells how many calls were planned, and how many computed."""
+    planned, likely = ([getattr(s, k) for s in record.steps] for k in ("planned", "expected"))
+    computed, known = (sum(getattr(s, k) for s in record.steps) for k in ("computed", "cached"))
+    most = "not known" if None in planned else f"{sum(planned):,}"
+    expected = None if None in likely else [sum(n[i] for n in likely) for i in (0, 1)]
+    judged = f" and {record.judge.computed} by the judge" if record.judge and record.judge.computed else ""
+    plan = f"at most {most} planned" if expected is None else f"{ranged(expected)} planned"
+    bound = "" if expected is None else f", at most {most}"
+    return f"{plan}, {computed:,} computed{judged}, {known:,} cached{bound}"
+
+
+def _notes(record: Run) -> Iterator[str]:
+    """Yields all that changes how a score is to be read, the gravest first."""
+    if record.oracle == "labels":
         yield "this run made labels: a stage holds golds, so its score is no system's; no release"
-    elif report["oracle"]:
-        golds = f"golds of {report['oracle_golds']} of {report['questions']} questions"
-        yield f"oracle run: {golds} stood in the place of the {report['oracle']}; no release"
-    pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
-    inputs = f"{report['questions']} questions, {report['citations']} citations, {pages}"
-    yield f"{inputs}, {report['chunks']} chunks"
-    if report["parser_fallbacks"]:
-        yield f"{report['parser_fallbacks']} pages were parsed by the reference parser"
-    yield from _normalized(report)
+    elif record.oracle:
+        golds = f"golds of {record.oracle_golds} of {record.questions} questions"
+        yield f"oracle run: {golds} stood in the place of the {record.oracle}; no release"
+    for f in record.faults:
+        yield f"{f.rows} rows failed in {f.step}: {f.reason}; {f.then}"
+    if unscored := record.answers.get("not scored", 0):
+        if record.rule and record.judge is None:
+            yield f"{unscored} answers are not scored: --judge MODEL decides them, answers are reused"
+        else:
+            yield f"{unscored} answers are not scored"
+    if record.without_truth:
+        yield f"{record.without_truth} more questions have no gold in the dataset"
+    yield from fit_lines(record)
+    yield from (rows.sentence() for rows in record.replaced)
+    yield from record.losses.notes if record.losses and record.losses.misses else ()
+    if not (record.losses and record.losses.misses):  # whose notes say it
+        yield from (c.sentence() for c in record.cut_replies)
+    if (orders := record.prompt_injection) and orders.exposed:
+        yield f"prompt injection: {orders.followed} of {orders.exposed} were followed"
+    if record.flips:
+        yield record.flips.sentence()
+    yield from map(ann_line, record.ann)
+    if record.labels:
+        yield label_text(record.labels)
+    if record.memo_damaged:
+        yield f"cache: {record.memo_damaged} damaged tables or files were mended or dropped"
+    if record.resumed:
+        earlier = ", ".join(f"{s.step} {s.resumed}" for s in record.steps if s.resumed)
+        yield f"resumed: earlier attempts finished {record.resumed} tasks; they computed: {earlier}"
 
 
-def _print_steps(console: Console, report: Mapping[str, Any]) -> None:
-    steps, counted = report["steps"], ("computed", "cached", "skipped", "faults")
+def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
+    """Prints all of a run: measures, slices, losses, steps, costs, faults, notes."""
+    pages = f"{record.distinct_pages} distinct pages ({record.empty_pages} empty)"
+    inputs = f"{record.questions} questions, {record.citations} citations, {pages}, {record.chunks} chunks"
+    say(console, f"run {record.run}", inputs, fold=True)
+    if record.answered_by:
+        say(console, f"answered by: {listed(record.answered_by)}", fold=True)
+    if record.parser_fallbacks:
+        say(console, f"{record.parser_fallbacks} pages were parsed by the reference parser", fold=True)
+    if record.normalized:
+        say(console, f"normalized input: {listed(record.normalized)}", fold=True)
+    print_measures(console, f"kind {record.kind}", record.lead, record.measures)
+    if record.by_rule:
+        _print_rule(console, record.by_rule, intervals=False)
+    else:
+        for part in told_apart(record.measure_slices)[0]:
+            rest = f"{measured(part.mean)} on {part.scored} of {part.of}"
+            say(console, f"{part.label}: {part.value}: {record.lead} {rest}")
+    if cut := record.answer_cut:
+        say(console, f"answers are cut to {cut.tokens} tokens of {cut.tokenizer} ({cut.weights})")
+    if record.losses:
+        print_losses(console, record.losses)
+    counted = ("computed", "cached", "skipped", "faults")
     rows = []
-    for s in (s for s in steps if s["rows"]):
-        most = "not known" if s["planned"] is None else s["planned"]
-        counts = (between(s["expected"], str, "-"), *(s[k] for k in counted))
-        rows.append((s["step"], s["rows"], *counts, f"{s['seconds']:.1f}", most))
+    for s in (s for s in record.steps if s.rows):
+        counts = (between(s.expected, str, "-"), *(getattr(s, k) for k in counted))
+        rows.append(
+            (s.step, s.rows, *counts, f"{s.seconds:.1f}", "not known" if s.planned is None else s.planned)
+        )
     if rows:
         show(console, ("step", "rows", "expected", *counted, "seconds", "at most"), rows)
-    bounds, likely = ([s[k] for s in steps] for k in ("planned", "expected"))
-    planned = "not known how many" if None in bounds else str(sum(bounds))
-    expected = None if None in likely else [sum(n[i] for n in likely) for i in (0, 1)]
-    computed, known = (sum(s[k] for s in steps) for k in ("computed", "cached"))
-    said = f"{between(expected, str)} planned, {computed} computed, {known} cached"
-    say(console, f"calls: {said}, at most {planned}", fold=True)
-    if damaged := report["memo_damaged"]:
-        say(console, f"cache: {damaged} damaged tables or files were mended or dropped", fold=True)
-    say(console, spent(report))
-    if report["resumed"]:
-        earlier = ", ".join(f"{s['step']} {s['resumed']}" for s in steps if s["resumed"])
-        text = f"resumed: earlier attempts finished {report['resumed']} tasks; they computed: {earlier}"
-        say(console, text, fold=True)
+    if record.cost:
+        show(console, ("cost", "estimate", "actual"), cost_rows(record.cost))
+    for s in record.steps:
+        if s.prompt_tokens or s.generated_tokens:
+            thoughts = f", of which about {s.thought_tokens} thoughts" if s.thought_tokens else ""
+            say(console, f"{s.step}: {_tokens(s)}{thoughts}", fold=True)
+    if record.judge:
+        say(console, _judge(record.judge), fold=True)
+    say(console, *(f"{f.step}, {f.reason}: {f.detail}" for f in record.faults if f.detail))
+    say(console, *list(_notes(record))[NOTES:])
+    say(console, *map(str, (folder.record, folder.predictions)))
 
 
-def print_losses(console: Console, found: Mapping[str, Any]) -> None:
-    """Prints where the misses of a run were lost (`metrics.losses.Losses`)."""
-    if not found["misses"]:
+def print_losses(console: Console, found: Losses) -> None:
+    """Prints where the misses of a run were lost."""
+    if not found.misses:
         return
-    first = f"lost at ({found['misses']} of {found['right'] + found['misses']})"
-    rows = [(p["loss"], p["questions"], left, steps_of(p), p["about"]) for p, left in funnel(found)]
+    first = f"lost at ({found.misses} of {found.right + found.misses})"
+    rows = [(p.loss, p.questions, left, steps_of(p), p.about) for p, left in funnel(found)]
     show(console, (first, "questions", "left", "step", "the gold is"), rows)
-    say(console, *found["notes"])
+    say(console, *found.notes)
 
 
-def print_lost(console: Console, questions: Sequence[Mapping[str, Any]]) -> None:
+def print_lost(console: Console, questions: Sequence[Any]) -> None:
     """Questions whose gold was lost, a line each and a line for what was expected and said."""
     for q in questions:
-        at = f"{q['lost']} ({q['step']})" if q["step"] else q["lost"]
-        say(console, f"{q['id']}: {q['query']} [{at}]")
-        say(console, f"  expected {' | '.join(q['golds'])}; said {q['answer']}")
+        at = f"{q.lost} ({q.step})" if q.step else q.lost
+        say(console, f"{q.id}: {q.query} [{at}]")
+        say(console, f"  expected {' | '.join(q.golds)}; said {q.answer}")
 
 
-def print_row_faults(console: Console, found: Mapping[str, Any]) -> None:
-    """Counts of the rows of a run, and each row with a fault (`evaluation.fault_budget.RowFaults`)."""
-    if found["rows"]:
-        rows = [[t[k] for k in ("kind", "rows", "done", "failed", "pending")] for t in found["rows"]]
+def print_row_faults(console: Console, found: RowFaults) -> None:
+    """Counts of the rows of a run, and each row with a fault."""
+    if found.counts:
+        rows = [(t.kind, t.rows, t.done, t.failed, t.pending) for t in found.counts]
         show(console, ("rows", "total", "done", "failed", "pending"), rows)
-    elif not found["faults"]:
+    elif not found.rows:
         say(console, "every line and file was read")
-    for x in found["faults"]:
-        tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
-        state = "pending" if x["transient"] else "failed permanently"
-        if x["recovered"]:
+    for x in found.rows:
+        tries = f"after {x.attempts} attempt{'s' if x.attempts != 1 else ''}"
+        state = "pending" if x.transient else "failed permanently"
+        if x.recovered:
             state, tries = "answered by another step", ""
-        say(console, f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}".rstrip(), f"  {x['detail']}")
+        say(console, f"{x.id}: {x.step}, {x.reason}; {state} {tries}".rstrip(), f"  {x.detail}")
 
 
-def spent(report: Mapping[str, Any]) -> str:
-    """Returns where the wall time went, the longest part first."""
-    parts = sorted(report["clock"].items(), key=lambda part: -part[1])
-    listed = ", ".join(f"{name} {took:.1f}" for name, took in parts if took >= 0.05)
-    return f"wall time: {report['seconds']:.1f} s" + (f", of which {listed}" if listed else "")
+def spent(record: Run) -> str:
+    """Returns where the wall time went, the longest parts first."""
+    parts = sorted(record.clock.items(), key=lambda part: -part[1])
+    took = ", ".join(f"{name} {n:.1f}" for name, n in parts[:PARTS_SHOWN] if n >= 0.05)
+    return seconds(record.seconds) + (f": {took}" if took else "")
 
 
-def _costs(report: Mapping[str, Any]) -> Iterator[str]:
-    """Calls and tokens of each language model."""
-    for s in report["steps"]:
-        if s["prompt_tokens"] or s["generated_tokens"]:
-            yield f"{s['step']}: {_tokens(s)}"
-    if judge := report["judge"]:
-        said = f"{judge['model']}, {judge['computed']} computed, {judge['cached']} cached"
-        lost = f"{judge['unreadable']} unreadable, {judge['no_reply']} without a reply"
-        yield f"judge: {said}, {lost}; {_tokens(judge)}"
-    if injected := report["prompt_injection"]:
-        said = f"{injected['followed']} of {injected['exposed']} were followed"
-        yield f"Prompt injection: {f'{said}.' if injected['exposed'] else 'none found.'}"
+PARTS_SHOWN = 3  # of the wall time: more do not fit a line
 
 
-def _tokens(cost: Mapping[str, Any]) -> str:
-    prompt, cached = cost["prompt_tokens"], cost["cached_tokens"]
-    found = f" ({100 * cached / prompt:.0f} % cached)" if prompt else ""
-    thoughts = f", of which about {n} thoughts" if (n := cost.get("thought_tokens")) else ""
-    return f"{prompt} prompt tokens{found}, {cost['generated_tokens']} generated{thoughts}"
+def _judge(judge: JudgeLine) -> str:
+    said = f"{judge.model}, {judge.computed} computed, {judge.cached} cached"
+    lost = f"{judge.unreadable} unreadable, {judge.no_reply} without a reply"
+    return f"judge: {said}, {lost}; {_tokens(judge)}"
 
 
-def print_crag(console: Console, found: Mapping[str, Any]) -> None:
-    """Scores of predictions (`api.scores.score_crag`)."""
-    say(console, *_normalized(found), fold=True)
-    _scores(console, found)
-    if found.get("trim"):
-        say(console, f"answers are cut to {found['trim']}")
-    say(console, *_costs({"steps": (), "prompt_injection": None, **found}), fold=True)
-    if found.get("people"):
-        console.print(f"people's labels changed {found['people']} verdicts: people outrank the judge")
+def _tokens(cost: StepLine | JudgeLine) -> str:
+    prompt = cost.prompt_tokens
+    found = f" ({100 * cost.cached_tokens / prompt:.0f} % cached)" if prompt else ""
+    return f"{prompt} prompt tokens{found}, {cost.generated_tokens} generated"
 
 
-def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
-    """Measures of a ranking (`metrics.files.score_ranking_files`)."""
-    names = (*MEASURES, MAP_CUT_20_MIN)
-    counted = f"mean of {found['queries']} judged queries"
-    said = f"{counted}; {len(found['unranked'])} had no ranking and count 0"
-    print_means(console, {name: found[name] for name in names}, said)
-    if unjudged := len(found["unjudged"]):
-        say(console, f"{unjudged} ranked queries have no judgements and count nowhere", fold=True)
-    for query, values in found.get("per_query", {}).items():  # as trec_eval prints them
-        say(console, *(f"{name:<22}\t{query}\t{_four(values[name])}" for name in names))
+def print_crag(
+    console: Console, score: RuleScore, normalized: Mapping[str, int], trim: str, judge: JudgeLine | None,
+    people: int,
+) -> None:  # fmt: skip
+    """Prints the score of predictions (`api.scores.score_crag`)."""
+    if normalized:
+        say(console, f"normalized input: {listed(normalized)}", fold=True)
+    _print_rule(console, score, intervals=True)
+    if trim:
+        say(console, f"answers are cut to {trim}")
+    if judge:
+        say(console, _judge(judge), fold=True)
+    if people:
+        console.print(f"people's labels changed {people} verdicts: people outrank the judge")
 
 
-def print_means(console: Console, means: Mapping[str, float | None], title: str) -> None:
-    """Means by measure, and what they are of."""
+def print_means(
+    console: Console, means: Mapping[str, float | None], about: str, unjudged: int = 0,
+    per_query: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:  # fmt: skip
+    """Prints means by measure, and what they are of. `unjudged`: ranked queries that count nowhere."""
     show(console, ("measure", "mean"), [(name, _four(mean)) for name, mean in means.items()])
-    say(console, title, fold=True)
+    say(console, about, fold=True)
+    if unjudged:
+        say(console, f"{unjudged} ranked queries have no judgements and count nowhere", fold=True)
+    for query, values in (per_query or {}).items():  # as trec_eval prints them
+        say(console, *(f"{name:<22}\t{query}\t{_four(value)}" for name, value in values.items()))
 
 
 def _four(value: float | None) -> str:
     return "not scored" if value is None else f"{value:.4f}"
 
 
-def _normalized(found: Mapping[str, Any]) -> Iterator[str]:
-    if found["normalized"]:
-        yield f"normalized input: {', '.join(f'{what} {n}' for what, n in found['normalized'].items())}"
-
-
-def print_measures(console: Console, report: Mapping[str, Any]) -> None:
-    """Prints what the kind of the data measures, the measure first that leads the report."""
-    if not report["measures"]:
+def print_measures(console: Console, title: str, lead: str, measures: Sequence[MeasureSummary]) -> None:
+    """Prints what the kind of the data measures, the leading measure first."""
+    if not measures:
         return
-    listed = sorted(report["measures"], key=lambda m: m["measure"] != report["lead"])
-    rows = [(m["measure"], measured(m["mean"]), ends(m["interval"]), m["scored"], m["of"]) for m in listed]
-    bold = 0 if listed[0]["measure"] == report["lead"] else None
-    show(console, (f"kind {report['kind']}", "mean", "95 % interval", "scored", "of"), rows, bold)
-    for s in () if report["rule"] else told_apart(report["measure_slices"])[0]:
-        rest = f"{measured(s['mean'])} on {s['scored']} of {s['of']}"
-        say(console, f"{s['label']}: {s['value']}: {report['lead']} {rest}")
+    ordered = sorted(measures, key=lambda m: m.measure != lead)
+    rows = [(m.measure, measured(m.mean), ends(m.interval), m.scored, m.of) for m in ordered]
+    bold = 0 if ordered[0].measure == lead else None
+    show(console, (title, "mean", "95 % interval", "scored", "of"), rows, bold)
 
 
-def _scores(console: Console, found: Mapping[str, Any]) -> None:
+def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
+    """Prints the score by a rule. `intervals`: those of a run stand in the table of its measures."""
     # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
-    rates = ("accuracy", "hallucination", "missing")
-    parts = [("this run", found)]
-    parts += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
-    shown = [s for s in told_apart(found["slices"])[0] if s["total"] >= FEW]
-    parts += [(f"{s['label']}: {s['value']}", s) for s in shown]
+    parts = [("this run", found.score)]
+    parts += [(f'always "{answer}"', s) for answer, s in found.controls.items()]
+    large = (s for s in told_apart(found.slices)[0] if s.score.total >= FEW)
+    parts += [(f"{s.label}: {s.value}", s.score) for s in large]
     rows = []
     for name, s in parts:
-        shares = (share(s[k]) for k in rates)
-        rows.append((name, signed(s["score"]), *shares, s["n_unscored"], s["total"]))
-    show(console, (f"rule {found['rule']}", "score", *rates, "unscored", "of"), rows, 0)
-    correct = f"{found['n_correct']} correct ({found['n_correct_exact']} exactly)"
-    counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"
-    wordy = "" if found["answer_words"] is None else f"; {found['answer_words']:.1f} words an answer"
-    lines = [f"{counted}, {found['n_unscored']} unscored{wordy}"]
-    if found["interval"] and "measures" not in found:  # those of a run stand in the table of its measures
-        within = (f"{name} {ends(of, share)}" for name, of in found["rate_intervals"].items())
-        lines += [f"95 % interval of the score: {ends(found['interval'], signed)}"]
+        shares = map(share, (s.accuracy, s.hallucination, s.missing))
+        rows.append((name, signed(s.score), *shares, s.n_unscored, s.total))
+    rates = ("accuracy", "hallucination", "missing")
+    show(console, (f"rule {found.rule}", "score", *rates, "unscored", "of"), rows, 0)
+    s = found.score
+    counted = f"{s.n_correct} correct ({s.n_correct_exact} exactly), {s.n_miss} missing"
+    wordy = "" if found.words is None else f"; {found.words:.1f} words an answer"
+    lines = [f"{counted}, {s.n_hallucination} hallucinated, {s.n_unscored} unscored{wordy}"]
+    if intervals and found.interval:
+        within = (f"{name} {ends(of, share)}" for name, of in rate_intervals(s).items())
+        lines += [f"95 % interval of the score: {ends(found.interval, signed)}"]
         lines += [f"of the rates: {', '.join(within)}"]
-    if found["n_unscored"] and found["bounds"]:
-        low, high = map(signed, found["bounds"])
-        all_of = f"the score of all {found['total']}"
-        lines += [f"{found['n_unscored']} unscored: a judge has to decide, or they failed; {all_of} lies"]
+    if s.n_unscored and found.bounds:
+        low, high = map(signed, found.bounds)
+        lines += [
+            f"{s.n_unscored} unscored: a judge has to decide, or they failed; the score of all {s.total} lies"
+        ]
         lines += [f"between {low} (all of them wrong) and {high} (all right)"]
     say(console, *lines, fold=True)
 
@@ -277,13 +317,19 @@ LOCKS = {
 }
 
 
-def print_step_check(console: Console, found: Mapping[str, Any]) -> None:
+def print_step_check(console: Console, found: StepCheck) -> None:
     """Which laws a step keeps, what it declares, and how it compares with its lock."""
-    head = f"{found['step']}, a {found['half']} step, version {found['version']}"
-    say(console, head, style="bold", fold=True)
-    rows = [(c["law"], "yes" if c["holds"] else "no", c["detail"]) for c in found["laws"]]
-    show(console, ("law", "holds", "found"), rows)
-    say(console, *(f"{what}: {', '.join(found[what]) or 'nothing'}" for what in ("reads", "writes")))
-    if not found["bounded"]:
+    say(console, f"{found.step}, a {found.half} step, version {found.version}", style="bold", fold=True)
+    show(
+        console,
+        ("law", "holds", "found"),
+        [(c.law, "yes" if c.holds else "no", c.detail) for c in found.laws],
+    )
+    say(
+        console,
+        f"reads: {', '.join(found.reads) or 'nothing'}",
+        f"writes: {', '.join(found.writes) or 'nothing'}",
+    )
+    if not found.bounded:
         console.print("bound: none, so a plan cannot say how many calls it makes")
-    say(console, f"lock: {LOCKS[found['lock']].format(found['lock_file'])}")
+    say(console, f"lock: {LOCKS[found.lock].format(found.lock_file)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from raypipe.evaluation.report.wording import cut
+from raypipe.metrics.crag import CragScore, RuleScore, Slice
 
 WIDTH = 720  # of every plot that has lines
 ROW = 22  # height of one line
@@ -35,12 +35,11 @@ narrow = scale(LEFT, RIGHT, 10, NARROW - 10)  # on a phone, of what stands there
 across, up = scale(0, 1, EDGE, EDGE + SIDE), scale(0, 1, EDGE + SIDE, EDGE)  # of a share in a square plot
 
 
-def segments(score: Mapping[str, Any]) -> list[tuple[str, int, float, float]]:
+def segments(score: CragScore) -> list[tuple[str, int, float, float]]:
     """The stacked bar over all questions: class, questions, x and width of each that has some."""
-    exact = score["n_correct_exact"]
-    judged, missing = score["n_correct"] - exact, score["n_miss"]
-    counts = (exact, judged, missing, score["n_hallucination"], score["n_unscored"])
-    wide = scale(0, score["total"] or 1, 0, WIDTH)
+    exact, missing, wrong = score.n_correct_exact, score.n_miss, score.n_hallucination
+    counts = (exact, score.n_correct - exact, missing, wrong, score.n_unscored)
+    wide = scale(0, score.total or 1, 0, WIDTH)
     found = enumerate(zip(CLASSES, counts, strict=True))
     return [(name, n, wide(sum(counts[:i])), wide(n)) for i, (name, n) in found if n]
 
@@ -57,18 +56,18 @@ class Dot:
     text: str  # the score and the questions behind it
 
 
-def dots(report: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> list[Dot]:
+def dots(whole: RuleScore, slices: Sequence[Slice]) -> list[Dot]:
     """The score of all questions, then of each of these slices, from top to bottom."""
-    rows: list[tuple[str, str, Mapping[str, Any]]] = [("", "all questions", report)]
-    rows += [(s["label"], f"{s['label']}: {s['value']}", s) for s in slices]
+    rows: list[tuple[str, str, RuleScore | Slice]] = [("", "all questions", whole)]
+    rows += [(s.label, f"{s.label}: {s.value}", s) for s in slices]
     out: list[Dot] = []
     y, last = 0.0, ""
     for label, text, part in rows:
         y += ROW if label == last else 1.5 * ROW  # labels stand apart
         last = label
-        low, high = part["interval"] or (0.0, 0.0)
-        scored = part["total"] - part["n_unscored"]
-        shown = "not scored" if part["score"] is None else f"{part['score']:+.2f}  n={scored}"
-        x = None if part["score"] is None else at(part["score"])
+        low, high = part.interval or (0.0, 0.0)
+        value, scored = part.score.score, part.score.total - part.score.n_unscored
+        shown = "not scored" if value is None else f"{value:+.2f}  n={scored}"
+        x = None if value is None else at(value)
         out.append(Dot(cut(text, LABEL), y, x, at(low), at(high), shown))
     return out

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.evaluation.report import plot
 from raypipe.evaluation.report.wording import (
-    ann_lines,
+    ann_line,
     between,
     cut,
-    fault_rows,
     fit_lines,
     label_text,
+    listed,
     measured,
-    origin_text,
     seconds,
     share,
     signed,
@@ -71,7 +70,7 @@ def templates() -> Environment:
     )  # fmt: skip
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
-    env.filters.update(ann_lines=ann_lines, cut=cut, origin_text=origin_text, fault_rows=fault_rows)
+    env.filters.update(ann_line=ann_line, cut=cut, listed=listed)
     env.filters["expected"] = lambda calls: between(calls, str, "-")
     return env
 

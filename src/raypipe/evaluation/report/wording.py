@@ -7,98 +7,121 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from raypipe.core.progress import clock
+from raypipe.runs.run_parts import CostReport, Estimate, LabelLine
 
-MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
+if TYPE_CHECKING:  # numpy and Arrow, which scores of a file do not need
+    from raypipe.core.index import AnnRecall
+    from raypipe.metrics.calibration import CalibrationReport
+    from raypipe.runs.pipeline.recipe_tables import AnnState
+    from raypipe.runs.record import Run
+
+MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in run.json
 
 
-def fit_lines(report: Mapping[str, Any]) -> list[str]:
+def fit_lines(record: Run) -> list[str]:
     """Returns what scores rest on that a fit has seen, and what the other questions say."""
     lines = [
-        f"seen: {f['seen']} of {f['of']} questions were among the {f['n']} that {f['step']} was fitted on "
-        f"({f['split']}): their scores are too good"
-        for f in report["fits"]
-        if f["seen"]
+        f"seen: {f.seen} of {f.of} questions were among the {f.n} that {f.step} was fitted on "
+        f"({f.split}): their scores are too good"
+        for f in record.fits
+        if f.seen
     ]
-    if (rest := report["unseen"]) is not None:
-        within = f", 95 % {ends(rest['interval'])}" if rest["interval"] else ""
-        mean = f"{rest['measure']} {measured(rest['mean'])}"
-        lines.append(f"not seen: {mean} on the other {rest['scored']}{within}")
+    if (rest := record.unseen) is not None:
+        within = f", 95 % {ends(rest.interval)}" if rest.interval else ""
+        mean = f"{rest.measure} {measured(rest.mean)}"
+        lines.append(f"not seen: {mean} on the other {rest.scored}{within}")
     return lines
 
 
-def ann_lines(report: Mapping[str, Any]) -> list[str]:
-    """Returns what each approximate search found of what the exact one finds."""
-    return [
-        f"approximate: {_recall(a)} ({a['index'].rpartition('_')[0]}, {a['probes']} probes, "
-        f"refine {a['refine']})"
-        for a in report["ann"]
-    ]
+def ann_line(found: AnnRecall) -> str:
+    """Returns what an approximate search found of what the exact one finds."""
+    kind = found.index.rpartition("_")[0]
+    return f"approximate: {_recall(found)} ({kind}, {found.probes} probes, refine {found.refine})"
 
 
-def _recall(found: Mapping[str, Any]) -> str:
+def _recall(found: AnnRecall) -> str:
     return (
-        f"recall of the exact best {found['top']} on {found['questions']} questions: mean "
-        f"{found['mean']:.3f}, 5 % at or below {found['fifth']:.3f}, worst {found['worst']:.3f}"
+        f"recall of the exact best {found.top} on {found.questions} questions: mean "
+        f"{found.mean:.3f}, 5 % at or below {found.fifth:.3f}, worst {found.worst:.3f}"
     )
 
 
-def ann_plan(state: Mapping[str, Any]) -> str:
+def ann_plan(state: AnnState) -> str:
     """Returns whether an approximate index is there that a recipe searches, and what it finds."""
-    of = f"{state['stage']}: {state['kind']} over {state['rows']:,} vectors"
-    if not state["index"]:
+    of = f"{state.stage}: {state.kind} over {state.rows:,} vectors"
+    if not state.index:
         return f"{of} is not built: raypipe ann builds it once they are there, the eval does not"
-    if state["unindexed"]:
-        return f"{of} lacks {state['unindexed']:,} that came later: raypipe ann builds it again"
-    if state["recall"] is None:
+    if state.unindexed:
+        return f"{of} lacks {state.unindexed:,} that came later: raypipe ann builds it again"
+    if state.recall is None:
         return f"{of} was not measured with these settings: raypipe ann measures it"
-    return f"{of}: {_recall(state['recall'])}"
+    return f"{of}: {_recall(state.recall)}"
 
 
-def calibration_line(name: str, c: Mapping[str, Any]) -> str:
-    """Returns how well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
+def calibration_line(name: str, c: CalibrationReport) -> str:
+    """Returns how well the probabilities of some answers hold."""
     return (
-        f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
-        f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
-        f"{c['brier']:.3f}; area under risk and coverage {c['risk_area']:.3f} "
-        f"[{c['risk_area_interval'][0]:.3f}, {c['risk_area_interval'][1]:.3f}]"
+        f"{name} of {c.n} answers: ECE {c.ece:.3f} [{c.ece_interval[0]:.3f}, {c.ece_interval[1]:.3f}], "
+        f"{c.ece_if_perfect:.3f} if it were exact; Brier {c.brier:.3f}; area under risk and coverage "
+        f"{c.risk_area:.3f} [{c.risk_area_interval[0]:.3f}, {c.risk_area_interval[1]:.3f}]"
     )
 
 
-def origin_text(report: Mapping[str, Any]) -> str:
-    """Returns how many answers each reply gave; "" where no step decides, and of older reports."""
-    return ", ".join(f"{name} {answers}" for name, answers in report.get("answered_by", {}).items())
+def listed(counts: Mapping[str, object]) -> str:
+    """Names and their counts.
+
+    >>> listed({"parse": 3, "rank": 1})
+    'parse 3, rank 1'
+    """
+    return ", ".join(f"{name} {n}" for name, n in counts.items())
 
 
-def fault_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, int, str]]:
-    """Rows with faults by cause: step, reason, what becomes of them, how many, the detail of the first."""
-    found = []
-    for f in report["faults_by_reason"]:
-        then = "tried again" if f["transient"] else "lost"
-        if f.get("recovered"):
-            then = "answered by another step"
-        found.append((f["step"], f["reason"], then, f["rows"], f.get("detail", "")))
-    return found
+def headline(record: Run) -> str:
+    """Returns what the answers of a run are worth, in the words of its kind."""
+    said = ", ".join(f"{n} {name}" for name, n in record.answers.items() if n)
+    return said or f"{lead_text(record)}, {record.questions} questions ranked"
 
 
-def label_text(report: Mapping[str, Any]) -> str:
-    """Returns what people's labels did to the verdicts; "" where there were none."""
-    if (found := report["labels"]) is None:
-        return ""
+def lead_text(record: Run) -> str:
+    """The leading measure, and its interval."""
+    lead, said = record.measure(record.lead), signed if record.lead == "score" else measured
+    if lead is None or lead.mean is None:
+        score = record.score.score if record.score else None
+        return "nothing was scored" if score is None else f"{signed(score)}, rule {record.rule}"
+    interval = f", 95 % interval {ends(lead.interval, said)}" if lead.interval else ""
+    of = f" on {lead.scored} of {lead.of}" if lead.scored < lead.of else ""
+    rule = f", rule {record.rule}" if record.rule and record.lead == "score" else ""
+    name = "" if record.lead == "score" else f"{record.lead} "
+    return f"{name}{said(lead.mean)}{of}{interval}{rule}"
+
+
+def label_text(found: LabelLine) -> str:
+    """Returns what people's labels did to the verdicts."""
     return (
-        f"people outrank judges: {found['used']} of the {found['labels']} labels of {found['file']} are of "
-        f"answers of this run, {found['changed']} verdicts are people's"
+        f"people outrank judges: {found.used} of the {found.labels} labels of {found.file} are of "
+        f"answers of this run, {found.changed} verdicts are people's"
     )
 
 
-def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+class Labelled(Protocol):
+    """A slice: what shares one label."""
+
+    @property
+    def label(self) -> str: ...
+
+
+L = TypeVar("L", bound=Labelled)
+
+
+def told_apart(slices: Sequence[L]) -> tuple[list[L], dict[str, int]]:
     """The slices to show, and label -> its values for each omitted label. A label with one value says what
     all questions together say, one with very many drowns the others."""
-    sizes = Counter(s["label"] for s in slices)
+    sizes = Counter(s.label for s in slices)
     shown = {label for label, values in sizes.items() if 1 < values <= MOST}
-    return [s for s in slices if s["label"] in shown], {k: n for k, n in sizes.items() if k not in shown}
+    return [s for s in slices if s.label in shown], {k: n for k, n in sizes.items() if k not in shown}
 
 
 def signed(score: float | None) -> str:
@@ -122,8 +145,17 @@ def share(value: float | None) -> str:
 
 
 def cut(text: str, most: int, end: str = "\u2026") -> str:
-    """The first `most` characters of a text, the last of them `end` where more come."""
-    return text if len(text) <= most else text[: most - len(end)] + end
+    """The first `most` characters of a text, the last of them `end` where more come; whole words, where the
+    last is not a third of them.
+
+    >>> cut("The pump has a warranty", 18), cut("x" * 9, 4)
+    ('The pump has a\u2026', 'xxx\u2026')
+    """
+    if len(text) <= most:
+        return text
+    kept = text[: most - len(end)]
+    words = kept.rpartition(" ")[0].rstrip() if not text[len(kept)].isspace() else kept.rstrip()
+    return (words if 3 * len(words) > 2 * len(kept) else kept) + end
 
 
 def seconds(value: float) -> str:
@@ -174,13 +206,13 @@ def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = "
     return low if low == high else f"{low}{to}{high}"
 
 
-def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
+def cost_line(cost: Estimate, unpriced: Sequence[str]) -> str:
     """Returns what a plan expects, in a line. `unpriced`: what has no price."""
-    parts = [f"hours on the clock {hours(cost['hours'])}"]
-    for name, found, said in (("GPU-hours", cost["gpu_hours"], _gpu), ("tokens", cost["tokens"], ranged)):
+    parts = [f"hours on the clock {hours(cost.hours)}"]
+    for name, found, said in (("GPU-hours", cost.gpu_hours, _gpu), ("tokens", cost.tokens, ranged)):
         if found is None or any(found):
             parts.append(f"{name} {said(found)}")
-    money = UNKNOWN if cost["usd"] is None else usd(cost["usd"])
+    money = UNKNOWN if cost.usd is None else usd(cost.usd)
     lacking = f" (no price: {', '.join(unpriced)})" if unpriced else ""
     return f"cost: {', '.join(parts)}; US dollars {money}{lacking}"
 
@@ -189,18 +221,18 @@ def _gpu(found: Sequence[float] | None) -> str:
     return between(found, "{:.3g}".format)
 
 
-def cost_rows(cost: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def cost_rows(cost: CostReport) -> list[tuple[str, str, str]]:
     """Estimate against actual of a run: what, estimate, actual."""
-    e, a = cost["estimate"], cost["actual"]
-    most = "" if e["max_calls"] is None else f", at most {e['max_calls']:,}"
-    rows = [("calls", f"{ranged(e['calls'])}{most}", f"{a['calls']:,}")]
-    if a["tokens"] or (e["tokens"] or [0, 1])[1]:
-        rows.append(("tokens", ranged(e["tokens"]), f"{a['tokens']:,}"))
-    rows.append(("time of computing", hours(e["hours"]), seconds(3600 * a["hours"])))
-    if a["gpu_hours"] or (e["gpu_hours"] or [0, 0])[1]:
-        rows.append(("GPU-hours", _gpu(e["gpu_hours"]), f"{a['gpu_hours']:.3g}"))
-    if a["usd"] is not None:
-        rows.append(("US dollars", UNKNOWN if e["usd"] is None else usd(e["usd"]), usd(a["usd"])))
-        if cost["unpriced"]:
-            rows.append(("no price", ", ".join(cost["unpriced"]), ""))
+    e, a = cost.estimate, cost.actual
+    most = "" if e.max_calls is None else f", at most {e.max_calls:,}"
+    rows = [("calls", f"{ranged(e.calls)}{most}", f"{a.calls:,}")]
+    if a.tokens or (e.tokens or [0, 1])[1]:
+        rows.append(("tokens", ranged(e.tokens), f"{a.tokens:,}"))
+    rows.append(("time of computing", hours(e.hours), seconds(3600 * a.hours)))
+    if a.gpu_hours or (e.gpu_hours or [0, 0])[1]:
+        rows.append(("GPU-hours", _gpu(e.gpu_hours), f"{a.gpu_hours:.3g}"))
+    if a.usd is not None:
+        rows.append(("US dollars", UNKNOWN if e.usd is None else usd(e.usd), usd(a.usd)))
+        if cost.unpriced:
+            rows.append(("no price", ", ".join(cost.unpriced), ""))
     return rows

@@ -7,24 +7,24 @@ scored here.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.compare import compare, same_question
+from raypipe.evaluation.compare import compare, group_label, same_question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, web_page
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import QuestionLine, RunTable, facts, line_of, matrix, paired_line
 from raypipe.metrics.certainty import PairedDifference, paired
+from raypipe.metrics.kinds import grouped
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
-from raypipe.runs.manifest import Manifest
-from raypipe.runs.report import EVAL_AGAIN, RunFolder
+from raypipe.runs.record import Run
+from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
 
 MOST_ROWS = 10_000  # lines of the report file: 4 MB of text
@@ -33,33 +33,31 @@ STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
 
 
-def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> None:
+def write_page(folder: RunFolder, record: Run, earlier: Run | None) -> None:
     """Writes report.html of a run whose table and report are there. `earlier`: the run that it is held
     against; None: there is none."""
-    write_text(folder.page, report_page(folder, manifest, earlier))
+    write_text(folder.page, report_page(folder, record, earlier))
 
 
-def report_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) -> str:
-    """Renders the report file. Raises DataError for a folder without table or report."""
-    report, run = read_report(folder, manifest.run), RunTable(folder.results, manifest.run)
+def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
+    """Renders the report file. Raises DataError for a folder without a table."""
+    run = RunTable(folder.results, record.run)
     try:
-        lines = [line_of(run.line(id), report["lead"] or "score", None) for id in run.ids[:MOST_ROWS]]
-        values = _questions(lines, len(run.ids)) | _head(report, manifest, earlier)
+        lines = [line_of(run.line(id), record.lead or "score", None) for id in run.ids[:MOST_ROWS]]
+        values = _questions(lines, len(run.ids)) | _head(record, earlier)
         return web_page.page("run.html", STYLES, (), False, values)[0]
     finally:
         run.close()
 
 
-def run_page(
-    folder: RunFolder, manifest: Manifest, earlier: Manifest | None, labels: PersonLabels
-) -> tuple[str, str]:
+def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
     """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
-    a folder without table or report."""
-    report, run = read_report(folder, manifest.run), RunTable(folder.results, manifest.run)
+    a folder without a table."""
+    run = RunTable(folder.results, record.run)
     try:
-        lines = [line_of(run.line(id), report["lead"] or "score", labels) for id in run.ids]
-        known = facts(lines, [manifest.run[:8]], report["lead"], labels.file)
-        return _served(_questions(lines, len(lines), known) | _head(report, manifest, earlier))
+        lines = [line_of(run.line(id), record.lead or "score", labels) for id in run.ids]
+        known = facts(lines, [record.run[:8]], record.lead, labels.file)
+        return _served(_questions(lines, len(lines), known) | _head(record, earlier))
     finally:
         run.close()
 
@@ -85,63 +83,47 @@ def _questions(
     }
 
 
-def read_report(folder: RunFolder, run: str) -> dict[str, Any]:
-    """report.json of a run. Raises DataError, also for that of another run."""
-    try:
-        found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        what = "none" if isinstance(e, FileNotFoundError) else e
-        raise DataError(
-            f"{folder.report}: expected the report of a finished eval, found: {what}. {EVAL_AGAIN}"
-        ) from e
-    if found["run"] != run:
-        raise DataError(
-            f"{folder.report}: expected the report of run {run[:8]}, found that of run {found['run'][:8]}: "
-            f"another eval into this folder has begun or was killed. {EVAL_AGAIN}"
-        )
-    return found
-
-
-def _head(report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None) -> dict[str, Any]:
-    slices, omitted = told_apart(report["slices"])
-    cost, changed = report["cost"], None
+def _head(record: Run, earlier: Run | None) -> dict[str, Any]:
+    """Values of the page's part about the run."""
+    slices, omitted = told_apart(record.by_rule.slices if record.by_rule else ())
+    changed = None
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
         said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
-        lines = recipe_lines(earlier.recipe, manifest.recipe)
+        lines = recipe_lines(earlier.recipe, record.recipe)
         changed = {"against": said, "lines": lines}
     return {
-        "title": f"{report['recipe']} - run {report['run']}",
-        "r": report,
-        "blocks_shown": report["blocks"],
-        "lead": next((m for m in report["measures"] if m["measure"] == report["lead"]), None),
-        "measure_slices": told_apart(report["measure_slices"])[0],
+        "title": f"{record.title} - run {record.run}",
+        "r": record,
+        "rule": record.by_rule,
+        "lead": record.measure(record.lead),
+        "measure_slices": told_apart(record.measure_slices)[0],
         "slices": slices,
         "omitted": omitted,
-        "segments": plot.segments(report),
-        "dots": plot.dots(report, slices),
+        "segments": plot.segments(record.score) if record.score else [],
+        "dots": plot.dots(record.by_rule, slices) if record.by_rule else [],
         "changed": changed,
-        "funnel": funnel(report["losses"]) if report["losses"] else [],
-        "calibration": calibration_line("Confidence", report["calibration"]) if report["calibration"] else "",
-        "cost": cost_rows(cost) if cost else [],
-        "lineage": _lineage(report, manifest),
-        "recipe_text": recipe_text(manifest.recipe),
+        "funnel": funnel(record.losses) if record.losses else [],
+        "calibration": calibration_line("Confidence", record.calibration) if record.calibration else "",
+        "cost": cost_rows(record.cost) if record.cost else [],
+        "lineage": _lineage(record),
+        "recipe_text": recipe_text(record.recipe),
     }
 
 
-def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, str]]:
-    origin, recipe = manifest.origin, manifest.recipe
+def _lineage(record: Run) -> list[tuple[str, str]]:
+    origin, recipe = record.origin, record.recipe
     found = {
-        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.finished)),
+        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.finished)),
         "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
-        "recipe digest": manifest.digest,
-        "data": f"{manifest.questions} questions, kind {manifest.kind}",
-        "what was searched": f"snapshot {manifest.snapshot}",
-        "scored by": f"{report['rule']}{f', judge {manifest.judge}' if manifest.judge else ''}",
-        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in manifest.models),
+        "recipe digest": record.digest,
+        "data": f"{record.questions} questions, kind {record.kind}",
+        "what was searched": f"snapshot {record.snapshot}",
+        "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
+        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
         "code": origin.commit,
         "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
-        "device": f"{manifest.backend} on {manifest.device} {origin.chip}".strip(),
+        "device": f"{record.backend} on {record.device} {origin.chip}".strip(),
     }
     return [(name, said) for name, said in found.items() if said]
 
@@ -151,32 +133,34 @@ class OpenPair:
     """Two runs, joined."""
 
     folders: tuple[RunFolder, RunFolder]
-    manifests: tuple[Manifest, Manifest]
+    records: tuple[Run, Run]
     tables: tuple[RunTable, RunTable]
     lines: tuple[QuestionLine, ...]  # of the questions in both, in the order of the first
     measure: str  # what their values are
     span: float  # how far apart two values of it can lie
+    group: str | None  # label of questions that move together; None: each by itself
 
     def difference(self, rows: Sequence[int]) -> PairedDifference:
         """The difference over some of the lines, by number; those without a value are left out. Raises
         DataError where none has one."""
-        chosen = [self.lines[i].numbers for i in rows if 0 <= i < len(self.lines)]
-        scored = [n for n in chosen if "value" in n]
+        chosen = [self.lines[i] for i in rows if 0 <= i < len(self.lines)]
+        chosen = [line for line in chosen if "value" in line.numbers]
+        scored = [line.numbers for line in chosen]
         if not scored:
             raise DataError("expected questions that both runs score, found none")
-        return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span)
+        groups = grouped(self.group, {c.id: c.facets for c in chosen})
+        return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span, groups)
 
     def close(self) -> None:
         for table in self.tables:
             table.close()
 
 
-def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) -> OpenPair:
+def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPair:
     """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
-    folders, manifests = (one[0], two[0]), (one[1], two[1])
-    report = read_report(folders[0], manifests[0].run)
-    lead = report["lead"] or "score"
-    spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
+    folders, records = (one[0], two[0]), (one[1], two[1])
+    lead = records[0].lead or "score"
+    spans = {m.measure: m.high - m.low for m in records[0].measures}
     a, b = (RunTable(f.results, m.run) for f, m in (one, two))
     common = [id for id in a.ids if id in b and same_question(a.line(id)["query"], b.line(id)["query"])]
     if not common:
@@ -186,23 +170,21 @@ def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) 
             f"ids: {first[0]}, {first[1]}). View runs of the same data"
         )
     lines = tuple(paired_line(a.line(id), b.line(id), lead) for id in common)
-    return OpenPair(folders, manifests, (a, b), lines, lead, spans.get(lead, 2.0))
+    group = group_label(records[0].kind)
+    return OpenPair(folders, records, (a, b), lines, lead, spans.get(lead, 2.0), group)
 
 
 def pair_page(pair: OpenPair) -> tuple[str, str]:
     """Renders the viewer's page of two runs; returns it with its policy. Where `compare` refuses them it says
     why: runs of other kinds or judges, a store that is not here."""
-    lines, (before, after), (a, b) = pair.lines, pair.manifests, pair.tables
-    names, runs = [m.title for m in pair.manifests], [m.run[:8] for m in pair.manifests]
+    lines, (before, after), (a, b) = pair.lines, pair.records, pair.tables
+    names, runs = [m.title for m in pair.records], [m.run[:8] for m in pair.records]
     values = _questions(lines, len(lines), facts(lines, runs, pair.measure))
-    found, refused, slices = None, "", list[dict[str, Any]]()
+    found, refused = None, ""
     try:
         both = [scored_run(folder.path, "official") for folder in pair.folders]
         named = [replace(scored, name=f"run {run}") for scored, run in zip(both, runs, strict=True)]
         (found,) = compare(named, measure=pair.measure)
-        slices = [
-            {n: getattr(s, n) for n in ("label", "value", "found", "p", "verdict")} for s in found.slices
-        ]
     except RaypipeError as e:
         refused = str(e)
     became = matrix("What became of each question", lines, "A", "B")
@@ -215,7 +197,7 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
         "changed": {"against": "Recipe of B against A", "lines": changed},
         "c": found,
         "refused": refused,
-        "slices": told_apart(slices)[0],
+        "slices": told_apart(found.slices if found else ())[0],
         "unmatched": [
             ("are only in A", [i for i in a.ids if i not in b]),
             ("are only in B", [i for i in b.ids if i not in a]),

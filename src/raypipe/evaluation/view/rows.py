@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.judged_run import PersonLabel, PersonLabels
-from raypipe.evaluation.result_table import about, open_table
+from raypipe.evaluation.result_table import open_table
 
 SOURCE_CHARS = 16  # of a source's id, in the list of what answers rest on: 64 bits tell a run's sources apart
 STATES = {
@@ -199,7 +199,7 @@ class RunTable:
 
     def __init__(self, path: Path, run: str) -> None:
         """Raises DataError for a file that is not the table of this run."""
-        self.about, self._file = about(path, run), open_table(path, ["id"], run)
+        self._file = open_table(path, ["id"], run)
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()

@@ -1,6 +1,6 @@
 """Finished runs, from their headers: in folders, here or of an object store, and those that a store knows.
 
-A header is a run's manifest; one that was read is kept as long as its file is the same. Reads no results.
+A header is a run's record; one that was read is kept as long as its file is the same. Reads no results.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
 from raypipe.readers.object_store import download
-from raypipe.runs.manifest import Manifest, read, readable
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import Run, read, readable
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 DEPTH = 4  # of folders that are looked into: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
@@ -36,14 +36,14 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRuns:
-    """Runs in an object store: their manifests are copied at once, all else of a run when it is opened."""
+    """Runs in an object store: their records are copied at once, all else of a run when it is opened."""
 
     uri: str  # of a run's folder, or of one that holds such
     cache: Path  # folder of the copies
 
     def headers(self) -> Path:
-        """The folder of the copies, with all manifests. Raises DataError."""
-        name = RunFolder(Path()).manifest.name
+        """The folder of the copies, with all records. Raises DataError."""
+        name = RunFolder(Path()).record.name
         return download(self.uri, self.cache, lambda below: below.rpartition("/")[2] == name)
 
     def fetch(self, run: Path) -> None:
@@ -62,13 +62,13 @@ class RunList:
         both = zip(self._places, places, strict=True)
         self._remote = {copies: p for copies, p in both if isinstance(p, RemoteRuns)}
         self._store, self._whole = store, set[str]()
-        self._read: dict[Path, tuple[tuple[int, int], Manifest]] = {}
+        self._read: dict[Path, tuple[tuple[int, int], Run]] = {}
 
     def given(self) -> list[str]:
         """Ids of the runs in the folders, in the order in which these were given."""
         return list(self._by_place()[0])
 
-    def whole(self, run: str) -> tuple[RunFolder, Manifest] | None:
+    def whole(self, run: str) -> tuple[RunFolder, Run] | None:
         """A run with all its files here; None: no folder has it. Raises DataError where an object store that
         has it cannot be read."""
         found = self._by_place()[0].get(run)
@@ -80,7 +80,7 @@ class RunList:
         return found
 
     def listed(self) -> tuple[list[RunHeader], int]:
-        """All runs, the latest first, and the number of manifests that cannot be read."""
+        """All runs, the latest first, and the number of records that cannot be read."""
         here, unread = self._by_place()
         listed = [header(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:
@@ -89,26 +89,26 @@ class RunList:
             unread += unread_there
         return sorted(listed, key=lambda h: -h.finished), unread
 
-    def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Manifest]], int]:
+    def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Run]], int]:
         unread = 0
-        runs: dict[str, tuple[RunFolder, Manifest]] = {}
+        runs: dict[str, tuple[RunFolder, Run]] = {}
         for place in self._places:
-            name = RunFolder(place).manifest.name
+            name = RunFolder(place).record.name
             for path in sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name)):
                 try:
                     stat = path.stat()
                     sign = stat.st_mtime_ns, stat.st_size
                     if self._read.get(path, (None,))[0] != sign:
                         self._read[path] = sign, read(path.parent)
-                    manifest = self._read[path][1]
+                    record = self._read[path][1]
                 except RaypipeError:
                     unread += 1
                     continue
-                runs.setdefault(manifest.run, (RunFolder(path.parent), manifest))
+                runs.setdefault(record.run, (RunFolder(path.parent), record))
         return runs, unread
 
 
-def header(m: Manifest, folder: str | None) -> RunHeader:
-    lead = m.measures.get(m.lead)
-    mean, measure = lead.mean if lead else m.score.get("score"), m.lead or "score"
+def header(m: Run, folder: str | None) -> RunHeader:
+    lead = m.measure(m.lead)
+    mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
     return RunHeader(m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder)

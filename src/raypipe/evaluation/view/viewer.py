@@ -24,8 +24,8 @@ from raypipe.evaluation.view.pages import STYLES, OpenPair, open_pair, pair_page
 from raypipe.evaluation.view.rows import LABELS, RunTable
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
-from raypipe.runs.manifest import Manifest
-from raypipe.runs.report import RunFolder
+from raypipe.runs.record import Run
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 OPEN = 4  # tables kept open: two pairs
@@ -68,8 +68,8 @@ class Viewer:
                 there = "/".join(quote(id, safe="") for id in ids)
                 return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
-                folder, manifest = self._folder(run)
-                return _page(*run_page(folder, manifest, known_before(manifest), self._said(folder)))
+                folder, record = self._folder(run)
+                return _page(*run_page(folder, record, known_before(record), self._said(folder)))
             case ["run", run, "question", n]:
                 table = self._table(run)
                 return _rows([table], n, table.ids)
@@ -94,7 +94,7 @@ class Viewer:
         listed = [asdict(h) | {"when": when} for h, when in zip(headers, times, strict=True)]
         return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
 
-    def _folder(self, run: str) -> tuple[RunFolder, Manifest]:
+    def _folder(self, run: str) -> tuple[RunFolder, Run]:
         if (found := self._runs.whole(run)) is None:
             raise DataError(f"run {run}: no folder here has it. Name its folder: raypipe view DIR")
         return found
@@ -136,10 +136,10 @@ def _split(address: str) -> SplitResult:
         raise DataError(f"{address}: expected an address ({e})") from e
 
 
-def known_before(manifest: Manifest) -> Manifest | None:
+def known_before(record: Run) -> Run | None:
     """The run that a run is held against; None: there is none, or the store that knows it is not here."""
     try:
-        return compared_with(Store.open(manifest.store), manifest)
+        return compared_with(Store.open(record.store), record)
     except RaypipeError:
         return None
 

@@ -1,26 +1,37 @@
 """A docx to text and sections, over zipfile and lxml; runs in the limited child.
 
-Takes what Word shows: tracked insertions, content controls, text boxes, tables in tables, formulas, notes.
-Leaves out what it does not: tracked deletions, hidden text, fields' code, comments, headers and footers. The
-parts are parsed as streams, without entities and without libxml2's huge mode. A docx has no pages.
+Takes what Word shows: tracked insertions, content controls, text boxes, tables in tables, formulas, notes,
+numbers of paragraphs, embedded pages. Leaves out what it does not: tracked deletions, hidden text, fields'
+code, comments, headers and footers. The parts are parsed as streams, without entities and without libxml2's
+huge mode. A docx has no pages.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from email import message_from_bytes
 from typing import Any
 
 from lxml import etree
 
-from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits
+from raypipe.readers.documents.docx_numbers import Numbering, value
+from raypipe.readers.documents.docx_numbers import read as read_numbering
+from raypipe.readers.documents.docx_parts import Damaged, Package
+from raypipe.readers.documents.page_text import table_row
+from raypipe.readers.documents.plain import decoded
+from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
+from raypipe.text.html import to_text
 
-MAIN, STYLES, CORE = "word/document.xml", "word/styles.xml", "docProps/core.xml"
-NOTES = ("word/footnotes.xml", "word/endnotes.xml")
+NOTES = ("footnotes", "endnotes")
+_R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
+_MIME = re.compile(rb"\A\s*+(?:MIME-Version|From|Subject|Date|Content-Type|Content-Location)\s*+:", re.I)
+_TAG = re.compile(rb"<(?:!doctype|html|head|body|p|div|span|table|ul|ol|h[1-6]|br|meta)\b", re.I)
 _M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _DC = "{http://purl.org/dc/elements/1.1/}"
@@ -31,10 +42,7 @@ _CHARS = {
     f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-", f"{_W}ptab": "\t",
 }  # fmt: skip
 HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
-
-
-class Damaged(Exception):
-    """Its arguments: reason, and detail."""
+NESTED = 2  # docx files in one another; Word itself writes none
 
 
 @dataclass(slots=True)
@@ -42,6 +50,7 @@ class _Text:
     headings: list[str] = field(default_factory=lambda: [""])
     blocks: list[list[str]] = field(default_factory=lambda: [[]])  # of each section
     title: str = ""
+    in_cell: bool = False  # of a table, whose rows a table in it has no place for
 
     def add(self, text: str) -> None:
         if text.strip():
@@ -53,12 +62,29 @@ class _Text:
             self.blocks.append([text.strip()])
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Facts that the parts around a text give of its paragraphs."""
+
+    package: Package
+    levels: dict[str, int]  # style -> its level in the outline
+    titles: set[str]  # styles of titles
+    lists: dict[str, tuple[str, str]]  # style -> num and level of its paragraphs
+    numbering: Numbering
+    depth: int  # docx files around this one
+
+    def number(self, paragraph: etree._Element, style: str) -> str:
+        num, level = value(paragraph, "pPr/numPr/numId"), value(paragraph, "pPr/numPr/ilvl")
+        own = self.lists.get(style, ("", ""))
+        return self.numbering.number(num or own[0], level or ("" if num else own[1]), style)
+
+
 def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any]:
-    """Title, and heading and text of each section; or a fault: broken, encrypted, too_large."""
+    """Title, and heading and text of each section; or a fault: broken, encrypted, too_large, unsupported."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            _check(archive, limits)
-            return _read(archive)
+        return _document(data, limits)
+    except UnusableLine as e:
+        return {"fault": [e.fault.reason, e.fault.detail]}
     except Damaged as e:
         return {"fault": e.args}
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as e:
@@ -68,11 +94,21 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
         return {"fault": [reason, f"expected a docx, found a part that cannot be parsed: {e}"]}
 
 
+def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, Any]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        _check(archive, limits)
+        package = Package(archive)
+        numbers = package.part("numbering")
+        numbering = Numbering()
+        if numbers is not None:
+            with package.open(numbers) as stream:
+                numbering = read_numbering(stream)
+        return _read(_Look(package, *_styles(package), numbering, depth))
+
+
 def _check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
     """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
     members = archive.infolist()
-    if MAIN not in archive.namelist():
-        raise Damaged("broken", f"expected the part {MAIN}, found none")
     whole = sum(m.file_size for m in members)
     if len(members) > limits.zip_members or whole > limits.zip_bytes:
         most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
@@ -89,25 +125,24 @@ def _check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
             )
 
 
-def _read(archive: zipfile.ZipFile) -> dict[str, Any]:
-    levels, titles = _styles(archive)
+def _read(look: _Look) -> dict[str, Any]:
     text = _Text()
-    for part in (MAIN, *(n for n in NOTES if n in archive.namelist())):
-        if part != MAIN and text.blocks[-1]:
+    for part in (look.package.main, *filter(None, map(look.package.part, NOTES))):
+        if part != look.package.main and text.blocks[-1]:
             text.headings.append("")
             text.blocks.append([])
-        for element in _top_level(archive, part):
-            _block(element, text, levels, titles)
+        for element in _top_level(look.package, part):
+            _block(element, text, look)
     sections = [
         (h, "\n\n".join(blocks)) for h, blocks in zip(text.headings, text.blocks, strict=True) if blocks
     ]
-    return {"title": _core_title(archive) or text.title, "sections": sections}
+    return {"title": _core_title(look.package) or text.title, "sections": sections}
 
 
-def _top_level(archive: zipfile.ZipFile, part: str) -> Iterator[etree._Element]:
+def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
     """Each element right below the body, or below a note, one in memory at a time."""
     parents = {f"{_W}body", f"{_W}footnote", f"{_W}endnote"}
-    with archive.open(part) as stream:
+    with package.open(part) as stream:
         events = etree.iterparse(stream, ("end",), resolve_entities=False, no_network=True, load_dtd=False)
         for _, element in events:
             if not isinstance(element.tag, str):
@@ -126,32 +161,66 @@ def _top_level(archive: zipfile.ZipFile, part: str) -> Iterator[etree._Element]:
                 del parent[0]
 
 
-def _block(element: etree._Element, text: _Text, levels: dict[str, int], titles: set[str]) -> None:
+def _block(element: etree._Element, text: _Text, look: _Look) -> None:
     tag = element.tag
     if not isinstance(tag, str) or tag in _OMITTED:
         return
     if tag == f"{_W}p":
         boxes: list[etree._Element] = []
         said = "".join(_inline(element, boxes))
-        style, level = _value(element, "pStyle"), _value(element, "outlineLvl")
-        if (int(level) if level.isdigit() else levels.get(style, HEADING_LEVELS)) < HEADING_LEVELS:
+        style, level = value(element, "pPr/pStyle"), value(element, "pPr/outlineLvl")
+        if (number := look.number(element, style)) and said.strip():
+            said = f"{number} {said.strip()}"
+        if (int(level) if level.isdigit() else look.levels.get(style, HEADING_LEVELS)) < HEADING_LEVELS:
             text.heading(said)
         else:
             text.add(said)
-        if style in titles and not text.title:
+        if style in look.titles and not text.title:
             text.title = " ".join(said.split())
         for box in boxes:
-            _blocks(box, text, levels, titles)
+            _blocks(box, text, look)
     elif tag == f"{_W}tbl":
-        rows = ([_cell(cell) for cell in _below(row, f"{_W}tc")] for row in _below(element, f"{_W}tr"))
-        text.add("\n".join("\t".join(cells) for cells in rows))
+        rows = ([_cell(cell, look) for cell in _below(row, f"{_W}tc")] for row in _below(element, f"{_W}tr"))
+        text.add("\n".join(map(" ".join if text.in_cell else table_row, rows)))
+    elif tag in (f"{_W}altChunk", f"{_W}subDoc"):
+        text.add(_embedded(element.get(f"{_R}id", ""), look))
     else:
-        _blocks(element, text, levels, titles)
+        _blocks(element, text, look)
 
 
-def _blocks(element: etree._Element, text: _Text, levels: dict[str, int], titles: set[str]) -> None:
+def _blocks(element: etree._Element, text: _Text, look: _Look) -> None:
     for child in _shown(element):
-        _block(child, text, levels, titles)
+        _block(child, text, look)
+
+
+def _embedded(id: str, look: _Look) -> str:
+    """The text of a page or document that stands in the docx as a part of its own.
+
+    Raises Damaged for one that is not there or cannot be read: the docx would lack it without a word."""
+    relation = look.package.relations(look.package.main).get(id)
+    if relation is None or relation.outside or relation.target not in look.package:
+        raise Damaged(
+            "broken", f"expected an embedded page (altChunk or subDoc {id!r}) in the docx, found none"
+        )
+    with look.package.open(relation.target) as stream:
+        data = stream.read()
+    if data.startswith(b"PK\x03\x04") and look.depth < NESTED:
+        inner = _document(data, DOCUMENT_LIMITS, look.depth + 1)
+        return "\n\n".join(text for _, text in inner["sections"])
+    if data.startswith((b"PK\x03\x04", b"{\\rtf", b"\xd0\xcf\x11\xe0")) or b"<pkg:package" in data[:2_000]:
+        raise Damaged(
+            "unsupported", f"an embedded page (altChunk {relation.target}) that is no HTML, text or docx"
+        )
+    if _MIME.match(data):
+        parts = [p for p in message_from_bytes(data).walk() if p.get_content_maintype() == "text"]
+        best = max(parts, key=lambda part: part.get_content_subtype() == "html", default=None)
+        data = bytes(best.get_payload(decode=True)) if best else b""  # no multipart
+        charset = best.get_content_charset("") if best else ""
+        is_html = best is not None and best.get_content_subtype() == "html"
+    else:
+        charset, is_html = "", _TAG.search(data) is not None
+    text = decoded(data, is_html, charset)
+    return to_text(text).text if is_html else text
 
 
 def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
@@ -163,9 +232,9 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
             yield from _below(child, tag)
 
 
-def _cell(cell: etree._Element) -> str:
-    inner = _Text()
-    _blocks(cell, inner, {}, set())
+def _cell(cell: etree._Element, look: _Look) -> str:
+    inner = _Text(in_cell=True)
+    _blocks(cell, inner, replace(look, levels={}, titles=set()))
     return " ".join(word for blocks in inner.blocks for block in blocks for word in block.split())
 
 
@@ -209,24 +278,22 @@ def _symbol(element: etree._Element) -> str:
     return "" if 0xE000 <= code <= 0xF8FF or not 0 < code < 0x110000 else chr(code)
 
 
-def _value(paragraph: etree._Element, name: str) -> str:
-    found = paragraph.find(f"{_W}pPr/{_W}{name}")
-    return "" if found is None else found.get(f"{_W}val", "")
-
-
-def _styles(archive: zipfile.ZipFile) -> tuple[dict[str, int], set[str]]:
-    """Outline level of each style that has one, or whose base has one; and the styles of titles."""
-    if STYLES not in archive.namelist():
-        return {}, set()
+def _styles(package: Package) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
+    """The outline level of each style that has one, or whose base has one; the styles of titles; lists."""
+    if (part := package.part("styles")) is None:
+        return {}, set(), {}
     own: dict[str, int] = {}
     base: dict[str, str] = {}
     titles = set[str]()
-    with archive.open(STYLES) as stream:
+    lists: dict[str, tuple[str, str]] = {}
+    with package.open(part) as stream:
         for _, style in etree.iterparse(stream, ("end",), tag=f"{_W}style", resolve_entities=False):
             id = style.get(f"{_W}styleId", "")
             named, based = style.find(f"{_W}name"), style.find(f"{_W}basedOn")
             name = "" if named is None else named.get(f"{_W}val", "").lower()
-            level, number = _value(style, "outlineLvl"), name.removeprefix("heading ")
+            level, number = value(style, "pPr/outlineLvl"), name.removeprefix("heading ")
+            if num := value(style, "pPr/numPr/numId"):
+                lists[id] = num, value(style, "pPr/numPr/ilvl")
             if level.isdigit():
                 own[id] = int(level)
             elif number != name and number.isdigit():
@@ -237,18 +304,20 @@ def _styles(archive: zipfile.ZipFile) -> tuple[dict[str, int], set[str]]:
                 titles.add(id)
             style.clear()
     for id in base:
-        at, steps = id, 0
-        while at not in own and at in base and steps < HEADING_LEVELS:
-            at, steps = base[at], steps + 1
-        if at in own:
-            own.setdefault(id, own[at])
-    return own, titles
+        tables: tuple[dict[str, Any], ...] = (own, lists)
+        for table in tables:
+            at, steps = id, 0
+            while at not in table and at in base and steps < HEADING_LEVELS:
+                at, steps = base[at], steps + 1
+            if at in table:
+                table.setdefault(id, table[at])
+    return own, titles, lists
 
 
-def _core_title(archive: zipfile.ZipFile) -> str:
-    if CORE not in archive.namelist():
+def _core_title(package: Package) -> str:
+    if (part := package.core()) is None:
         return ""
-    with archive.open(CORE) as stream:
+    with package.open(part) as stream:
         for _, element in etree.iterparse(stream, ("end",), tag=f"{_DC}title", resolve_entities=False):
             return " ".join((element.text or "").split())
     return ""

@@ -13,16 +13,26 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.records import Mark
+from raypipe.text.html import shown
 
 EDGE = 2  # lines at the top and at the bottom of a page that may be a header or a footer
 HEADER_PAGES = 3  # that must have it, and half of all pages
+RUNNING_WORDS = 3  # of a header next to its page's number; a "Letter 2" on page 2 is none
+OFFSET_WORDS = 4  # of one next to an offset number; a "Certificate of conformity 881" on page 1 is none
 SHORT = 0.75  # of a full line: a line below it ends its paragraph
 _BREAK = re.compile(r"[\ufffe\u00ad]\s*|[-\u2010][ \t]*\n\s*")
 WORD = 60  # characters on each side of a hyphen that are looked at
 _LEFT, _RIGHT = re.compile(rf"\w{{1,{WORD}}}\Z"), re.compile(rf"\w{{1,{WORD}}}")
 _AT_END = re.compile(r"(?<!\S)(\S*\w)(?:\ufffe|\u00ad|[-\u2010])\s*$")
 _WORD = re.compile(r"[\w\ufffe]+(?:[-\u2010][\w\ufffe]+)*")
-_DIGITS = re.compile(r"\d+")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_PAGE_NUMBER = re.compile(r"(?<![\d.,])\d{1,6}(?![.,]?\d)")
+_NAMES = """page pages pg pp seite página pagina pág pag sida side sivu strona страница стр 第 页 頁
+    ページ 페이지"""
+_PAGE_NAMES = frozenset(_NAMES.split())
+_JOINTS = "p of s von de di sur av af str z ze из 共"
+_PAGE_WORDS = _PAGE_NAMES.union(_JOINTS.split())  # of a line of page numbers alone
+_COUNTED = frozenset(("no", "nr", "num", "number", "nummer", "numero", "número", "numéro", "id", "ref"))
 _UNSTORABLE = re.compile("[\0-\x08\x0e-\x1f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]")
 
 
@@ -35,7 +45,8 @@ class Joined:
 def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
     """The pages as one text. Each has its label; one without text has an empty span."""
     lines = [p.replace("\r\n", "\n").replace("\r", "\n").split("\n") for p in pages]
-    texts = ["\n".join(page) for page in _without_headers([[x for x in p if x.strip()] for p in lines])]
+    kept = _without_headers([[x for x in p if x.strip()] for p in lines], labels)
+    texts = ["\n".join(page) for page in kept]
     _join_over_pages(texts)
     texts = [storable(_reflowed(t)) for t in dehyphenated(texts)]
     return with_marks(texts, labels)
@@ -53,27 +64,69 @@ def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
     return Joined("\n\n".join(t for t, n in zip(texts, sizes, strict=True) if n), tuple(marks))
 
 
+def table_row(cells: Sequence[str]) -> str:
+    """The row of a table as a line of Markdown, which `text.candidates` reads again.
+
+    >>> table_row(["Weight", "17 kg"])
+    '| Weight | 17 kg |'
+    """
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" if any(cells) else ""
+
+
 def storable(text: str) -> str:
-    """The text without control characters, noncharacters and lone surrogates."""
-    return _UNSTORABLE.sub("", text)
+    """The text without control characters, noncharacters, lone surrogates and what has no width: as `parse`
+    gives it, so that spans agree."""
+    return shown(_UNSTORABLE.sub("", text))
 
 
-def _without_headers(pages: list[list[str]]) -> list[list[str]]:
-    """Drops lines at the edges that stand, but for their digits, on half of the pages and on three."""
+def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list[str]]:
+    """Drops lines at the edges that stand on half of the pages and on three: with the page's number all of
+    them, equal ones but for the first. A line with another number, such as an invoice's, is no header."""
     edges = ([*page[:EDGE], *page[-EDGE:]] for page in pages)
-    seen = Counter(mask for lines in edges for mask in set(map(_mask, lines)))
+    seen = Counter(
+        key for n, lines in enumerate(edges) for key in set().union(*(_keys(x, n, labels[n]) for x in lines))
+    )
     enough = max(HEADER_PAGES, (sum(map(bool, pages)) + 1) // 2)
-    common = {mask for mask, count in seen.items() if count >= enough}
-    if not common:
-        return pages
+    common = {key for key, count in seen.items() if count >= enough}
+    shown = set[str]()
+
+    def is_header(line: str, page: int) -> bool:
+        """Returns whether to drop a line; the first of equal ones stays, so that no word is lost."""
+        keys = _keys(line, page, labels[page]) & common
+        first = _folded(line) in keys - shown
+        shown.update(keys)
+        return bool(keys) and not first
+
     return [
-        [x for i, x in enumerate(page) if EDGE <= i < len(page) - EDGE or _mask(x) not in common]
-        for page in pages
+        [x for i, x in enumerate(page) if EDGE <= i < len(page) - EDGE or not is_header(x, n)]
+        for n, page in enumerate(pages)
     ]
 
 
-def _mask(line: str) -> str:
-    return _DIGITS.sub("0", " ".join(line.split()))
+def _keys(line: str, page: int, label: str) -> set[str]:
+    """The line itself, and a form of it that is one for all pages if its number counts them, from 1 or from
+    another number, as the pages of a chapter or an article."""
+    text = _folded(line).strip(" |")
+    words = _LETTERS.findall(text.lower())
+    bare = _PAGE_WORDS.issuperset(words)
+
+    def counts(number: re.Match[str]) -> bool:
+        before = _LETTERS.findall(text[: number.start()].lower())[-1:]
+        if bare or _PAGE_NAMES.intersection(before):
+            return True
+        if _COUNTED.intersection(before) or (number.start() > 0 and number.end() < len(text)):
+            return False
+        return len(words) >= (RUNNING_WORDS if number[0] in (str(page + 1), label) else OFFSET_WORDS)
+
+    return {text} | {
+        f"{text[: m.start()]}\0{int(m[0]) - page}\0{text[m.end() :]}"
+        for m in _PAGE_NUMBER.finditer(text)
+        if counts(m)
+    }
+
+
+def _folded(line: str) -> str:
+    return " ".join(line.split())
 
 
 def _join_over_pages(texts: list[str]) -> None:
@@ -112,11 +165,12 @@ def _decided(text: str, known: Collection[str]) -> str:
 
 
 def _reflowed(text: str) -> str:
-    """Lines of a paragraph joined: a line that is short ends one."""
+    """Lines of a paragraph joined: a line that is short, and a row of a table, ends one."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines)
     full = lengths[int(0.8 * (len(lengths) - 1))] if lengths else 0
     out = []
-    for line in lines:
-        out += [line, "\n" if len(line) < SHORT * full or line.endswith((".", ":")) else " "]
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        ends = len(line) < SHORT * full or line.endswith((".", ":")) or "|" in (line[:1], after[:1])
+        out += [line, "\n" if ends else " "]
     return "".join(out).strip()

@@ -22,6 +22,7 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from raypipe.readers.documents import docx
+from raypipe.readers.documents.page_text import table_row
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
 PDFIUM = str(pdfium.PDFIUM_INFO)
@@ -34,6 +35,7 @@ OUTLINE = 2_000  # entries
 _PASSWORD = 4  # what `err_code` of an error says then; its text may change
 JUMPS = 0.25  # share of neighbours that jump, above which a page zigzags
 CROSSING = 0.20  # share of boxes over the middle, below which it has two columns
+GAP = 1.5  # heights of a letter between two cells; the widest space of justified prose here has 1.2
 FULL = 0.60  # of its column a line of prose fills; a cell of a table less
 
 OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"
@@ -79,11 +81,13 @@ class Pdf:
         self._document = document
 
     def about(self) -> dict[str, Any]:
-        """Number of pages, title, entries of the outline, and whether an owner's password restricts it."""
+        """Number of pages, title, outline; whether an owner's password restricts it, and whether it is a form
+        of XFA, whose pages say that they are none."""
         return {
             "pages": len(self._document),
             "title": self._document.get_metadata_value("Title"),
             "outline": self._outline(),
+            "xfa": self._document.get_formtype() == raw.FORMTYPE_XFA_FULL,
             "protected": raw.FPDF_GetSecurityHandlerRevision(self._document) != -1,
         }
 
@@ -147,11 +151,13 @@ def opened(data: bytes) -> Pdf | dict[str, Any]:
 
 def _ordered(text: pdfium.PdfTextPage) -> tuple[str, bool]:
     count = text.count_rects()
-    if 8 <= count <= BOXES:
+    if 4 <= count <= BOXES:
         boxes = [Box(*text.get_rect(i)) for i in range(count)]
         if zigzags(boxes):
             lines = ([text.get_text_bounded(*boxes[i]).strip() for i in line] for line in in_order(boxes))
             return "\n".join(map(" ".join, lines)), True
+        rows = [[text.get_text_bounded(*box) for box in cells] for cells in table_rows(boxes)]
+        return with_rows(text.get_text_range(), rows), False
     return text.get_text_range(), False
 
 
@@ -221,6 +227,38 @@ def in_order(boxes: Sequence[Box]) -> list[list[int]]:
         else:
             lines.append([i])
     return [sorted(line, key=lambda i: boxes[i].left) for line in lines]
+
+
+def table_rows(boxes: Sequence[Box]) -> list[list[Box]]:
+    """The boxes of each line that white space parts into cells: two letters wide, or more."""
+    lines: list[list[list[Box]]] = []  # of cells, of boxes
+    last: Box | None = None
+    for box in boxes:
+        same = last is not None and abs(last.bottom - box.bottom) < 0.4 * last.height
+        if last is None or not same or box.left < last.right - 1:
+            lines.append([[box]])
+        elif box.left - last.right > GAP * min(box.height, last.height):
+            lines[-1].append([box])
+        else:
+            lines[-1][-1].append(box)
+        last = box
+    return [[_around(cell) for cell in line] for line in lines if len(line) > 1]
+
+
+def _around(boxes: Sequence[Box]) -> Box:
+    return Box(boxes[0].left, min(b.bottom for b in boxes), boxes[-1].right, max(b.top for b in boxes))
+
+
+def with_rows(text: str, rows: Sequence[Sequence[str]]) -> str:
+    """The text with its lines that are rows, but for white space, as rows of a table.
+
+    >>> with_rows("Weight 17 kg\\r\\nIt is new.", [["Weight ", "17 kg"]])
+    '| Weight | 17 kg |\\nIt is new.'
+    """
+    known = {
+        "".join("".join(cells).split()): table_row([" ".join(c.split()) for c in cells]) for cells in rows
+    }
+    return "\n".join(known.get("".join(line.split()), line) for line in text.splitlines())
 
 
 def _middle(boxes: Sequence[Box]) -> float:

@@ -10,17 +10,25 @@ import csv
 import html
 import io
 import re
+from itertools import chain, pairwise, takewhile
 
-from raypipe.readers.documents.page_text import storable
-from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
+import turbohtml
+from turbohtml.detect import detect
 
-GUESS_FROM = 200  # bytes beyond ASCII: with fewer a guess of the encoding is often wrong
-GUESS_BYTES = 1 << 18  # that the guess looks at
+from raypipe.core.records import Fault
+from raypipe.readers import csv_cells
+from raypipe.readers.documents.page_text import storable, table_row
+from raypipe.readers.rows import STEP, UnusableLine
+
+GUESS_BYTES = 1 << 18  # that the guess of an encoding looks at: .05 s
+HEAD_BYTES = 1 << 16  # in which a page may name its encoding: browsers look on behind the first 1,024
+UNREAD = 20  # characters beyond ASCII for each U+FFFD of a text that was read rightly
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_META = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*+[\"']?\s*+([\w-]{2,40})", re.I)
+_META = re.compile(rb"<meta\b", re.I)
+_XML = re.compile(rb"\A\s*+<\?xml[^>]{0,200}?\bencoding\s*+=\s*+[\"']([\w.:-]{2,40})")
 _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
 _TAG = re.compile(r"<[^<>]{0,500}>")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]++(.*)")
@@ -28,29 +36,50 @@ _FENCE = re.compile(r" {0,3}(```|~~~)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")  # of a heading with a line under it
 _EMPHASIS = re.compile(r"[*_`]")
 _MARKUP = re.compile(r"[*_`]|\[([^\]]*+)(?:\]\([^)]*+(\))?)?")  # without its end a link is none
-_SEPARATORS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
+_WHOLE = re.compile(r"[0-9]{1,9}")
+_YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
 def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
-    """The text of a file: by its byte order mark, by what its server `named`, by what an HTML page says, as
-    UTF-8; else by a guess where there is enough to guess from, else as Windows' western encoding."""
+    """Decodes a file as browsers do, by the WHATWG's labels of encodings.
+
+    By its byte order mark, by what its server `named`, by what an HTML page says, as UTF-8; else by a guess.
+    A reading that mostly fails gives way to the next. Raises UnusableLine: an encoding that no browser reads.
+    """
     for mark, name in _BOMS:
         if data.startswith(mark):
             return _clean(data.decode(name, "replace"))
-    said = _META.search(data[:4096]) if is_html else None
-    for name in filter(None, (named, said[1].decode() if said else "", "utf-8")):
-        try:
-            return _clean(data.decode(name))
-        except (UnicodeDecodeError, LookupError):
-            continue
-    head, guess = data[:GUESS_BYTES], "cp1252"
-    if sum(byte > 127 for byte in head) >= GUESS_FROM:
-        from charset_normalizer import from_bytes
+    names = [name for name in (_by_label(named), _declared(data[:HEAD_BYTES]) if is_html else "") if name]
+    if "replacement" in names:
+        raise UnusableLine("unsupported", "an encoding that browsers do not read, such as ISO-2022-KR or HZ")
+    readings = [data.decode(f"whatwg-{name}") for name in (*names, "UTF-8")]
+    whole = (text for text in readings if "\ufffd" not in text)
+    if (text := next(chain(whole, filter(_readable, readings)), None)) is None:
+        name = detect(_META.sub(b"<", data[:GUESS_BYTES])).encoding or "windows-1252"
+        text = data.decode(f"whatwg-{next((n for n in names if n != 'UTF-8'), name)}")
+    return _clean(text)
 
-        if (best := from_bytes(head).best()) is not None:
-            guess = best.encoding
-    return _clean(data.decode(guess, "replace"))
+
+def _readable(text: str) -> bool:
+    """Returns whether nearly all characters beyond ASCII were read: a file may be cut within one."""
+    return text.count("\ufffd") * UNREAD <= sum(char > "\x7f" for char in text)
+
+
+def _by_label(label: str) -> str:
+    """The name of the encoding that has this label; "" for a label that is none."""
+    try:
+        return turbohtml.parse(b"", encoding=label.lower()).encoding or ""
+    except LookupError:
+        return ""
+
+
+def _declared(head: bytes) -> str:
+    """The name of the encoding that a page says it has; "": it says none, or a label that is none."""
+    if xml := _XML.match(head):
+        return _by_label(xml[1].decode())
+    page = turbohtml.parse(head, positions=False)
+    return page.encoding or "" if page.encoding_confidence == "certain" else ""
 
 
 def _clean(text: str) -> str:
@@ -85,36 +114,63 @@ def _label(markup: re.Match[str]) -> str:
     return markup[1] if markup[2] else _EMPHASIS.sub("", markup[0])
 
 
-def table(text: str) -> str:
-    """The rows of a CSV file as lines: each cell with the name of its column, where the first row has names.
+def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
+    """The rows of a CSV file as rows of a table: each cell with the name of its column, where the first row
+    has names; and line and fault of each row with more cells than the first, which is left out. The last
+    cells of a shorter one are empty. Lines of a single cell above the first row are titles.
 
-    Raises UnusableLine for rows of other lengths than the first: ragged_rows.
+    >>> table("part,days\\nIM-60,21\\nIM-90\\n")[0].split("\\n")
+    ['| part: IM-60 | days: 21 |', '| part: IM-90 |']
     """
     rows = _rows(text)
     if not rows:
         raise UnusableLine("empty", "expected rows, found none")
-    names = rows[0][1]
+    titles = list(takewhile(lambda row: not any(row[1][1:]), rows))
+    if len(titles) == len(rows):
+        titles = []  # a table of one column
+    rows = rows[len(titles) :]
+    names, faults, kept = rows[0][1], list[tuple[int, Fault]](), list[list[str]]()
     for number, row in rows:
-        if len(row) != len(names):
-            expected = f"expected {len(names)} cells, as the first row has"
+        while len(row) > len(names) and not row[-1]:
+            row.pop()  # a separator at the line's end
+        if len(row) > len(names):
+            expected = f"expected at most {len(names)} cells, as the first row has"
             found = f"found {len(row)}: {', '.join(row)[:80]!r}"
-            raise UnusableLine("ragged_rows", f"line {number}: {expected}, {found}")
-    # names of columns: all of them other words, and none a number
-    header = all(names) and len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))
-    if not header or len(rows) == 1:
-        return "\n".join(", ".join(c for c in row if c) for _, row in rows)
-    return "\n".join(
-        "; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell)
-        for _, row in rows[1:]
+            faults.append((number, Fault(STEP, "ragged_rows", f"line {number}: {expected}, {found}", False)))
+        else:
+            kept.append(row)
+    above = [table_row(row[:1]) for _, row in titles]
+    # names of columns: all of them others; the first may lack, as above the rows' own names, and the last
+    labels = names[: max((n for n, name in enumerate(names, 1) if name), default=0)]
+    header = all(labels[1:]) and len(set(labels)) == len(labels) and _may_name(labels, kept[1:])
+    if not header or len(kept) == 1:
+        return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
+    named = (
+        [f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=False) if cell]
+        for row in kept[1:]
     )
+    return "\n".join([*above, *map(table_row, named)]), faults
+
+
+def _may_name(names: list[str], rows: list[list[str]]) -> bool:
+    """Returns whether a first row is one of names: it has no number, or its numbers are years or evenly
+    spaced, as those of most rows below it are not."""
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    below = sum(map(_is_series, rows))
+    return not numbers or (len(numbers) < len(names) and _is_series(names) and 2 * below <= len(rows))
+
+
+def _is_series(cells: list[str]) -> bool:
+    numbers = [cell for cell in cells if _NUMBER.fullmatch(cell)]
+    if not numbers or not all(map(_WHOLE.fullmatch, numbers)):
+        return False
+    steps = {int(b) - int(a) for a, b in pairwise(numbers)}
+    return len(steps) < 2 and 0 not in steps and (len(numbers) > 2 or all(map(_YEAR.fullmatch, numbers)))
 
 
 def _rows(text: str) -> list[tuple[int, list[str]]]:
     """The rows that are not blank, each with the number of its last line; white space in cells folded."""
-    first = next((line for line in text[: DOCUMENT_LIMITS.text_bytes].split("\n") if line.strip()), "")
-    bare = re.sub(r'"[^"]*"', "", first)  # cells are parted by what gives the first row most of them
-    separator = max(_SEPARATORS, key=lambda c: (bare.count(c), -_SEPARATORS.index(c)))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    reader = csv_cells.reader(io.StringIO(text, newline=""), ",;\t|", titled=True)
     found = []
     try:
         for row in reader:

@@ -20,10 +20,15 @@ from raypipe.readers.documents import page_text, plain
 from raypipe.readers.documents.sniff import FileKind, file_kind
 from raypipe.readers.rows import DOCUMENT_LIMITS, STEP, DocumentLimits, UnusableLine
 
-READER = "1"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
+READER = "3"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
+XFA_CHARS = 2_000  # of the page that a form of XFA shows where it is not drawn; Adobe's has 700
+_XFA = re.compile(
+    r"not\s+eventually\s+replaced\s+by\s+the\s+proper\s+content|adobe\.com/go/(?:reader_down|acrreader)",
+    re.I,
+)
 _FILE_NAME = re.compile(
     r"\A(?:.*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*)", re.I
 )
@@ -38,7 +43,7 @@ class FileText:
     source_kind: Literal["page", "document"]
     pages: tuple[Mark, ...] = ()
     sections: tuple[Mark, ...] = ()
-    faults: tuple[tuple[int, Fault], ...] = ()  # page, from 1, and why it has no text
+    faults: tuple[tuple[int, Fault], ...] = ()  # page, of a csv line, from 1, and why it has no text
     protected: bool = False  # an owner's password restricts its use; reading it is common practice
     repaired: int = 0  # pages whose order was put right
 
@@ -87,6 +92,9 @@ class DocumentReader:
         about = _reply(self._pages.run([opening])[0])
         answers = self._pdf_pages(opening, about["pages"], until)
         texts, faults = _page_texts(answers)
+        if about["xfa"] or (len(texts) == 1 and len(texts[0]) < XFA_CHARS and _XFA.search(texts[0])):
+            why = "a form of XFA, whose pages only Adobe's reader draws: print it to a PDF there"
+            raise UnusableLine("unsupported", why)
         if not any(text.strip() for text in texts):
             raise _textless(len(texts), [fault for _, fault in faults])
         joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
@@ -184,11 +192,11 @@ def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tu
 
 def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]) -> FileText:
     texts = [page_text.storable(text) for _, text in sections]
-    joined = page_text.with_marks(texts, [heading for heading, _ in sections])
+    joined = page_text.with_marks(texts, [page_text.storable(heading) for heading, _ in sections])
     if not joined.content.strip():
         raise UnusableLine("blank", "expected text, found none")
     named = tuple(m for m in joined.pages if m.label)
-    return FileText(kind, title, joined.content, "document", (), named)
+    return FileText(kind, page_text.storable(title), joined.content, "document", (), named)
 
 
 def _text_file(kind: FileKind, data: bytes) -> FileText:
@@ -199,6 +207,7 @@ def _text_file(kind: FileKind, data: bytes) -> FileText:
         return FileText(kind, plain.html_title(text), text, "page")
     if kind == "md":
         return _with_sections(kind, *plain.markdown(text))
+    faults = list[tuple[int, Fault]]()
     if kind == "csv":
-        text = plain.table(text)
-    return _with_sections(kind, "", [("", text)])
+        text, faults = plain.table(text)
+    return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))

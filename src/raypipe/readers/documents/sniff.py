@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
@@ -29,11 +31,16 @@ _OTHER: dict[bytes, str] = {
     b"PAR1": "a parquet file", b"ID3": "a sound file", b"OggS": "a sound file",
     b"RIFF": "a sound, image or film file",
 }  # fmt: skip
-_PARTS = {
-    "ppt/presentation.xml": "a pptx file", "xl/workbook.xml": "an xlsx file",
-    "mimetype": "an epub or OpenDocument file",
+_MAIN_TYPE = re.compile(  # of the main part of a package, whatever its name
+    rb"(wordprocessingml|ms-word|presentationml|ms-powerpoint|spreadsheetml|ms-excel)"
+    rb"[\w.-]{0,40}\.main\+xml",  # the longest, that of a binary sheet with macros, has 26
+    re.I,
+)
+_OFFICE = {
+    b"presentationml": "a pptx file", b"ms-powerpoint": "a pptx file", b"spreadsheetml": "an xlsx file",
+    b"ms-excel": "an xlsx file", b"": "a zip file",
 }  # fmt: skip
-_MAIN_PART = "word/document.xml"
+_TYPES, TYPES_BYTES = "[content_types].xml", 1 << 20
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _BY_SUFFIX: dict[str, FileKind] = {
     ".md": "md", ".markdown": "md", ".csv": "csv", ".tsv": "csv", ".html": "html", ".htm": "html",
@@ -99,10 +106,16 @@ def _zip_kind(data: bytes) -> FileKind:
         raise UnusableLine("too_large", f"expected at most {most:,} parts, {members:,}")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = set(archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as e:
+            names = {name.lower(): name for name in archive.namelist()}
+            types = b""
+            if _TYPES in names:
+                with suppress(RuntimeError), archive.open(names[_TYPES]) as stream:  # of a password
+                    types = stream.read(TYPES_BYTES)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, zlib.error) as e:
         raise UnusableLine("broken", f"expected a docx, found a zip file that cannot be opened: {e}") from e
-    if _MAIN_PART in names:
+    main = _MAIN_TYPE.search(types)
+    kind = main[1].lower() if main else b""
+    if kind in (b"wordprocessingml", b"ms-word") or (not kind and "word/document.xml" in names):
         return "docx"
-    what = next((what for part, what in _PARTS.items() if part in names), "a zip file")
+    what = "an epub or OpenDocument file" if "mimetype" in names else _OFFICE[kind]
     raise UnusableLine("unsupported", f"{_READ}, found {what}")

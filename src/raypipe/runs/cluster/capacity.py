@@ -7,13 +7,13 @@ gets its number. Knows the cluster file, not Ray; memory is the matter of `place
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from raypipe.core.cores import cores
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
@@ -192,10 +192,11 @@ def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) ->
 
 
 def this_machine() -> Node:
-    """The most that a Ray of this machine has: its cores, and the GPUs that NVIDIA's driver lists."""
+    """The most that a Ray of this machine has: the cores that it may use, and the GPUs that NVIDIA's driver
+    lists."""
     gpus = Path("/proc/driver/nvidia/gpus")
     count = len(list(gpus.iterdir())) if gpus.is_dir() else 0
-    return {"CPU": float(os.cpu_count() or 1), "GPU": float(count)}
+    return {"CPU": float(cores()), "GPU": float(count)}
 
 
 def is_here(cluster: Cluster) -> bool:

@@ -41,16 +41,16 @@ def carry(recipe: Recipe) -> None:
                 ray.cloudpickle.register_pickle_by_value(module)
 
 
-def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, dashboard: bool = False) -> None:
+def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
     ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`).
 
-    `dashboard`: whether a Ray that is started here has Ray's dashboard, ten more processes that take two
-    CPU seconds to start and look at all others every few seconds."""
+    A Ray that is started here is without Ray's dashboard, ten more processes that take two CPU seconds to
+    start and look at all others every few seconds."""
     if not ray.is_initialized():
         options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
-            options["include_dashboard"] = dashboard
+            options["include_dashboard"] = False
             options |= _short_folder(os.environ)
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
             # others started has the niceness that they gave it.
@@ -82,12 +82,16 @@ def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, fl
 
     >>> no_cpu_free("auto", {"CPU": 2.0}, {"memory": 1.0})
     'no CPU is free in the Ray at auto: others hold all 2. Work waits for one; RAY_ADDRESS names another Ray'
+    >>> no_cpu_free("auto", {}, {}).partition(".")[0]
+    'no CPU is free in the Ray at auto: its nodes have none yet'
     >>> no_cpu_free("auto", {"CPU": 2.0}, {"CPU": 1.0})
     ''
     """
     if free.get("CPU", 0.0) > 0:
         return ""
-    held = f"no CPU is free in the Ray at {address}: others hold all {all_of.get('CPU', 0):g}"
+    count = all_of.get("CPU", 0.0)
+    why = f"others hold all {count:g}" if count else "its nodes have none yet"
+    held = f"no CPU is free in the Ray at {address}: {why}"
     return f"{held}. Work waits for one; RAY_ADDRESS names another Ray"
 
 

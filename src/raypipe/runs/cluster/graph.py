@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +74,7 @@ class Whole:
     def worker(self) -> WorkerConfig:
         return self.work.worker
 
-    light: ClassVar[bool] = False
+    in_hand: ClassVar[int] = 0
 
     def operators(self) -> Sequence[Operator]:
         return (self,)
@@ -165,7 +166,7 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
     """The graph, which has not begun, and its sink."""
     operators, parts = list(work.operators()), len(tasks)
     first = pools[operators[0].pool]
-    apart = first.gpus or operators[0].light
+    apart = first.gpus or operators[0].in_hand
     on = {"compute": TaskPoolStrategy(), **LIGHT} if apart else _tasks(first, parts)
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
@@ -175,21 +176,23 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
         )
         _settings(rows.context, graph, tasks)
         for place, operator in enumerate(operators):
-            rows = _mapped(rows, graph, place, operator, work, pools[operator.pool], parts)
+            rows = _mapped(rows, graph, place, operator, work, pools[operator.pool], tasks)
+    rows.set_name("-".join(operator.name for operator in operators))  # in the dashboard
     return rows, Parts(graph, work)
 
 
 def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
     """Runs a graph to its end."""
-    # Ray Data's lines on each graph, its bars, and CPUs that processes which load models hold for a moment
-    # would stand between our progress. It sets the first level itself when a dataset is made.
+    # These would stand between our progress: Ray Data's lines on each graph, its bars, CPUs that processes
+    # which load models hold for a moment, CPUs needed next to GPUs. Making a dataset sets the first level.
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    for name in ("ray.data._internal.progress", "ray.data.dataset"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("_internal.progress", "dataset", "_internal.execution.operators.map_operator"):
+        logging.getLogger(f"ray.data.{name}").setLevel(logging.ERROR)
     operator = list(work.operators())[-1]
     last = pools[operator.pool]
-    if last.gpus or operator.light:
-        rows.write_datasink(sink, ray_remote_args={**LIGHT, **RETRIES}, concurrency=IN_FLIGHT * last.size)
+    if last.gpus or operator.in_hand:
+        at_once = min(IN_FLIGHT * last.size, parts)
+        rows.write_datasink(sink, ray_remote_args={**LIGHT, **RETRIES}, concurrency=at_once)
     else:  # one task with the last operator
         args = {"num_cpus": last.cpus, **RETRIES}
         rows.write_datasink(sink, ray_remote_args=args, concurrency=min(last.size, parts))
@@ -200,26 +203,32 @@ def _tasks(pool: Pool, parts: int) -> dict[str, Any]:
 
 
 def _mapped(
-    rows: Dataset, graph: GraphRun, place: int, operator: Operator, work: StagedWork, pool: Pool, parts: int
-) -> Dataset:
+    rows: Dataset, graph: GraphRun, place: int, operator: Operator, work: StagedWork, pool: Pool,
+    tasks: Sequence[Task],
+) -> Dataset:  # fmt: skip
     worker = replace(work.worker, threads=max(1, int(pool.cpus)))  # torch would take others' cores
-
     named = type(operator.name, (_Operating,), {})
     given = graph, place, operator, worker
     whole: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
-    if operator.light:
-        taken = {**LIGHT, "compute": TaskPoolStrategy(pool.size)}
-        return rows.map_batches(named(*given), **whole, **taken, **RETRIES)
-    if not pool.gpus:
-        return rows.map_batches(named(*given), **whole, **_tasks(pool, parts), **RETRIES)
-    size = min(pool.size, parts)
+    size, calls = min(pool.size, len(tasks)), CALLS
+    needs: Mapping[str, Any] = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
+    if operator.in_hand:
+        rows_a_part = max(task.rows for task in tasks)
+        calls, needs = math.ceil(operator.in_hand / size / rows_a_part), LIGHT
+        if calls == 1:  # else one process has several blocks
+            return rows.map_batches(
+                named(*given), **whole, **LIGHT, compute=TaskPoolStrategy(size), **RETRIES
+            )
+    elif not pool.gpus:
+        return rows.map_batches(named(*given), **whole, **_tasks(pool, len(tasks)), **RETRIES)
     strategy = ActorPoolStrategy(
         size=size,
-        max_tasks_in_flight_per_actor=IN_FLIGHT, max_concurrent_calls_per_actor=CALLS,
+        max_tasks_in_flight_per_actor=IN_FLIGHT - CALLS + calls, max_concurrent_calls_per_actor=calls,
+        enable_true_multi_threading=bool(operator.in_hand),  # else one of the calls computes at a time
     )  # fmt: skip
     # `map_batches` wants a number of rows where there is a GPU; a batch is a part here, whole.
     return rows.map_batches_internal(
-        named, fn_constructor_args=given, **whole, compute=strategy, num_cpus=pool.cpus, num_gpus=pool.gpus,
+        named, fn_constructor_args=given, **whole, compute=strategy, **needs,
         max_restarts=-1, max_task_retries=TRIES - 1,
     )  # fmt: skip
 
@@ -228,6 +237,7 @@ def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> N
     """What a graph of this kind needs of Ray Data; this dataset's alone."""
     context.enable_progress_bars = False  # ours are in evaluation.report
     context.print_on_execution_start = False
+    context.issue_detectors_config.detectors = []  # they advise on memory, which a cluster file decides
     context.target_max_block_size = None  # a block is a part: never cut
     # A part whose processes died is dropped, and the driver finds its record missing. 0 would end the graph,
     # and with it the models of all pools. That actors are dead hides nothing here: no record, no part.

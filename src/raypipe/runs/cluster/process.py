@@ -15,14 +15,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import ray
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _internal_kv_put
 
+from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.models.warm_up import warm_up
@@ -36,6 +38,8 @@ from raypipe.store.parts import halt, halted
 
 T = TypeVar("T")
 
+NOTE_S = 1.0  # between two notes of a process on its part; a note takes a millisecond
+
 
 class Alarm:
     """Limits on several pieces of work of one process at a time: the first that is over ends the process.
@@ -45,19 +49,21 @@ class Alarm:
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}  # piece -> when it must be over, on the monotonic clock
-        self._names = itertools.count()
+        self._names, self._lock = itertools.count(), threading.Lock()
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[None]:
         """Ends the process if the block takes longer than `seconds`."""
         name = next(self._names)
-        self._ends[name] = time.monotonic() + seconds
-        self._set()
+        with self._lock:
+            self._ends[name] = time.monotonic() + seconds
+            self._set()
         try:
             yield
         finally:
-            del self._ends[name]
-            self._set()
+            with self._lock:
+                del self._ends[name]
+                self._set()
 
     def _set(self) -> None:
         left = max(0.001, min(self._ends.values()) - time.monotonic()) if self._ends else 0.0
@@ -70,6 +76,31 @@ def worker_name() -> str:
     gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
     node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
     return f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
+
+
+def notes_of(graph: str) -> str:
+    """Begins the keys of a graph's notes in Ray's own store of keys and values."""
+    return f"raypipe-in-hand-{graph}-"
+
+
+def noting(graph: str) -> Callable[[str, int], None]:
+    """Makes a listener (`PartInHand`) that lets the driver read how far this process is."""
+    last = -NOTE_S
+
+    def note(part: str, units: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= NOTE_S:
+            last = time.monotonic()
+            with suppress(Exception):  # no row waits for what people are shown
+                _internal_kv_put(notes_of(graph) + worker_name(), json.dumps([part, units]), overwrite=True)
+
+    return note
+
+
+def notes(graph: str) -> dict[str, int]:
+    """Reads part -> units of it, of the processes of a graph."""
+    found = [_internal_kv_get(key) for key in _internal_kv_list(notes_of(graph))]
+    return dict(json.loads(note) for note in found if note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +158,24 @@ class Process:
     """A worker process, and all that it keeps."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.Runner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._kits: list[tuple[WorkerConfig, LocalKit]] = []
-        self._opened: dict[tuple[str, int], Any] = {}  # graph, place in it -> what was opened
-        self._alarm, self._lock = Alarm(), threading.Lock()
+        self._opened: dict[tuple[str, int], list[Any]] = {}  # graph, place in it -> what no block uses now
+        self._alarm, self._lock, self._starting = Alarm(), threading.Lock(), threading.Lock()
         self._broken = False  # True: nothing more is computed in this process
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        self._loop = self._loop or asyncio.Runner()
-        return self._loop.run(work)
+        """Does some work on the loop of this process, which blocks that only wait share."""
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="work", daemon=True).start()
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result()
+        except BaseException:  # Ray ends a task by an exception in its thread
+            done.cancel()
+            raise
 
     def load(self, config: WorkerConfig, models: Sequence[Model]) -> None:
         """Loads models before a row needs them. One that cannot be loaded is left to the part that asks it
@@ -165,12 +205,13 @@ class Process:
             return block.ended(SKIPPED).table()
 
         async def operated() -> PartRows:
-            if (graph.name, place) not in self._opened:
-                self._keep(graph, place, await operator.open(await self._kit(worker)))
-            done: PartRows = await self._opened[graph.name, place](block)
+            free = self._free(graph, place)
+            operate = free.pop() if free else await operator.open(await self._kit(worker))
+            done: PartRows = await operate(block)
+            free.append(operate)
             return done
 
-        return self._done(graph, block, operated()).table()
+        return self._done(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
         """What came of a part, as text (`blocks.outcome_of`)."""
@@ -179,35 +220,46 @@ class Process:
             return ended_text(block.note.ended)
 
         async def stored() -> PartRows:
-            if (graph.name, -1) not in self._opened:
-                self._keep(graph, -1, await work.open_sink(worker_name()))
-            outcomes.append(await self._opened[graph.name, -1](block))
+            free = self._free(graph, -1)
+            store = free.pop() if free else await work.open_sink(worker_name())
+            outcomes.append(await store(block))
+            free.append(store)
             return block
 
         done = self._done(graph, block, stored())
         return ended_text(done.note.ended) if done.note.ended else outcome_text(outcomes[0])
 
-    def _done(self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows]) -> PartRows:
+    def _done(
+        self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True
+    ) -> PartRows:
+        """`alone`: while no other such work is done in this process."""
         if self._broken:
             os._exit(1)  # Ray starts another in its place, and sends it this block again
         try:
-            with self._lock, self._alarm.limit(graph.limits.task_timeout_s(block.note.ids)):
+            limit = self._alarm.limit(graph.limits.task_timeout_s(block.note.ids))
+            with self._alone(graph.name, block.part) if alone else nullcontext(), limit:
                 done = self.wait(work)
         except Exception as e:
             done = block.ended(Raised.of(e).json())
         back: HandedBack | None = done.note.back
-        self._broken = back is not None and back.then == "replace"
+        self._broken |= back is not None and back.then == "replace"
         if done.note.ended or (back is not None and back.then == "stop"):
             graph.halt(done)
         return done
 
+    @contextmanager
+    def _alone(self, graph: str, part: str) -> Iterator[None]:
+        """Keeps other blocks waiting; models say how far this one is."""
+        with self._lock, IN_HAND.heard_by(noting(graph)), IN_HAND.of(part):
+            yield
+
     async def _loaded(self, config: WorkerConfig, models: Sequence[Model]) -> None:
         await warm_up(await self._kit(config), models)
 
-    def _keep(self, graph: GraphRun, place: int, opened: Any) -> None:
-        """Keeps what was opened for a graph; what was opened for another one goes."""
+    def _free(self, graph: GraphRun, place: int) -> list[Any]:
+        """Lists what was opened at a place of a graph and no block uses; drops what is of another graph."""
         self._opened = {at: it for at, it in self._opened.items() if at[0] == graph.name}
-        self._opened[graph.name, place] = opened
+        return self._opened.setdefault((graph.name, place), [])
 
     async def _kit(self, config: WorkerConfig) -> LocalKit:
         """The kit of a configuration. Those that differ in nothing but threads stay next to each other: the
@@ -215,14 +267,14 @@ class Process:
         for held, kit in self._kits:
             if held == config:
                 return kit
-        gone = [(c, kit) for c, kit in self._kits if replace(c, threads=config.threads) != config]
-        self._kits = [(c, kit) for c, kit in self._kits if replace(c, threads=config.threads) == config]
-        for _, kit in gone:
-            await kit.close()
         # The threads of the tokenizers: else as many as the machine has cores, in each process.
         os.environ.setdefault("RAYON_NUM_THREADS", str(config.threads))
-        self._kits.append((config, config.kit(None, worker_name())))
-        return self._kits[-1][1]
+        made = config.kit(None, worker_name())
+        gone = [kit for c, kit in self._kits if replace(c, threads=config.threads) != config]
+        self._kits = [(c, kit) for c, kit in self._kits if kit not in gone] + [(config, made)]
+        for kit in gone:
+            await kit.close()
+        return made
 
 
 HERE = Process()

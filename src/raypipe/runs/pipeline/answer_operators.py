@@ -24,9 +24,9 @@ from raypipe.core.protocols import Step
 from raypipe.core.records import Fault, Question
 from raypipe.models.kit import LocalKit
 from raypipe.models.products import product_on
-from raypipe.recipes.executor import QuestionExecutor
+from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import asked_models, decides
+from raypipe.recipes.step_contract import asked_models, decides, named
 from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
 from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
@@ -53,6 +53,7 @@ class AnswersTask:
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
     fresh: bool = False  # True: language models are asked again, whatever the memo has of them
+    twice: frozenset[str] = frozenset()  # ids of questions whose chats engines are asked again, alone
 
     key: ClassVar[Key] = "id"
 
@@ -89,6 +90,13 @@ class AnswersTask:
 
         return storing(self.worker, "answer", process, write)
 
+
+QUEUED = 2
+"""Questions in hand for each that a model answers at a time: half of them may wait for the longest reply of
+their block while others take their place."""
+
+TWICE = "asked twice"
+"""Name of the counters of chats that are asked again: no stage is called so."""
 
 NAMES = {"generator": "generate", "reranker": "rerank", "embedder": "rank"}
 
@@ -143,12 +151,24 @@ class StageSlice:
     pool: ClassVar[Literal["answer"]] = "answer"
 
     @property
-    def light(self) -> bool:
-        """Whether it has no work of its own: it asks language models, or, with GPUs, no model on one."""
+    def in_hand(self) -> int:
+        """Questions that keep engines full, or an address as busy as it may be; 0 unless it asks language
+        models alone, or, with GPUs, no model on one."""
+        worker, stages = self.work.worker, self.work.recipe.question[self.first : self.end]
+        if worker.device.startswith("cuda"):
+            light = self.name == "generate"
+        else:
+            light = all(_kinds(stage) == {"generator"} or decides(stage.step) for stage in stages)
+        if not light:
+            return 0
+        most = max(worker.at_once(m) for s in stages for m in asked_models(s.step))
+        return most if most == 1 else QUEUED * most
+
+    def _replies_of_engines(self) -> list[str]:
+        """Names of the replies that its engines write."""
         stages = self.work.recipe.question[self.first : self.end]
-        if self.work.worker.device.startswith("cuda"):
-            return self.name == "generate"
-        return all(_kinds(stage) == {"generator"} or decides(stage.step) for stage in stages)
+        asking = (s.step for s in stages if any(m.loader == "vllm" for m in asked_models(s.step)))
+        return [name for step in asking for name in named(step.writes(), "replies")]
 
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
@@ -156,7 +176,10 @@ class StageSlice:
         memo = work.memo_of(kit)
         kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
         stages = slice(self.first, self.end)
-        ask = QuestionExecutor(work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages)
+        ask = QuestionExecutor(
+            work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=kit.spent
+        )
+        engines = self._replies_of_engines()
         held: dict[str, tuple[Question, str, str]] = {}  # id -> its state, key and row of its answer
 
         def asked(ids: Sequence[str]) -> None:
@@ -178,8 +201,15 @@ class StageSlice:
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             if not self.first:
                 asked(ids)
+            before = _replied(ask)
             with about(run=work.run if work.fresh else ""):
                 answered = await ask([held[i][0] for i in ids])
+            if engines and _replied(ask) > before:
+                asked_twice = [(held[q.id][0], q) for q in answered if q.id in work.twice]
+                again = QuestionExecutor(work.recipe, kit, stages=stages)
+                start, count = kit.spent(), ask.counts.setdefault(TWICE, StageCounters())
+                await _compare_alone(asked_twice, again, engines, count)
+                count.seconds += kit.spent() - start
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
                 # With a transient fault or an omitted stage no answer is stored: the row stays pending.
@@ -194,6 +224,28 @@ class StageSlice:
             return held[id][1]
 
         return step(self, work.recipe, Opened(ask.counts, compute, key_of, kit), work.worker, take)
+
+
+async def _compare_alone(
+    rows: Sequence[tuple[Question, Question]],
+    again: QuestionExecutor,
+    replies: Sequence[str],
+    count: StageCounters,
+) -> None:
+    """Asks about questions (before and after some stages) one by one, past the memo; counts replies that
+    differ."""
+    for before, after in rows:
+        [alone] = await again([before])
+        texts = [(after.replies[name].text, alone.replies[name].text) for name in replies]
+        count.rows += sum(bool(a) for a, _ in texts)
+        count.differ += sum(a != b for a, b in texts if a)
+    for one in again.counts.values():
+        count.calls.add(one.calls)
+
+
+def _replied(ask: QuestionExecutor) -> int:
+    """Chats that models answered so far."""
+    return sum(count.calls.replies.computed for count in ask.counts.values())
 
 
 def _complete(question: Question) -> bool:

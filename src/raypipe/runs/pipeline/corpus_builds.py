@@ -10,12 +10,13 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.corpus_operators import WholeCorpusTask
+from raypipe.runs.pipeline.corpus_operators import CorpusTask
+from raypipe.runs.pipeline.postings_task import PART_SOURCES, PostingsTask
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.table_build import TableBuild
-from raypipe.runs.pipeline.table_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
 from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
-from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
+from raypipe.store import PASSAGES, Store, TableRun, begun, vectors_schema
+from raypipe.store.chunks import Chunks
 from raypipe.store.ids import Ids, distinct, sources_with_chunks
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.memo.memo import vectors_of
@@ -58,7 +59,7 @@ class CorpusBuilds:
         return TableBuild(
             table, table, empty.drop(["fault"]).schema, "parse", "parsed", "sources", self.max_rows,
             lambda: self.missing(table, wanted),
-            lambda run: TextsTask(self.worker, self.recipe, table, run.name),
+            lambda run: CorpusTask(self.worker, self.recipe, run.name, ("parse",)),
         )  # fmt: skip
 
     def passages(self, wanted: Ids) -> TableBuild:
@@ -70,20 +71,22 @@ class CorpusBuilds:
 
         return TableBuild(
             table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids,
-            lambda run: PassagesTask(self.worker, self.recipe, table, run.name),
+            lambda run: CorpusTask(self.worker, self.recipe, run.name, ("split",)),
         )  # fmt: skip
 
     def vectors(self, model: Model, wanted: Ids) -> TableBuild:
         """Passages to the vectors of one embedder."""
         table = self.recipe.vectors_table(model)
 
-        def work(run: Run) -> TableTask:
-            memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
-            return VectorsTask(self.worker, self.recipe, table, run.name, model, memo)
+        def work(run: TableRun) -> TableTask:
+            return CorpusTask(
+                self.worker, self.recipe, run.name, ("embed",), (model,), self._memo_of((model,))
+            )
 
         return TableBuild(
-            table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "sources",
+            table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "passages",
             self.max_rows, lambda: self.unembedded(table, wanted), work, calls_models=True,
+            inside="passages", units=lambda ids: Chunks(self.store, self.recipe.passages_table).total(ids),
         )  # fmt: skip
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
@@ -110,15 +113,21 @@ class CorpusBuilds:
                 ids = self.missing(table, ids) if ids else ids
             return ids
 
-        def work(run: Run) -> TableTask:
-            known = {vectors_of(model).name for model in models}
-            memo = {k: v for k, v in memo_versions(self.store).items() if k in known}
-            return WholeCorpusTask(self.worker, self.recipe, run.name, memo)
+        def work(run: TableRun) -> TableTask:
+            return CorpusTask(
+                self.worker, self.recipe, run.name, models=tuple(models), memo=self._memo_of(models)
+            )
 
         return TableBuild(
             whole_corpus(self.recipe)[0], *last, "index", "indexed", "sources",
             self.max_rows, missing_ids, work, calls_models=True, first=tuple(first),
+            inside="passages embedded",
         )  # fmt: skip
+
+    def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
+        """Memo table -> version, of what is cached of some embedders."""
+        known = {vectors_of(model).name for model in models}
+        return {name: at for name, at in memo_versions(self.store).items() if name in known}
 
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
         """Words of the passages of all sources, inverted."""

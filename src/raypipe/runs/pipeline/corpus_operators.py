@@ -1,21 +1,21 @@
-"""The corpus half as operators: sources to texts, passages and vectors in one pass.
+"""The corpus half as operators: sources to texts, passages and vectors.
 
     after        rows
-    Missing      one for each source: `source`. Its page is read by id
-    parse        the columns of the table of texts, which is stored here
-    split        one for each chunk: `SPANS`, `chunk_text`. The spans are stored here
+    Missing      one for each source: `source`. What the first operator works on is read by these ids
+    parse        the columns of the table of texts
+    split        one for each chunk: `SPANS`, `chunk_text`
     tokenize     the same with `tokens NAME` for each embedder, where embedders have GPUs
     embed        one for each row of a table of vectors: `SPANS`, and `vector NAME` of the embedder it is of
 
-A part is done when the table of the last embedder has its record. What an operator loses of a row, the tasks
-of the single tables find missing and do.
+The sink stores the last operator's rows; an operator before it stores its own. A part is done when the table
+that the sink stores last has its record. What an operator loses of a row, the build of its table finds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +36,11 @@ from raypipe.models.token_arrays import (
 )
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
+from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
 from raypipe.runs.pipeline.recipe_task import Opened, in_order
-from raypipe.runs.pipeline.table_tasks import without_faults
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
@@ -51,53 +50,71 @@ TOKENS, VECTOR = "tokens ", "vector "  # begin columns, then the name of an embe
 _TOKEN = pa.struct([*SCHEMA])
 
 
+CorpusStep: TypeAlias = Literal["parse", "split", "embed"]
+ALL_STEPS: tuple[CorpusStep, ...] = ("parse", "split", "embed")
+
+
 @dataclass(frozen=True, slots=True)
-class WholeCorpusTask:
-    """Sources to all tables of the corpus half."""
+class CorpusTask:
+    """Sources through some steps of the corpus half, which follow each other."""
 
     worker: WorkerConfig
     recipe: Recipe
     run: str
-    memo: Mapping[str, int]  # memo table -> pinned version
+    steps: tuple[CorpusStep, ...] = ALL_STEPS
+    models: tuple[Model, ...] = ()  # embedders, where it embeds
+    memo: Mapping[str, int] = field(default_factory=dict)  # memo table -> pinned version
 
     key: ClassVar[Key] = "source"
 
     @property
     def records(self) -> tuple[str, str]:
         """The table and run whose completion records say that a part is done."""
-        return self.recipe.vectors_table(self.recipe.embedders()[-1]), self.run
+        return self.tables(self.steps[-1])[-1], self.run
+
+    def tables(self, step: CorpusStep) -> Sequence[str]:
+        """The tables that a step fills."""
+        if step == "embed":
+            return [self.recipe.vectors_table(model) for model in self.models]
+        return [self.recipe.texts_table if step == "parse" else self.recipe.passages_table]
 
     def operators(self) -> Sequence[Operator]:
-        tokenize = [TokenizeRows(self)] if self.worker.device.startswith("cuda") else []
-        return ParseRows(self), SplitRows(self), *tokenize, EmbedRows(self)
+        made: dict[CorpusStep, list[Operator]] = {
+            "parse": [ParseRows(self)], "split": [SplitRows(self)], "embed": [EmbedRows(self)]
+        }  # fmt: skip
+        if self.worker.device.startswith("cuda") and "split" in self.steps:
+            made["embed"].insert(0, TokenizeRows(self))
+        return [operator for step in self.steps for operator in made[step]]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit)
 
     async def open_sink(self, process: str) -> Sink:
-        """Stores vectors and faults."""
-        store = await opened_store(self.worker)
+        """Stores the rows of the last step, and faults."""
+        store, first, last = await opened_store(self.worker), self.tables(self.steps[0])[0], self.steps[-1]
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
-            lost = [(i, fault, n, of or self.recipe.texts_table) for i, fault, n, of in block.failed]
+            lost = [(i, fault, n, of or first) for i, fault, n, of in block.failed]
             write_part(store, "faults", self.run, block.part, faults_table(lost, self.run), {})
-            for model in self.recipe.embedders():
-                rows, name = block.rows, VECTOR + model.name
-                made = rows.filter(pc.is_valid(rows[name])).select([*SPANS, name])
-                made = made.rename_columns([*SPANS, "vector"])
-                write_part(store, self.recipe.vectors_table(model), self.run, block.part, made, facts)
+            rows, names = block.rows, [VECTOR + model.name for model in self.models]
+            made = [rows]
+            if last == "embed":
+                each = [(name, rows.filter(pc.is_valid(rows[name]))) for name in names]
+                made = [some.select([*SPANS, name]).rename_columns([*SPANS, "vector"]) for name, some in each]
+            for table, some in zip(self.tables(last), made, strict=True):
+                write_part(store, table, self.run, block.part, some, facts)
 
-        return storing(self.worker, "embed", process, write)
+        return storing(self.worker, "embed" if last == "embed" else "parse", process, write)
 
 
 @dataclass(frozen=True, slots=True)
 class ParseRows:
     """Sources through the stages before the split."""
 
-    work: WholeCorpusTask
+    work: CorpusTask
     name: ClassVar[str] = "parse"
     pool: ClassVar[Literal["parse"]] = "parse"
-    light: ClassVar[bool] = False
+    in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
         work, store = self.work, await opened_store(self.work.worker)
@@ -109,6 +126,8 @@ class ParseRows:
             return fine(texts).drop(["fault"]), failed_rows(texts)
 
         def keep(block: PartRows, texts: pa.Table) -> pa.Table:
+            if work.steps[-1] == "parse":
+                return texts
             return _stored(store, table, work.run, block.part, texts, texts)
 
         opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
@@ -119,14 +138,15 @@ class ParseRows:
 class SplitRows:
     """Texts to chunks."""
 
-    work: WholeCorpusTask
+    work: CorpusTask
     name: ClassVar[str] = "split"
     pool: ClassVar[Literal["parse"]] = "parse"
-    light: ClassVar[bool] = False
+    in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
         work, store = self.work, await opened_store(self.work.worker)
-        corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.passages_table
+        corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
+        read, table = work.recipe.texts_table, work.recipe.passages_table
         texts: list[pa.Table] = []  # of the block that is split now
         split: list[str] = []  # the sources of these that did not fail
 
@@ -135,7 +155,8 @@ class SplitRows:
             split.clear()
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            chunks = await corpus.passages(without_faults(in_order(texts[0], "source", ids)))
+            given = texts[0] if "text" in texts[0].column_names else store.rows(read, "source", ids)
+            chunks = await corpus.passages(without_faults(in_order(given, "source", ids)))
             lost = failed_rows(chunks)
             split.extend(i for i in ids if i not in dict(lost))
             return fine(chunks).select([*SPANS, "chunk_text"]), lost
@@ -143,6 +164,8 @@ class SplitRows:
         def keep(block: PartRows, chunks: pa.Table) -> pa.Table:
             chunks = chunks.sort_by([(c, "ascending") for c in SPANS])
             passages = with_chunkless(chunks.select(SPANS), pa.array(split, pa.string()))
+            if work.steps[-1] == "split":
+                return passages
             return _stored(store, table, work.run, block.part, passages, chunks)
 
         opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
@@ -165,10 +188,10 @@ class TokenizeRows:
     """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the column
     of an embedder each text that it will be asked, over the rows in order."""
 
-    work: WholeCorpusTask
+    work: CorpusTask
     name: ClassVar[str] = "tokenize"
     pool: ClassVar[Literal["parse"]] = "parse"
-    light: ClassVar[bool] = False
+    in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
@@ -215,7 +238,7 @@ async def _tokens(
 class _Held:
     """What the embedders are given of the block that is embedded now."""
 
-    chunks: pa.Table | None = None
+    chunks: pa.Table | None = None  # None: they are read
     failed_in: dict[str, str] = field(default_factory=dict)  # id -> the table that it failed for
 
 
@@ -223,21 +246,21 @@ class _Held:
 class EmbedRows:
     """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
 
-    work: WholeCorpusTask
+    work: CorpusTask
     name: ClassVar[str] = "embed"
     pool: ClassVar[Literal["embed"]] = "embed"
-    light: ClassVar[bool] = False
+    in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
-        work, recipe = self.work, self.work.recipe
-        kit.expect(m for s in recipe.question for m in asked_models(s.step))  # in this same process
+        work, recipe, store = self.work, self.work.recipe, await opened_store(self.work.worker)
         tokens, held = TokenKit(kit), _Held()
         corpus = CorpusExecutor(recipe, tokens, StoreMemo(work.worker.store, work.memo), kit.loading_s)
 
         def take(block: PartRows) -> None:
-            held.chunks = without_faults(block.rows.select([*SPANS, "chunk_text"]))
+            split = "chunk_text" in block.rows.column_names
+            held.chunks = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
             held.failed_in = {}
-            names = {m: TOKENS + m.name for m in recipe.embedders()}
+            names = {m: TOKENS + m.name for m in work.models}
             tokens.tokens = {
                 m: arrays_of(_flat(block.rows[name]))
                 for m, name in names.items()
@@ -245,10 +268,12 @@ class EmbedRows:
             }
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            assert held.chunks is not None
-            some = held.chunks.filter(pc.is_in(held.chunks["source"], value_set=pa.array(ids, pa.string())))
+            if (some := held.chunks) is None:
+                some = chunks_of(store, recipe, ids)
+            else:
+                some = some.filter(pc.is_in(some["source"], value_set=pa.array(ids, pa.string())))
             made, lost = [], dict[str, dict[str, Any]]()
-            for model in recipe.embedders():
+            for model in work.models:
                 vectors = await corpus.vectors(some, model)
                 rows = fine(vectors).select([*SPANS, "vector"])
                 made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
@@ -262,12 +287,28 @@ class EmbedRows:
             for s in recipe.corpus
             if table_of(s.step) == "vectors"
         }
-        of_first = recipe.vectors_table(recipe.embedders()[0])
+        of_first = recipe.vectors_table(work.models[0])
 
         def digest_of(id: str, stage: str) -> str:
             return held.failed_in.get(id) or tables.get(stage, of_first)
 
         return step(self, recipe, Opened(corpus.counts, compute, digest_of, kit), work.worker, take)
+
+
+def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
+    """The chunks of some sources with their text, as the split put them out."""
+    texts = store.rows(recipe.texts_table, "source", ids, ["source", "text"])
+    text_of = dict(zip(*texts.to_pydict().values(), strict=True))
+    spans = store.rows(recipe.passages_table, "source", ids, SPANS)
+    spans = spans.filter(pc.greater(spans["end"], spans["start"])).sort_by([(c, "ascending") for c in SPANS])
+    rows = zip(*(spans[c].to_pylist() for c in SPANS[:3]), strict=True)
+    chunk_text = pa.array([text_of[s][a:b] for s, a, b in rows], pa.large_string())
+    return without_faults(spans.append_column("chunk_text", chunk_text))
+
+
+def without_faults(rows: pa.Table) -> pa.Table:
+    """Rows of the store as a corpus step takes them: with a column of faults, all null."""
+    return rows.append_column("fault", arrow.fault_column([None] * rows.num_rows))
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Table:

@@ -26,7 +26,7 @@ from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, ann_names, answer_sources
 from raypipe.runs.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
 from raypipe.runs.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
-from raypipe.store import ANSWERS, Run, Store, begun
+from raypipe.store import ANSWERS, Store, TableRun, begun
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.inverter import Inverter, merge_segments
 from raypipe.store.keep import abandon
@@ -65,6 +65,7 @@ class Pipeline:
     streams: Callable[[], bool] | None = None
     ahead: Callable[[], object] = nowhere  # starts workers for tasks that are still to be found
     stats: Sequence[str] = ()  # of each graph that ran, as Ray Data says it
+    twice: int = 0  # questions of a run whose chats engines are asked again, alone
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -104,9 +105,11 @@ class Pipeline:
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
         sources = self.answer_sources(chain(questions, self._begun(work_id, questions)))
+        groups = by_text(questions)
         keys = self.keys(questions, sources)
+        keys = dict(sorted(keys.items(), key=lambda item: groups[item[1]]))
         again = tuple(id for id in keys.values() if fresh or id in renew)
-        build = self.answers_build(keys, sources, again, fresh, self._per_answer_task(questions))
+        build = self.answers_build(keys, sources, again, fresh, self._per_answer_task(questions), groups)
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 for id in (work_id, again_id(work_id)):
@@ -152,7 +155,7 @@ class Pipeline:
         sources of its own, or the recipe says so."""
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
-    def renewing(self) -> Run | None:
+    def renewing(self) -> TableRun | None:
         """What a command that answered questions again has left to do: it was killed, or met trouble."""
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
@@ -236,18 +239,28 @@ class Pipeline:
 
     def answers_build(
         self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool,
-        per_task: int,
+        per_task: int, groups: Mapping[str, int],
     ) -> TableBuild:  # fmt: skip
-        """Questions to answers, by the keys of their answers."""
+        """Questions to answers, by the keys of their answers; those of one group in one task."""
 
-        def work(run: Run) -> TableTask:
+        def work(run: TableRun) -> TableTask:
             index, memo = recipe_tables.searched(self.store, self.recipe), memo_versions(self.store)
-            return AnswersTask(self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh)
+            twice = frozenset(run.ids[: self.twice])
+            return AnswersTask(
+                self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh, twice
+            )
 
         return TableBuild(
             self.answers_work_id(sources.snapshot), "answers", ANSWERS, "answer", "answered", "questions",
             per_task, lambda: self.unanswered(keys), work, True, again, fresh,
+            groups=groups,
         )  # fmt: skip
+
+
+def by_text(questions: Iterable[Question]) -> dict[str, int]:
+    """Question id -> number of its text. Questions of one text make equal calls, so one task has them all."""
+    numbers = dict[int, int]()
+    return {q.id: numbers.setdefault(hash(q.text), len(numbers)) for q in questions}
 
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from raypipe import readers
+from raypipe.core.cores import cores
 from raypipe.core.disk_map import DiskMap
 from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.records import digest
 from raypipe.readers import BadLine, Format, ReadCounts, Row
-from raypipe.readers.bz2_blocks import cores
 from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.readers.named_files import read_by
 from raypipe.runs.pipeline.ingest_log import (
@@ -42,13 +42,13 @@ from raypipe.runs.pipeline.ingest_staging import (
     fault_id,
 )
 from raypipe.runs.pipeline.tombstones import require_allowed
-from raypipe.runs.report import ReplacedRows
+from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import Store
 from raypipe.store.files import need
 
 PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three times as much memory
 ROW_BYTES = 500  # of a record on top of its content, about
-READER = "3"  # raised when the readers make other rows of the same bytes
+READER = "5"  # raised when the readers make other rows of the same bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class _Read:
     def batches(self, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
         reader = DocumentReader()
         try:
-            with progress.task("read", "files", len(files)) as task:
+            with progress.task("checked", "files", len(files)) as task:
                 for file in files:
                     self.counts.files += 1
                     self._file(file, reader)
@@ -115,7 +115,8 @@ class _Read:
     def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
         title = text.title or Path(file.shown).stem
         where = self._where(file)
-        faults = [(fault_id(f"{where}#page={n}", n, fault, self.of), fault) for n, fault in text.faults]
+        part = "line" if text.kind == "csv" else "page"
+        faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
             file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),
@@ -139,6 +140,16 @@ class _Read:
         """Names a file among dead letters."""
         return f"{self.root.name}/{file.shown}" if self.root.is_dir() else file.shown
 
+    def changes(self) -> str:
+        """Says which files are not as they were read last; "" at the first read, and where all are."""
+        both = self.before.keys() & self.now.keys()
+        counts = {
+            "new": len(self.now.keys() - self.before.keys()),
+            "changed": sum(self.now[name].content != self.before[name].content for name in both),
+            "removed": len(self.before.keys() - self.now.keys()),
+        }
+        return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
+
 
 def folder_id(root: Path) -> str:
     """Names a folder, or a file that is given alone."""
@@ -149,7 +160,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     """Reads the files of a folder that are new or changed, and takes out those that are gone.
 
     `globs` as in `readers.documents.walk`. Raises DataError for a folder that is not there, and where no file
-    of it can be read; then the store is as it was.
+    of it can be read; what it held before is out of the store then.
     """
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
@@ -160,7 +171,11 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         for batch in read.batches(files, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())
-        _require_documents(root, read, staging)
+        refused = _without_documents(root, read, staging)
+        if refused and not any(f.document for f in read.before.values()):
+            raise refused
+        if changes := read.changes():
+            progress.say(changes)
         state = json.dumps(
             {"root": str(root.absolute()), "files": {n: asdict(f) for n, f in read.now.items()}}
         )
@@ -171,6 +186,8 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         documents = sum(bool(f.document) for f in read.now.values())
         summary = replace(decided.summary, replaced=(), again=again, documents=documents)
         decide(store, replace(decided, outdated=(), summary=summary))
+    if refused:
+        raise refused
     return summary
 
 
@@ -188,13 +205,18 @@ def _known(store: Store, of: str) -> dict[str, FileState]:
     }
 
 
-def _require_documents(root: Path, read: _Read, staging: Staging) -> None:
-    """Raises DataError where a folder has no file that can be read."""
+def _without_documents(root: Path, read: _Read, staging: Staging) -> DataError | None:
+    """Says that a folder has no file that can be read; None where it has one."""
     if any(f.document for f in read.now.values()):
-        return
+        return None
     shown = "".join(f"\n  {bad}" for bad in staging.rows.bad_lines())
-    found = f"none of {len(read.now)} files could be read:{shown}" if read.now else "found no files"
-    raise DataError(f"{root}: expected txt, md, html, csv, pdf or docx files; {found}")
+    shown = f":{shown}" if shown else ""
+    found = f"none of {len(read.now)} files could be read{shown}" if read.now else "found no files"
+    before = sum(bool(f.document) for f in read.before.values())
+    gone = (
+        f". It holds no document now; the {before} that it held are not searched any more" if before else ""
+    )
+    return DataError(f"{root}: expected txt, md, html, csv, pdf or docx files; {found}{gone}")
 
 
 def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:

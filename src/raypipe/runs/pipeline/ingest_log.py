@@ -15,7 +15,7 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.runs.pipeline.counters import forget_runs
-from raypipe.runs.report import ReplacedRows
+from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import AddedMeanwhile, Store, commit
 from raypipe.store.keep import abandon, tables, unfinished
 from raypipe.store.layout import INGESTED, RUNS

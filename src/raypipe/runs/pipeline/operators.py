@@ -40,11 +40,14 @@ class Operator(Protocol):
         ...
 
     @property
-    def light(self) -> bool:
-        """Whether it waits for others that compute, and takes nothing of its pool itself."""
+    def in_hand(self) -> int:
+        """Rows that its processes have in hand at a time, so that others that compute for it are kept busy;
+        0: it computes itself, one block at a time in a process."""
         ...
 
-    async def open(self, kit: LocalKit) -> Operate: ...
+    async def open(self, kit: LocalKit) -> Operate:
+        """Returns what does one block at a time. Opened again for each further one that is in hand."""
+        ...
 
 
 @runtime_checkable
@@ -81,15 +84,16 @@ def step(
 ) -> Operate:
     """The work of an operator over blocks. `take` gets a block before its rows are computed; `keep` stores
     what was made of them, again where the store is unavailable, and returns what goes on."""
+    clock = opened.kit.spent
 
     async def do(witnessed: bool, task: Task, block: PartRows) -> _Made:
-        start = time.perf_counter()
+        start = clock()
         take(block)
         made, failed = await opened.computed(task, recipe, backoff_of(worker), witnessed)
         rows = pa.concat_tables(made, promote_options="default")
         if not task.trial:
             rows = await until_available(lambda: keep(block, rows), backoff_of(worker))
-        took = time.perf_counter() - start
+        took = clock() - start
         note = block.note.with_share(operator.pool, opened.take(), took, opened.kit.process)
         after = replace(block, note=note, rows=rows, failed=[*block.failed, *failed])
         return _Made(len(task.ids), len(failed), after)
@@ -100,7 +104,8 @@ def step(
         if block.note.over:
             return block
         task = Task(block.part, block.ids, trial=block.note.trial, suspects=block.note.suspects)
-        done = await back(task, block)
+        with clock.piece():
+            done = await back(task, block)
         return block.handed_back(done) if isinstance(done, HandedBack) else done.block
 
     return operate

@@ -1,14 +1,11 @@
-"""A task that runs stages of a recipe: reads some rows of a store, computes, and stores a part.
+"""Stages of a recipe over the rows of a task: a batch that raises is cut down to the row.
 
-Raising batches are cut down to the row, and trouble that is no row's fault hands the task back. What is
-computed is in `table_tasks`. Knows the store and how a recipe is run; knows nothing of
-Ray, nor of which tasks there are.
+Trouble that is no row's fault hands the task back. Knows nothing of Ray, nor of which tasks there are.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
@@ -22,7 +19,6 @@ from raypipe.models.warm_up import compute_once
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
-from raypipe.runs.pipeline.blocks import Share, facts_of
 from raypipe.runs.pipeline.dead_letters import (
     Compute,
     Failed,
@@ -30,10 +26,9 @@ from raypipe.runs.pipeline.dead_letters import (
     Suspects,
     Unproven,
     bisected,
-    faults_table,
 )
 from raypipe.runs.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
-from raypipe.store import Store, write_part
+from raypipe.store import Store
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -117,57 +112,6 @@ class Opened(Generic[R]):
                     raise WorkerBroken(f"model {model.name!r} computes nothing here any more: {e}") from e
 
         return probe
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeTask(ABC):
-    """A table task that runs stages of a recipe; each kind says what it computes for some ids."""
-
-    worker: WorkerConfig
-    recipe: Recipe
-    table: str  # that it fills
-    run: str
-
-    @property
-    def records(self) -> tuple[str, str]:
-        """The table and run whose completion records say that a part is done."""
-        return self.table, self.run
-
-    @abstractmethod
-    def opened(self, store: Store, kit: LocalKit) -> Opened[pa.Table]: ...
-
-    async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Raises Unavailable where the store stays so for all tries, and StoreError."""
-
-        def opened() -> tuple[Store, Opened[pa.Table]]:
-            store = Store.open(self.worker.store)
-            return store, self.opened(store, kit or self.worker.kit(None))
-
-        store, work = await until_available(opened, backoff_of(self.worker))
-
-        async def done(witnessed: bool, task: Task) -> TaskResult:
-            return await self._done(store, work, task, witnessed)
-
-        return work.handing_back(done)
-
-    async def _done(self, store: Store, work: Opened[pa.Table], task: Task, witnessed: bool) -> TaskResult:
-        """Computes a task and stores its part."""
-        start = time.perf_counter()
-        task = await task_with_ids(store, task, self.worker)
-        made, failed = await work.computed(task, self.recipe, backoff_of(self.worker), witnessed)
-        rows = pa.concat_tables(made)
-        if not task.trial:
-            share = Share(work.counts, time.perf_counter() - start, work.kit.process)
-            facts = facts_of({"": share}, len(task.ids), rows.num_rows, len(failed))
-
-            def write() -> None:
-                write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
-                write_part(store, self.table, self.run, task.name, rows, facts)
-
-            await until_available(write, backoff_of(self.worker))
-        counts, took = work.take(), time.perf_counter() - start
-        where = work.kit.process
-        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts, where, took)
 
 
 async def task_with_ids(store: Store, task: Task, worker: WorkerConfig) -> Task:

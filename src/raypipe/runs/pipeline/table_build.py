@@ -7,14 +7,14 @@ A killed driver's parts are kept, and its run is resumed. What a table lacks and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from raypipe.core.errors import CapReached, Unavailable
-from raypipe.core.progress import Progress, ProgressTask
+from raypipe.core.progress import IN_HAND, Progress, ProgressTask
 from raypipe.core.retry import Backoff
 from raypipe.runs.pipeline.counters import Caps, RunCounters, WallClock
 from raypipe.runs.pipeline.tasks import (
@@ -31,8 +31,8 @@ from raypipe.runs.pipeline.tasks import (
 from raypipe.runs.pipeline.upkeep import compact_all, merge
 from raypipe.store import (
     AddedMeanwhile,
-    Run,
     Store,
+    TableRun,
     begin,
     begin_rest,
     begun,
@@ -42,6 +42,7 @@ from raypipe.store import (
     end,
 )
 from raypipe.store.files import need
+from raypipe.store.ids import Ids
 
 ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
 
@@ -72,12 +73,15 @@ class TableBuild:
     unit: str  # sources, texts, questions
     max_rows: int  # of a task
     missing_ids: Callable[[], Sequence[str]]  # that the table lacks
-    work: Callable[[Run], TableTask]
+    work: Callable[[TableRun], TableTask]
     calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
     again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them
     fresh: bool = False  # True: and language models are asked again for them
     first: tuple[tuple[str, pa.Schema], ...] = ()  # tables that the same tasks fill, committed before it
     spread: bool = True  # False: tasks are as large as they may be, however few that makes
+    inside: str = ""  # passages: what is embedded is shown while a task runs
+    units: Callable[[Ids], int] = len  # how many units (`unit`) some ids have
+    groups: Mapping[str, int] = field(default_factory=dict)  # id -> group, of neighbours in a task
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class TableBuilder:
         if again:
             self._again(list(again), build, done)
         while ids := build.missing_ids():
-            run = begin(self.store, build.work_id, ids, self._per_task(ids, build))
+            run = begin(self.store, build.work_id, ids, self._per_task(ids, build), groups=build.groups)
             if self._finish(run, build.work_id, build, done):
                 return  # transient failures stay pending, but are not tried again by this run
 
@@ -141,15 +145,15 @@ class TableBuilder:
         work_id = again_id(build.work_id)
         if (rest := begun(self.store, work_id)) is not None:
             ids = [*rest.ids, *ids]
-            begin_rest(self.store, work_id, rest, ids, self._per_task(ids, build))
+            begin_rest(self.store, work_id, rest, ids, self._per_task(ids, build), build.groups)
         per_task = self._per_task(ids, build)
-        run = begin(self.store, work_id, ids, per_task, replaces=True, fresh=build.fresh)
+        run = begin(self.store, work_id, ids, per_task, True, build.fresh, build.groups)
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
         return self._pool(build.pool).per_task(len(ids), build.max_rows) if build.spread else build.max_rows
 
-    def _finish(self, run: Run, work_id: str, build: TableBuild, done: RunCounters) -> bool:
+    def _finish(self, run: TableRun, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
         plan is void then, and what is missing is worked out again."""
         if committed(self.store, build.table, run.name) is None:
@@ -166,18 +170,18 @@ class TableBuilder:
         # What was asked afresh and could not be done for now keeps its old answer until it is done.
         rest = self._faults_of(run, "id", transient=True) if run.fresh and whole else []
         if rest:
-            begin_rest(self.store, work_id, run, rest, build.max_rows)
+            begin_rest(self.store, work_id, run, rest, build.max_rows, build.groups)
         else:
             end(self.store, work_id)
         return whole
 
-    def _faults_of(self, run: Run, column: str, transient: bool) -> list[str]:
+    def _faults_of(self, run: TableRun, column: str, transient: bool) -> list[str]:
         """A column of the faults of a run that have passed, or have not."""
         which = f"run = '{run.name}' AND {'' if transient else 'NOT '}transient"
         rows = self.store.scan("faults", columns=[column], filter=which)
         return list(dict.fromkeys(rows[column].to_pylist()))
 
-    def _run(self, run: Run, build: TableBuild, done: RunCounters) -> None:
+    def _run(self, run: TableRun, build: TableBuild, done: RunCounters) -> None:
         """Runs the tasks of a run that no driver finished before."""
         need(self.store.files, 0, f"what is left of {build.table}")
         here = done_parts(self.store, build.table, run.name)
@@ -196,8 +200,11 @@ class TableBuilder:
             self.caps.check(done, self.clock.total())
             self.start()  # what it prints and how long it takes are not the progress's
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
-        rows = sum(t.rows for t in left)
-        with self.progress.task(build.done_verb, build.unit, rows) as shown:
+        total = build.units(run.ids_of(t.name for t in left))
+        with (
+            self.progress.task(build.done_verb, build.unit, total, build.inside) as shown,
+            IN_HAND.heard_by(shown.within) if build.inside else nullcontext(),
+        ):
             try:
                 while left:
                     back = {b.name: b for b in self._round(run, build, done, left, shown)}
@@ -214,7 +221,7 @@ class TableBuilder:
         done.save()
 
     def _round(
-        self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
+        self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
         """Runs tasks once; those that came back. At a cap no more tasks begin, and it is reached when those
         that run have ended."""
@@ -238,7 +245,9 @@ class TableBuilder:
                 _book(run.name, "embed" if build.pool == "index" else build.pool, result, done, busy)
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
-                shown.advance(result.ids)
+                shown.advance(
+                    result.rows if build.inside == build.unit else result.ids, result.name, result.rows
+                )
                 if left and self.caps.reached(done, self.clock.total()):
                     waiting.clear()
             if left:

@@ -1,7 +1,7 @@
 """Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
 
 A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
-after task. The kinds are in `table_tasks`. Knows nothing of Ray.
+after task. Knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from raypipe.core.digests import model_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
+from raypipe.core.progress import IN_HAND
+from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.recipes.executor import StageCounters
@@ -139,7 +142,8 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
         for task in tasks:  # none more once the caller has emptied it
             if do is None:
                 do = loop.run(work.open())
-            result = loop.run(do(task))
+            with IN_HAND.of(task.name):
+                result = loop.run(do(task))
             if isinstance(result, HandedBack) and result.then == "replace":
                 do = None
             yield result
@@ -178,6 +182,15 @@ class WorkerConfig:
     question_timeout_s: float | None = None  # for each question, from the start of its task; None: none
     wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
     passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
+
+    def at_once(self, model: Model) -> int:
+        """Counts the chats that a generator takes at a time. A batch API takes them as one file, and a cap
+        stops between two of these."""
+        if (at := self.endpoints.get(model.path)) is not None:
+            return 1 if at.batch else at.concurrency * len(at.urls)
+        identity = model_identity(model)
+        names = [*(self.engines or {}).get(identity, ()), *self.passing_engines.get(identity, ())]
+        return max(1, self.engine_limits.max_num_seqs * len(names))
 
     def kit(self, index: Index | None, process: str = "") -> LocalKit:
         """The kit of a process, which `process` names."""

@@ -17,13 +17,12 @@ from raypipe.core.errors import ConfError
 from raypipe.core.prices import HOUR_S, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
-from raypipe.runs.manifest import Manifest
 from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
 from raypipe.runs.pipeline.tasks import Verb, Workers
 from raypipe.runs.plan.context import rate
 from raypipe.runs.plan.records import Range
 from raypipe.runs.plan.stage_bounds import KEY_BYTES, embedded_bytes
-from raypipe.runs.report import JSON_FORMAT
+from raypipe.runs.record import Run
 from raypipe.runs.stage_records import describe
 
 ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there
@@ -80,32 +79,13 @@ class AssumedPlan:
     assumed: Assumed
     cluster: str  # name or path of the file
     steps: tuple[AssumedStep, ...]
-    usd_per_hour: float | None  # of all machines; None: not known
-
-    @property
-    def hours(self) -> Range | None:
-        """On the clock, one step after the other."""
-        known = [s.hours for s in self.steps if s.hours is not None]
-        if len(known) < len(self.steps):
-            return None
-        return sum(h[0] for h in known), sum(h[1] for h in known)
-
-    @property
-    def usd(self) -> Range | None:
-        """Of the machines."""
-        hours, each = self.hours, self.usd_per_hour
-        return None if hours is None or each is None else (hours[0] * each, hours[1] * each)
-
-    def to_json(self) -> dict[str, Any]:
-        """As `plan --assume --json` prints it."""
-        tree = asdict(self)
-        del tree["usd_per_hour"]
-        return {"format": JSON_FORMAT, **tree, "hours": self.hours, "usd": self.usd}
+    hours: Range | None  # on the clock, one step after the other; None: a step was measured by no run
+    usd: Range | None  # of the machines; None: not known
 
 
 def assumed_plan(
     recipe: Recipe, assumed: Assumed, cluster: str, per_task: int, workers: Callable[[Verb], Workers],
-    place: tuple[str, str], runs: Sequence[Manifest], prices: Prices,
+    place: tuple[str, str], runs: Sequence[Run], prices: Prices,
 ) -> AssumedPlan:  # fmt: skip
     """`per_task`: sources of a task, at most; `workers` of a verb; `place`: backend and device; `runs` whose
     rates count."""
@@ -124,7 +104,12 @@ def assumed_plan(
         took = rate(stages[stage.name], runs, *place).seconds(rows, calls)
         hours = None if took is None else (took[0] / pool.count / HOUR_S, took[1] / pool.count / HOUR_S)
         steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
-    return AssumedPlan(assumed, cluster, tuple(steps), prices.machines)
+    known = [s.hours for s in steps if s.hours is not None]
+    summed = sum(h[0] for h in known), sum(h[1] for h in known)
+    clock = summed if len(known) == len(steps) else None
+    each = prices.machines
+    usd = None if clock is None or each is None else (clock[0] * each, clock[1] * each)
+    return AssumedPlan(assumed, cluster, tuple(steps), clock, usd)
 
 
 def _ingest(assumed: Assumed, pool: Workers) -> AssumedStep:

@@ -13,12 +13,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raypipe.runs.manifest import Manifest, reason
+from raypipe.recipes.serialize import to_plain
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.plan.records import Cost, ExpectedCalls, NewSources, Range, StepPlan, TokenSplit
 from raypipe.runs.plan.stage_bounds import times
-from raypipe.runs.report import StepLine
-from raypipe.runs.stage_records import Difference, StageRecord, describe, differences
+from raypipe.runs.record import Run, reason
+from raypipe.runs.run_parts import StepLine
+from raypipe.runs.stage_records import Difference, StageRecord, describe, differences, with_lines
 
 Lines = list[tuple[StepLine, int]]
 """What runs counted of a step, each with how many rows it is about."""
@@ -45,7 +46,7 @@ class Rate:
         return (0.0, rows * self.per_row[1]) if self.per_row and not math.isinf(rows) else None
 
 
-def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str) -> Rate:
+def rate(stage: StageRecord, runs: Sequence[Run], backend: str, device: str) -> Rate:
     """What these runs say of a stage like this one."""
     lines = _lines(stage, [r for r in runs if (r.backend, r.device) == (backend, device)], _alike)
     asked = [s for s in lines if s.computed]
@@ -64,12 +65,12 @@ def _range(found: Sequence[float]) -> Range | None:
     return (min(found), max(found)) if found else None
 
 
-def calls_seen(stage: StageRecord, runs: Sequence[Manifest]) -> Lines:
+def calls_seen(stage: StageRecord, runs: Sequence[Run]) -> Lines:
     """What questions that reached a stage like this one asked, let in by its gate or not."""
     return [(line, line.rows) for line in _lines(stage, runs, _same_but_models)]
 
 
-def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -> Lines:
+def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Run]) -> Lines:
     """What sources that were split asked of an embedder. A run that embedded sources which had been split
     before does not say."""
     found: Lines = []
@@ -78,8 +79,7 @@ def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -
         lines = {line.step: line for line in run.steps}
         if was is None or not _same_but_models(was, split) or not {embed.name, split.name} <= lines.keys():
             continue
-        planned = next(s for s in run.plan["steps"] if s["step"] == embed.name)
-        if set(planned["reasons"]) <= {"row"}:
+        if set(lines[embed.name].reasons) <= {"row"}:
             found.append((lines[embed.name], lines[split.name].computed))
     return found
 
@@ -97,7 +97,7 @@ def expected_calls(seen: Lines, rows: int, bound: float, sure: int = 0) -> Expec
 
 
 def _lines(
-    stage: StageRecord, runs: Sequence[Manifest], same: Callable[[StageRecord, StageRecord], bool]
+    stage: StageRecord, runs: Sequence[Run], same: Callable[[StageRecord, StageRecord], bool]
 ) -> list[StepLine]:
     """What these runs counted of stages that are the same as this one."""
     lines = ((run.stage(line.step), line) for run in runs for line in run.steps)
@@ -122,8 +122,8 @@ class PlanContext:
     """A recipe over a store, and the runs that it is compared with."""
 
     pipeline: Pipeline
-    runs: Sequence[Manifest]  # finished on this store, the latest first
-    measured: Sequence[Manifest]  # finished on this machine, on any store: they say how fast it is
+    runs: Sequence[Run]  # finished on this store, the latest first
+    measured: Sequence[Run]  # finished on this machine, on any store: they say how fast it is
     coming: NewSources
     fresh: bool  # every question is answered again, and no reply counts as cached
     stages: dict[str, StageRecord] = field(init=False)
@@ -135,9 +135,16 @@ class PlanContext:
         object.__setattr__(self, "own", differences(self.last.stages, stages) if self.last else {})
 
     @property
-    def last(self) -> Manifest | None:
+    def last(self) -> Run | None:
         """The last finished run of the store."""
         return self.runs[0] if self.runs else None
+
+    def changed(self) -> tuple[Difference, ...]:
+        """Lists the differences of the recipe since the last finished run of the store, with its lines."""
+        if self.last is None:
+            return ()
+        now = to_plain(self.pipeline.recipe)
+        return tuple(with_lines(self.own, self.last.recipe, now).values())
 
     def why(self, name: str, had: bool) -> str:
         """Why a step is to do a row; `had`: the last finished run had it."""

@@ -13,7 +13,7 @@ from raypipe.core.prices import HOUR_S, JUDGE, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.plan.records import JudgePlan, Plan, Range, StepPlan
-from raypipe.runs.report import Costs, Estimate, JudgeLine, StepLine
+from raypipe.runs.run_parts import Costs, Estimate, JudgeLine, StepLine
 
 
 def asking(recipe: Recipe) -> frozenset[str]:

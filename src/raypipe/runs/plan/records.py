@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from raypipe.core.prices import TokenPrice
 from raypipe.core.records import Gold, Source
 from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.stage_bounds import times
-from raypipe.runs.report import JSON_FORMAT, Estimate
+from raypipe.runs.run_parts import Estimate
+from raypipe.runs.stage_records import Difference
 
 Range = tuple[float, float]
 TokenSplit = tuple[float, float, float]
@@ -59,22 +60,17 @@ class StepPlan:
     expected_calls: ExpectedCalls | None  # None: `exact`, or nothing says
     cost: Cost
 
-    def estimate(self) -> dict[str, Any]:
-        """What is likely, as JSON: each a range, or null where nothing says. `runs`: how many finished runs
-        say how many calls; 0 where that is exact, comes from a sample of the sources, or is not known."""
-        exact = [_known(self.max_calls)] * 2 if self.exact else None
-        took = self.cost.seconds
-        return {
-            "calls": list(self.expected_calls.calls) if self.expected_calls else exact,
-            "runs": self.expected_calls.runs if self.expected_calls else 0,
-            "seconds": None if took is None else [round(x, 3) for x in took],
-            "tokens": [_known(x) for x in self.cost.tokens],
-            "bytes": [_known(x) for x in self.cost.nbytes],
-        }
+    @property
+    def likely(self) -> tuple[int, int] | None:
+        """The fewest and the most calls that it is likely to make; None: nothing says."""
+        if self.expected_calls:
+            return self.expected_calls.calls
+        sure = (self.exact or self.max_calls == 0) and not math.isinf(self.max_calls)
+        return (int(self.max_calls),) * 2 if sure else None
 
 
 def _known(number: float) -> int | None:
-    """As JSON has it: null where it is not known."""
+    """A whole number; None: it is not known."""
     return None if math.isinf(number) else int(number)
 
 
@@ -96,7 +92,11 @@ class Plan:
     judge: JudgePlan | None = None  # None: no model judges
     cost: Estimate | None = None  # of all steps together (`money.priced`); None: it was not worked out
     unpriced: tuple[str, ...] = ()  # what has no price, so is not in `cost.usd`
+    changed: tuple[Difference, ...] = ()  # what differs in the recipe since the last run of the store
     ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, which `ann` builds
+    twice: int = (
+        0  # chats that engines are asked again, alone, at most (`runs.flips`); the steps have them not
+    )
 
     def planned(self) -> dict[str, int | None]:
         """Step -> calls that may be made; None where that is not known."""
@@ -105,28 +105,6 @@ class Plan:
     def bytes_at_least(self) -> int:
         """That the store will grow by, whatever the texts are: nothing that is only likely."""
         return int(sum(s.cost.nbytes[0] for s in self.steps if s.exact))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "steps": [
-                {
-                    "step": s.step,
-                    "half": s.half,
-                    "rows": _known(s.rows),
-                    "cached": s.cached,
-                    "max_calls": _known(s.max_calls),
-                    "exact": s.exact,
-                    "reasons": {why: _known(n) for why, n in s.reasons.items()},
-                    "estimate": s.estimate(),
-                }
-                for s in self.steps
-            ],
-            "judge": asdict(self.judge) if self.judge else None,
-            "cost": asdict(self.cost) if self.cost else None,
-            "unpriced": list(self.unpriced),
-            "ann": [asdict(a) for a in self.ann],
-        }
 
 
 @dataclass(frozen=True, slots=True)

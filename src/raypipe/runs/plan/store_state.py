@@ -1,4 +1,4 @@
-"""What a store holds of the work that a recipe would do: chunks, answers, and what a killed run has left.
+"""The state of a store for a recipe: answers, and what a killed run has left.
 
 And so which questions an eval has to answer, as far as a plan can know: from the evidence after indexing. A
 source that is parsed, split or embedded before the questions are answered may fail again, and then an answer
@@ -7,16 +7,13 @@ that was made without it still stands. So such questions are planned whether or 
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT, Question
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.driver import Pipeline
@@ -28,10 +25,9 @@ from raypipe.runs.pipeline.recipe_tables import (
     table_labels,
 )
 from raypipe.store import Store, begun, committed, done_parts
-from raypipe.store.ids import Ids, gathered, rows, stand_in
-from raypipe.store.layout import COVERAGE
+from raypipe.store.ids import Ids, rows, stand_in
 from raypipe.store.parts import staged
-from raypipe.store.sources import by_source, rows_id
+from raypipe.store.sources import by_source
 
 
 def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
@@ -55,71 +51,6 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
     undone = run.ids_of(part for part in run.parts if part not in here)
     done = {keys.get(k) for k in staged(store, "answers", run.name, here, "key")}
     return [*undone, *(i for i in missing if i not in done and i not in set(undone))]
-
-
-class Chunks:
-    """How many chunks sources have in a table of passages. It is read when that is first asked. How many all
-    sources have together is noted (`Ids.name_among`), as is the longest passage, for these rows."""
-
-    def __init__(self, store: Store, table: str) -> None:
-        self._store, self._table = store, table
-        self._at = rows_id(store, table, store.dataset(table)) if store.has(table) else ""
-
-    def total(self, sources: Ids) -> int:
-        if not sources:
-            return 0
-        name = sources.name_among(self._at)
-        return self._noted(name, lambda: int(self._read[1][self._among(sources)].sum()))
-
-    def each(self, sources: Ids) -> dict[str, int]:
-        """Chunks of each of some sources that has any."""
-        mask, found = self._among(sources), dict[str, int]()
-        named = Ids(self._read[0].filter(pa.array(mask)))
-        for source, chunks in zip(named, self._read[1][mask].tolist(), strict=True):
-            found[source] = found.get(source, 0) + chunks
-        return found
-
-    @functools.cached_property
-    def longest(self) -> int:
-        """Characters of the longest passage."""
-        return self._noted(self._at, lambda: self._read[2])
-
-    def _among(self, sources: Ids) -> np.ndarray:
-        mask: np.ndarray = stand_in(self._read[0], sources.array).to_numpy(zero_copy_only=False)
-        return mask
-
-    @functools.cached_property
-    def _read(self) -> tuple[pa.Array, np.ndarray, int]:
-        """The source of each stretch of chunks of one, how many it has, and the longest passage."""
-        counts, longest = [np.empty(0, np.int32)], 0
-
-        def sources() -> Iterator[pa.Array]:
-            nonlocal longest
-            for batch in self._store.batches(self._table, SPANS) if self._at else ():
-                real = batch.filter(pc.greater(batch["end"], batch["start"]))
-                if real.num_rows:
-                    runs = pc.run_end_encode(real["source"])
-                    counts.append(np.diff(runs.run_ends.to_numpy(), prepend=0).astype(np.int32))
-                    length = pc.max(pc.subtract(real["parent_end"], real["parent_start"])).as_py()
-                    longest = max(longest, length)
-                    yield runs.values
-
-        names = gathered(sources())
-        return names, np.concatenate(counts), longest
-
-    def _noted(self, name: str, count: Callable[[], int]) -> int:
-        """What was noted for these rows under a name, or else is counted now; not noted without a name."""
-        if not self._at or not name:
-            return count()
-        place = f"{COVERAGE}/{self._table}-chunks.json"
-        known = json.loads(self._store.files.read(place) or b"{}")
-        if known.get("rows") != self._at:
-            known = {"rows": self._at}
-        if name not in known:
-            known[name] = count()
-            if self._store.drives:
-                self._store.files.write(place, json.dumps(known).encode())
-        return int(known[name])
 
 
 class StoredAnswers:

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from raypipe.core.records import RANKED
+from raypipe.core.records import ABSTAINED, RANKED
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, says
@@ -200,7 +200,8 @@ async def chunks(
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
     """The evidence that has a url. Each annotation spans the whole answer."""
     whole = {"start_index": 0, "end_index": len(answer["answer"] or "")}
-    cited = [{"url": c["url"], "title": c["quote"][:100]} for c in answer["citations"] if c["url"]]
+    quotes = answer["citations"] if answer["outcome"] != ABSTAINED else []  # which supports no "i don't know"
+    cited = [{"url": c["url"], "title": c["quote"][:100]} for c in quotes if c["url"]]
     return [{"type": "url_citation", "url_citation": {**c, **whole}} for c in cited]
 
 

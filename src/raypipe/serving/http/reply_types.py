@@ -95,6 +95,8 @@ OUTCOME = says(
 )
 ANSWER = says("The answer; null where it is fault or ranked, never empty.", "ada lovelace")
 TEXTS = Field(description="The ranking with its texts; with `passages`.")
+CITATIONS = "The evidence of the answer, best first; of an abstention the closest that was found."
+OTHERS = "Values that other sources state for the answer, newest first; with an answer where some do."
 
 
 class ReplyFields(TypedDict):
@@ -118,7 +120,8 @@ class AnswerFields(ReplyFields):
 
     outcome: Annotated[str, OUTCOME]
     confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
-    citations: Annotated[list[CitedQuote], Field(description="The evidence of the answer, best first.")]
+    citations: Annotated[list[CitedQuote], Field(description=CITATIONS)]
+    others: NotRequired[Annotated[list[CitedQuote], Field(description=OTHERS)]]
     answer_id: NotRequired[Annotated[str, ANSWER_ID]]
 
 

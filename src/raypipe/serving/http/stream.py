@@ -24,8 +24,7 @@ from fastapi import Request
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
-from raypipe.core.records import FAULT, RANKED, Hit
-from raypipe.runs.report import ranking
+from raypipe.core.records import FAULT, RANKED, Hit, ranking
 from raypipe.serving.http import errors
 from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected
@@ -131,6 +130,8 @@ def answer_response(result: QueryResult, include: Collection[str]) -> replies.An
         "confidence": reply.confidence if reply else None,
         "citations": [_citation(e, "context" in include) for e in result.evidence],
     }
+    if result.others:
+        body["others"] = [_citation(e, "context" in include) for e in result.others]
     if result.answer_id is not None:
         body["answer_id"] = result.answer_id
     if "hits" in include:

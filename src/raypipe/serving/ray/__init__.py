@@ -9,7 +9,7 @@ decides; it needs no accelerator. Knows Ray Serve; what is computed is in `servi
 `serving.http`.
 """
 
-from raypipe.serving.ray.app import APP_NAME, build_application, start, stop
+from raypipe.serving.ray.app import APP_NAME, build_application, reopen, start, stop
 from raypipe.serving.ray.models import MICRO_BATCH, ModelDeployment
 
-__all__ = ["APP_NAME", "MICRO_BATCH", "ModelDeployment", "build_application", "start", "stop"]
+__all__ = ["APP_NAME", "MICRO_BATCH", "ModelDeployment", "build_application", "reopen", "start", "stop"]

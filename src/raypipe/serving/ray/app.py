@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.serve import Application
 from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
@@ -18,7 +18,7 @@ from raypipe.serving.http.errors import RETRY_AFTER_S
 from raypipe.serving.ray.gateway import Gateway
 from raypipe.serving.ray.models import ModelDeployment
 
-APP_NAME = "raypipe"
+APP_NAME, GATEWAY = "raypipe", "gateway"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
 """CPUs that Ray reserves per replica unless a Serve config says otherwise: one CPU together, so that the
 endpoint starts on any machine. A model computes with `WorkerConfig.threads` threads."""
@@ -33,6 +33,10 @@ gateway answers 429; `max_ongoing_requests` requests of a few calls each stay be
 
 SHUTDOWN_GRACE_S = 30.0
 """For requests in flight when a replica is told to stop: the default deadline."""
+
+SHUTDOWN_LOOK_S = 0.5
+"""Between two looks of a replica that is told to stop at its requests in flight. It waits this long at
+least; Serve's own are 2 s."""
 
 HEALTH_CHECK_S = 5.0
 """Between two health checks of a replica: a dead engine is replaced after this long, not Serve's ten."""
@@ -56,16 +60,16 @@ def build_application(
         deployment = serve.deployment(
             ModelDeployment, name=name, max_ongoing_requests=MAX_CALLS, max_queued_requests=MAX_QUEUED_CALLS,
             ray_actor_options=resources, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
-            health_check_period_s=HEALTH_CHECK_S,
+            graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S, health_check_period_s=HEALTH_CHECK_S,
         )  # fmt: skip
         return deployment.bind(worker, chosen)
 
     gateway = serve.deployment(
-        serve.ingress()(Gateway), name="gateway", num_replicas=gateways, max_ongoing_requests=MAX_CONNECTIONS,
+        serve.ingress()(Gateway), name=GATEWAY, num_replicas=gateways, max_ongoing_requests=MAX_CONNECTIONS,
         max_queued_requests=MAX_CONNECTIONS,
         backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_AFTER_S),
         ray_actor_options={"num_cpus": GATEWAY_CPUS}, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
-        graceful_shutdown_wait_loop_s=0.5, health_check_period_s=HEALTH_CHECK_S,
+        graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S, health_check_period_s=HEALTH_CHECK_S,
     )  # fmt: skip
     generates = any(m.kind == "generator" for m in recipe.models())
     return gateway.bind(
@@ -88,6 +92,14 @@ def start(app: Application, host: str, port: int) -> None:
             "Start it again"
         ) from e
     serve.run(app, name=APP_NAME, route_prefix="/", logging_config=quiet)
+
+
+def reopen() -> None:
+    """Lets every gateway search the tables of its recipe as they are now. Raises Unavailable."""
+    try:
+        serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("reopen").results()
+    except (RayError, RuntimeError) as e:
+        raise Unavailable(f"a gateway could not open the tables as they are now: {e}") from e
 
 
 def stop() -> None:

@@ -66,6 +66,11 @@ class Gateway:
             self._router, self._config, RayMetrics(), True, capture, self._warm
         )
 
+    async def reopen(self) -> None:
+        """Lets a named recipe search its tables as they are now."""
+        if isinstance(self._router, Answerer):
+            await self._router.reopen()
+
     async def _warm(self) -> None:
         """Done by Serve before this replica gets requests. What is missing or down now is no reason not to
         start: requests say so, and are answered once it is there."""

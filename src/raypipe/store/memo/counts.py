@@ -33,6 +33,7 @@ class Tokens:
     cached: int = 0  # of these, not computed again
     generated: int = 0  # of the replies
     thoughts: int = 0  # of these, thoughts, about
+    cut: int = 0  # replies, computed or cached, that ended by their length
 
 
 @dataclass(slots=True)

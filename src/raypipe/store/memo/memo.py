@@ -208,6 +208,8 @@ class _Remembering(ForwardingKit[Kit]):
             replies: Replies
             with owned(keys):
                 replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
+            cut = (isinstance(reply, Generated) and reply.finish == "length" for reply in replies)
+            self._tally.tokens.cut += sum(cut)
             return replies
 
         return generate

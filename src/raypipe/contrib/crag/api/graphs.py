@@ -7,15 +7,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic_core import to_jsonable_python
 
 from raypipe import readers
 from raypipe.api.paths import format_for
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import replies
 from raypipe.api.session import Session
 from raypipe.contrib.crag import public_data
@@ -29,7 +30,6 @@ from raypipe.contrib.crag.records import CallResult
 from raypipe.contrib.crag.tables import load
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Generated, Grammar, Sampling
-from raypipe.core.plain import to_json
 from raypipe.core.records import Fault, Question
 from raypipe.metrics.textfile import filled
 from raypipe.readers.field_map import Fields
@@ -39,27 +39,29 @@ from raypipe.text.moments import moment
 from raypipe.text.thoughts import split_thoughts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CallsResult(Result):
     """Results of calls over a graph; a row for each line."""
 
-    SCHEMA = "call values rows:int64 requests:int64 ms:float64 fault"
     results: tuple[CallResult, ...]
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for r in self.results:
-            values = ", ".join(map(str, r.values))
-            fault = None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}"
-            counts = {"rows": len(r.rows), "requests": len(r.requests), "ms": r.ms}
-            yield {"call": r.call, "values": values, **counts, "fault": fault}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [
+            {
+                "call": r.call, "values": ", ".join(map(str, r.values)), "rows": len(r.rows),
+                "requests": len(r.requests), "ms": r.ms,
+                "fault": None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}",
+            }
+            for r in self.results
+        ]  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        return as_json(results=[_line(r) for r in self.results])
+    def record(self) -> Mapping[str, Any]:
+        return {"results": [_line(r) for r in self.results]}
 
 
 def _line(result: CallResult) -> dict[str, Any]:
     names = ("call", "rows", "values", "sentences", "requests", "fault")
-    found = {name: to_json(getattr(result, name)) for name in names}
+    found = {name: to_jsonable_python(getattr(result, name)) for name in names}
     if found["fault"] is not None:
         del found["fault"]["step"]  # no recipe has it
     return {**found, "ms": round(result.ms, 3)}
@@ -121,12 +123,10 @@ def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
         yield url
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FactsResult(Result):
     """Counts of a table of facts: facts, lines of the file, lines that were skipped; a row for each."""
 
-    SCHEMA = "what count:int64"
-    FLAT = "summary"
     out: Path  # the table
     summary: public_data.BuildSummary
 
@@ -135,9 +135,8 @@ class FactsResult(Result):
         s = self.summary
         return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} skipped"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in to_json(self.summary).items():
-            yield {"what": what, "count": count}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [{"what": what, "count": count} for what, count in asdict(self.summary).items()]
 
 
 def build_facts(

@@ -8,7 +8,7 @@ period to the next. Nothing is changed before a person has seen it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -40,11 +40,10 @@ HELD: Final[Mapping[str, tuple[str, ...]]] = {
 """Domain -> the tables of it, whose columns tell the model what may change."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RefreshProposal(Result):
     """Proposed refresh periods of a graph; a row for each domain: its period now, and the proposed one."""
 
-    HIDDEN = "file"
     graph: str
     file: Path  # graphs.yaml
     now: Mapping[str, str | int]  # domain -> period
@@ -56,9 +55,9 @@ class RefreshProposal(Result):
         """The proposal as the graph's entry of the file has it."""
         return f"refresh: {{{', '.join(f'{d}: {p}' for d, p in self.proposed.items())}}}"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for domain, period in self.proposed.items():
-            yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": str(period)}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        now = {domain: str(self.now.get(domain, "static")) for domain in self.proposed}
+        return [{"domain": d, "now": now[d], "proposed": str(period)} for d, period in self.proposed.items()]
 
 
 @outside_loop

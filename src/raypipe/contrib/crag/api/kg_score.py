@@ -6,12 +6,12 @@ Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.contrib.crag.api.graphs import calls_parser, open_backend
 from raypipe.contrib.crag.call_accuracy import CallMatch, RunProgram, match_of
@@ -23,7 +23,7 @@ from raypipe.contrib.crag.language.program import Program
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.textfile import TextLine, filled
-from raypipe.runs.report import RunFolder
+from raypipe.runs.run_parts import RunFolder
 from raypipe.text.moments import moment
 
 MEASURES = ("parsed", "exact", "result", "answer")
@@ -73,15 +73,10 @@ class CallRate:
     interval: Interval | None  # of the rate, 95 %
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class KgScoreResult(Result):
     """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
-    SCHEMA = (
-        "id=gold.id query=gold.query gold=gold.calls calls=written parsed=match.parsed:bool "
-        "exact=match.exact:bool result=match.result:bool answer=match.answer:bool why"
-    )
-    ROWS = "scored"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
 
@@ -96,7 +91,14 @@ class KgScoreResult(Result):
             found.append(CallRate(measure, right, n, rate, interval))
         return found
 
-    def to_json(self) -> dict[str, Any]:
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [
+            {"id": s.gold.id, "query": s.gold.query, "gold": s.gold.calls, "calls": s.written, "why": s.why}
+            | asdict(s.match)
+            for s in self.scored
+        ]
+
+    def record(self) -> Mapping[str, Any]:
         values = {n: sorted({v for s in self.scored if (v := s.gold.labels.get(n))}) for n in SLICES}
         slices = [
             {"label": n, "value": v, "measures": self.rates(n, v)}
@@ -105,7 +107,7 @@ class KgScoreResult(Result):
         ]
         missing = sum(s.written is None for s in self.scored)
         counts = {"questions": len(self.scored), "missing": missing, "extra": self.extra}
-        return as_json(**counts, measures=self.rates(), slices=slices)
+        return {**counts, "measures": self.rates(), "slices": slices}
 
 
 @outside_loop

@@ -76,7 +76,7 @@ function evidence(q) {
 function one(h, q, places, prompted) {
   const tags = [["#" + (h.rank + 1), "rank"]], quotes = q.quotes.filter(c => overlaps(h, c));
   if (!h.ranked) tags.push(["not ranked", "off"]);
-  if (quotes.length) tags.push([prompted ? "shown to the model" : "cited", "cite"]);
+  if (quotes.length) tags.push([q.outcome === "abstained" ? "closest" : prompted ? "shown to the model" : "cited", "cite"]);
   if (h.text !== null && goldRanges(h.text, q.golds).length) tags.push(["has the gold", "gold"]);
   for (const [ranker, place] of Object.entries(places)) tags.push([ranker + " " + place + " (" + h.scores[ranker].toFixed(3) + ")", "off"]);
   const made = passage({ ...h, scores: {} }, q.quotes, q.golds, tags), others = make("a", "answers that rest on this source");

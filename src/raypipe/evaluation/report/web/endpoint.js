@@ -21,11 +21,13 @@ function answer(reply) {
   at("about").textContent = about.join(" · ");
   for (const name of reply.degraded) { const li = [...at("stages").children].find(x => x.dataset.stage === name); if (li) li.className = "out"; }
   at("evidence").hidden = !reply.citations.length;
-  at("cited").textContent = reply.outcome === "abstained" ? "Not sure: the nearest found" : "Evidence";
+  at("cited").textContent = reply.outcome === "abstained" ? "Closest" : "Evidence";
   at("quotes").replaceChildren(...reply.citations.map(quoted));
+  at("others").hidden = !reply.others;
+  at("other-values").replaceChildren(...(reply.others || []).map(quoted));
   const quotes = reply.citations.map(c => ({ source: c.source, start: c.span[0], end: c.span[1] }));
   const hits = (reply.passages || []).map(p => ({ ...p, start: p.span[0], end: p.span[1] }));
-  at("passages").replaceChildren(...hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], [["#" + (i + 1), "rank"], ...(quotes.some(q => overlaps(p, q)) ? [["cited", "cite"]] : [])])));
+  at("passages").replaceChildren(...hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], [["#" + (i + 1), "rank"], ...(quotes.some(q => overlaps(p, q)) ? [[reply.outcome === "abstained" ? "closest" : "cited", "cite"]] : [])])));
   at("timings").replaceChildren(...Object.entries(reply.timings_ms).map(([name, ms]) => {
     const row = make("tr"), head = make("th", name); head.scope = "row"; row.append(head, make("td", ms.toFixed(1), "n")); return row;
   }));

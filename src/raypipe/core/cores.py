@@ -1,0 +1,40 @@
+"""CPUs that this process may use: a container may see 64 and be given one. Knows Linux's files about it."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+
+def cores(root: Path = Path("/")) -> int:
+    """Counts the CPUs of this process's affinity, or of the quota of its cgroups where that is less, at least
+    one. Threads beyond a quota stop each other for the rest of each period. `root`: of proc and sys."""
+    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(seen, *map(math.ceil, [seen, *_quotas(root)])))
+
+
+def _quotas(root: Path) -> list[float]:
+    """CPUs' worth of time that each cgroup around this process allows, of version 2 and of version 1."""
+    found = list[float]()
+    lines = (line.split(":", 2) for line in _text(root / "proc/self/cgroup").split())
+    for _, controllers, path in lines:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        inside = top.joinpath(*Path(path).parts[1:])
+        for place in (inside, *(p for p in inside.parents if p.is_relative_to(top))):
+            if controllers:
+                limits = [_text(place / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+            else:
+                limits = _text(place / "cpu.max").split()
+            if len(limits) == 2 and all(limit.isdecimal() for limit in limits) and int(limits[1]):
+                found.append(int(limits[0]) / int(limits[1]))  # "max" and -1: no limit
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
