@@ -19,11 +19,11 @@ def test_reprocess_prints_the_plan_first_the_calls_and_which_answers_changed(
         (tmp_path / f"{name}.yaml").write_text(text)
     assert main(["eval", str(tmp_path / "before.yaml"), *store, "--out", str(tmp_path / "one")]) == 0
     said = capsys.readouterr().out
-    assert said.index("calls") < said.index("\nscore  ") < said.index("expected")
+    assert said.index(" calls, at most ") < said.index("\nscore: ") < said.index("\ncalls: ")
     again = ["reprocess", str(tmp_path / "after.yaml"), *store, "--out", str(tmp_path / "two")]
     assert main(again) == 0
     said = capsys.readouterr().out
-    assert "extract.threshold was" in said and " 0 made, " in said, (
+    assert "extract.threshold was" in said and ", 0 computed, " in said, (
         "a threshold behind all models asks nothing"
     )
     assert "parts at extract, because extract.threshold was" in said
