@@ -9,10 +9,10 @@ and the classes of transformers for models, which take 4 seconds to import, are 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,8 +41,15 @@ BUSY_TOKENS, PADDING = 4096, 0.03
 # tokens are a GPU's size: on a CPU they leave the cache and take gigabytes.
 CPU_ROWS, GPU_ROWS = 32, 256
 
+# Texts or pairs that are tokenized in one go for a GPU, which computes those before them meanwhile. Fewer
+# would pad more, since only texts of one go are sorted by length.
+GPU_BLOCK = 1024
+
 QUERY_SHARE = 0.75
 """The part of max_tokens that a query may take in a pair: FlagReranker's own default."""
+
+
+T = TypeVar("T")
 
 
 def rows_of(device: str) -> int:
@@ -190,8 +197,17 @@ class Encoder:
             for r, i in enumerate(rows):
                 n = lengths[i]
                 ids[r, :n], types[r, :n], mask[r, :n] = encodings[i].ids, encodings[i].type_ids, 1
-            tensors = (torch.from_numpy(a).to(self.device) for a in (ids, types, mask))
-            yield EncoderBatch(rows, *tensors)
+            yield EncoderBatch(rows, *map(self._on_device, (ids, types, mask)))
+
+    def _on_device(self, array: np.ndarray) -> torch.Tensor:
+        """A GPU takes it when it comes to it: nobody waits, as a copy of pageable memory would."""
+        tensor = torch.from_numpy(array)
+        return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def blocks(self, given: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Cuts texts or pairs into what is tokenized in one go."""
+        step = max(1, len(given)) if self.device == "cpu" else GPU_BLOCK
+        return (given[i : i + step] for i in range(0, len(given), step))
 
     def run(self, batch: EncoderBatch) -> Any:
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
@@ -266,10 +282,30 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
-def pooled_rows(encoder: Encoder, model: Model, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
-    """The pooled token vectors of each encoding: (encodings, dim) float32, unit rows."""
-    out = np.empty((len(encodings), model.dim), np.float32)
-    for states in encoder.hidden(encodings):
-        pooled = pool(states.hidden, states.mask, model.pooling)
-        out[states.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *width: int) -> np.ndarray:
+    """What was computed of blocks, in parts with their rows in the block, in order: (rows, *width) float32.
+
+    Nothing is fetched from a GPU before the last part was handed to it: it computes while the next block is
+    tokenized and the next batch is filled."""
+    rows, parts = list[int](), list[torch.Tensor]()
+    for block in blocks:
+        first = len(rows)
+        for of, part in block:
+            rows += [first + i for i in of]
+            parts.append(part)
+    out = np.empty((len(rows), *width), np.float32)
+    if parts:
+        out[rows] = torch.cat(parts).float().cpu().numpy()
     return out
+
+
+def pooled_rows(
+    encoder: Encoder, model: Model, blocks: Iterable[Sequence[Encoding | TokenArray]]
+) -> np.ndarray:
+    """The pooled token vectors of the encodings of all blocks: (encodings, dim) float32, unit rows."""
+
+    def pooled(states: HiddenStates) -> torch.Tensor:
+        return torch.nn.functional.normalize(pool(states.hidden, states.mask, model.pooling), dim=-1)
+
+    parts = (((x.rows, pooled(x)) for x in encoder.hidden(block)) for block in blocks)
+    return in_rows(parts, model.dim)

@@ -69,7 +69,7 @@ class FlagEmbedder:
     def embed_tokens(self, tokens: Sequence[TokenArray]) -> np.ndarray:
         """At least one text with its role's instruction, tokenized -> as `embed`."""
         self._shared.net.to(torch_dtype(self._model))  # the library does so at its own first call
-        return pooled_rows(self._shared, self._model, tokens)
+        return pooled_rows(self._shared, self._model, [tokens])
 
 
 class FlagScorer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import torch
 from tokenizers import Encoding
 
 from raypipe.core.protocols import Model, Role
-from raypipe.models.encoder import QUERY_SHARE, Encoder, pooled_rows
+from raypipe.models.encoder import QUERY_SHARE, Encoder, in_rows, pooled_rows
 from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
 
@@ -21,11 +22,12 @@ class TransformersEmbedder:
         self._tokenizer.enable_truncation(model.max_tokens)
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
-        return self.embed_tokens(self._tokenizer.encode_batch_fast(self._model.instructed(texts, role)))
+        blocks = self._encoder.blocks(self._model.instructed(texts, role))
+        return pooled_rows(self._encoder, self._model, map(self._tokenizer.encode_batch_fast, blocks))
 
     def embed_tokens(self, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
         """At least one text with its role's instruction, tokenized -> as `embed`."""
-        return pooled_rows(self._encoder, self._model, encodings)
+        return pooled_rows(self._encoder, self._model, [encodings])
 
 
 class TransformersReranker:
@@ -46,7 +48,8 @@ class TransformersReranker:
             e.truncate(limit)
         return dict(zip(distinct, encodings, strict=True))
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    def _logits(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Of each batch: its pairs, and their logits (pairs,)."""
         limit = self._model.max_tokens
         queries = self._encode((q for q, _ in pairs), int(limit * QUERY_SHARE))
         passages = self._encode((p for _, p in pairs), limit)
@@ -54,7 +57,9 @@ class TransformersReranker:
         encodings = [
             self._pair.post_process(queries[q], passages[p] if passages[p].ids else None) for q, p in pairs
         ]
-        logits = np.empty(len(pairs), np.float64)
         for batch in self._encoder.batches(encodings):
-            logits[batch.rows] = self._encoder.run(batch).logits.view(-1).float().cpu().numpy()
-        return (1 / (1 + np.exp(-logits))).astype(np.float32)  # (pairs,) float32, 0..1
+            yield batch.rows, self._encoder.run(batch).logits.view(-1)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        logits = in_rows(map(self._logits, self._encoder.blocks(pairs)))
+        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)  # (pairs,) float32, 0..1
