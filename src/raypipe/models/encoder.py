@@ -200,7 +200,7 @@ class Encoder:
             yield EncoderBatch(rows, *map(self._on_device, (ids, types, mask)))
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
-        """A GPU takes it when it comes to it: nobody waits, as a copy of pageable memory would."""
+        """The process goes on at once, where a copy of pageable memory would wait for the GPU."""
         tensor = torch.from_numpy(array)
         return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
