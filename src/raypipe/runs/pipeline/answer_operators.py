@@ -29,7 +29,16 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named
 from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
-from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
+from raypipe.runs.pipeline.operators import (
+    Operate,
+    Operator,
+    Sink,
+    in_turn,
+    opened,
+    opened_store,
+    step,
+    storing,
+)
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
 from raypipe.runs.pipeline.recipe_task import Opened, in_order
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
@@ -173,7 +182,7 @@ class StageSlice:
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
         store = await opened_store(work.worker)
-        memo = work.memo_of(kit)
+        memo = await opened(work.worker, lambda: work.memo_of(kit))
         kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
         stages = slice(self.first, self.end)
         ask = QuestionExecutor(

@@ -39,7 +39,16 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
-from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
+from raypipe.runs.pipeline.operators import (
+    Operate,
+    Operator,
+    Sink,
+    in_turn,
+    opened,
+    opened_store,
+    step,
+    storing,
+)
 from raypipe.runs.pipeline.recipe_task import Opened, in_order
 from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import Store, with_chunkless, write_part
@@ -254,7 +263,8 @@ class EmbedRows:
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe, store = self.work, self.work.recipe, await opened_store(self.work.worker)
         tokens, held = TokenKit(kit), _Held()
-        corpus = CorpusExecutor(recipe, tokens, StoreMemo(work.worker.store, work.memo), kit.loading_s)
+        memo = await opened(work.worker, lambda: StoreMemo(work.worker.store, work.memo))
+        corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
 
         def take(block: PartRows) -> None:
             split = "chunk_text" in block.rows.column_names

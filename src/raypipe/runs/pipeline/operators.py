@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from raypipe.runs.pipeline.recipe_task import Opened, backoff_of, unable
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.store import Store
 
+T = TypeVar("T")
 Operate: TypeAlias = Callable[[PartRows], Awaitable[PartRows]]
 Outcome: TypeAlias = TaskResult | HandedBack
 Sink: TypeAlias = Callable[[PartRows], Awaitable[Outcome]]
@@ -141,7 +142,12 @@ def storing(
 
 async def opened_store(worker: WorkerConfig) -> Store:
     """Raises Unavailable where the store stays so for all tries, and StoreError."""
-    return await until_available(lambda: Store.open(worker.store), backoff_of(worker))
+    return await opened(worker, lambda: Store.open(worker.store))
+
+
+async def opened(worker: WorkerConfig, make: Callable[[], T]) -> T:
+    """What `make` opens of the store. Raises as `opened_store`."""
+    return await until_available(make, backoff_of(worker))
 
 
 async def in_turn(
