@@ -45,7 +45,7 @@ from life import COMMANDS, Contents, Life, contents, counted, differences, files
 from write_events import watched
 
 from raypipe.core.records import digest
-from raypipe.store.durable import boot
+from raypipe.store.files import boot
 from raypipe.store.layout import ANSWER_KEYS, RECORDS
 
 JOBS = 2

@@ -34,8 +34,8 @@ from raypipe.core.records import Question, parse_chunk_id
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.steps.extract import Extract
-from raypipe.store.memo.counts import CallCounts
-from raypipe.store.memo.memo import MemoTable, Values, cached
+from raypipe.store.memo.cached import CallCounts, cached
+from raypipe.store.memo.memo import MemoTable, Values
 from raypipe.text.evidence import Fitted
 
 EMBEDDER, MAXSIM = "all-MiniLM-L6-v2", "minilm-maxsim"

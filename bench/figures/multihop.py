@@ -56,9 +56,9 @@ from raypipe.steps.fuse import Fuse
 from raypipe.steps.iterate import Iterate
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.store.memo.memo import Memo, MemoryMemo, cached
+from raypipe.store.memo.memo import Memo, MemoryMemo
 from raypipe.text.moments import moment
 from raypipe.text.pack import pack
 

@@ -44,8 +44,8 @@ from raypipe.store.ids import Ids, distinct
 from raypipe.store.index import LanceIndex, index_spec
 from raypipe.store.sources import lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
-from raypipe.store.vector_copy import folder as copies
-from raypipe.store.vector_copy import vector_copy
+from raypipe.store.vectors import folder as copies
+from raypipe.store.vectors import vector_copy
 from raypipe.text.windows import sentences
 from raypipe.text.words import word_hash
 

@@ -7,8 +7,8 @@ import pytest
 
 from raypipe.core.protocols import Model
 from raypipe.core.singleflight import Gathering, SingleFlight
-from raypipe.store.memo.counts import CallCounts
-from raypipe.store.memo.memo import MemoryMemo, cached
+from raypipe.store.memo.cached import CallCounts, cached
+from raypipe.store.memo.memo import MemoryMemo
 
 MINI = Model("mini", "embedder", "hash", "", "", "", "sha256:1", dim=4)
 

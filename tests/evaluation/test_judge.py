@@ -43,8 +43,8 @@ from raypipe.runs.plan.money import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
-from raypipe.store.memo.counts import CallCount, CallCounts, Tokens
-from raypipe.store.memo.memo import cached, replies_of
+from raypipe.store.memo.cached import CallCount, CallCounts, Tokens, cached
+from raypipe.store.memo.memo import replies_of
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fake_models.yaml")

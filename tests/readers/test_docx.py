@@ -7,7 +7,7 @@ import papers
 import pytest
 
 from raypipe.readers.documents import docx
-from raypipe.readers.documents.sniff import file_kind
+from raypipe.readers.documents.walk import file_kind
 
 TYPE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 R = f'xmlns:r="{TYPE}"'

@@ -15,7 +15,7 @@ from raypipe.readers.documents.page_text import dehyphenated, joined
 from raypipe.readers.documents.pdf import Box, in_order, zigzags
 from raypipe.readers.documents.plain import decoded, markdown
 from raypipe.readers.documents.plain import table as csv_text
-from raypipe.readers.documents.sniff import file_kind
+from raypipe.readers.documents.walk import file_kind
 from raypipe.readers.rows import UnusableLine
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import SourceText, candidates

@@ -28,7 +28,8 @@ from raypipe.runs.pipeline.recipe_tables import postings_tables
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
-from raypipe.store.files import Files, claim, claimed
+from raypipe.store.files import Files
+from raypipe.store.lease import claim, claimed
 
 pytestmark = pytest.mark.slow
 

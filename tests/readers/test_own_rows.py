@@ -13,8 +13,8 @@ import pytest
 from raypipe import readers
 from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import ReadCounts, RowFormat
+from raypipe.readers.documents.reader import read_by
 from raypipe.readers.field_map import parse
-from raypipe.readers.named_files import read_by
 from raypipe.readers.row_files import RowFile, rows
 
 ROW = {

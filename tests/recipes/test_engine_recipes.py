@@ -35,9 +35,8 @@ from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions
-from raypipe.store.memo.memo import cached
 
 pytestmark = [
     pytest.mark.drill,

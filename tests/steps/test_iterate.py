@@ -15,8 +15,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import run
 from raypipe.runs.plan.stage_bounds import stored_bytes, tokens_of
 from raypipe.steps.iterate import Iterate
-from raypipe.store.memo.counts import CallCounts
-from raypipe.store.memo.memo import MemoryMemo, cached
+from raypipe.store.memo.cached import CallCounts, cached
+from raypipe.store.memo.memo import MemoryMemo
 from raypipe.text.template import Prompt
 
 MODEL = Model("m", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096)

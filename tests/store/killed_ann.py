@@ -9,7 +9,7 @@ import sys
 
 from raypipe.core.index import Approximate
 from raypipe.store import Store
-from raypipe.store.approximate import build_ann
+from raypipe.store.vector_search import build_ann
 
 
 def main(store: str, table: str, at: str) -> None:

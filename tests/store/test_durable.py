@@ -7,8 +7,7 @@ import pytest
 from storerows import passage_rows
 
 from raypipe.store import Store, commit, write_part
-from raypipe.store.durable import boot
-from raypipe.store.files import Files
+from raypipe.store.files import Files, boot
 from raypipe.store.keep import tag, tagged
 
 pytestmark = pytest.mark.slow

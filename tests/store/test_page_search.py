@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.core.arrow import SPANS
-from raypipe.store.vector_rows import best_within, rows_of
+from raypipe.store.vectors import best_within, rows_of
 
 
 def table(sources, vectors, first=0):

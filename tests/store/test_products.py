@@ -19,8 +19,8 @@ from raypipe.core.singleflight import Gathering
 from raypipe.steps.embed import Embed
 from raypipe.store import Store, vectors_schema
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
-from raypipe.store.products import SnapshotVectors, near, numpy_product
-from raypipe.store.vector_copy import vector_copy
+from raypipe.store.vector_search import SnapshotVectors, nearest_rows, numpy_product
+from raypipe.store.vectors import vector_copy
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_blocks_of_any_size_give_the_rows_of_a_full_sort_with_all_ties():
     asked = unit(np.concatenate([matrix[:1], rng.standard_normal((20, 8))]))
     exact = asked.astype(np.float64) @ matrix.astype(np.float64).T
     for size, top in [(1, 3), (64, 1), (64, 100), (700, 10), (64, 900)]:
-        some = near((matrix[at : at + size] for at in range(0, 700, size)), asked, top)
+        some = nearest_rows((matrix[at : at + size] for at in range(0, 700, size)), asked, top)
         for rows, scores in zip(some, exact, strict=True):
             cut = np.sort(scores)[-top] if top <= 700 else -np.inf
             assert set(np.flatnonzero(scores >= cut)) <= set(rows.tolist())

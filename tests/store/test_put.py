@@ -21,7 +21,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, Source, source_id
 from raypipe.store import Store, StoreError, lease
-from raypipe.store import files as claims
+from raypipe.store import lease as claims
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
 from raypipe.store.lease import STALE_S, Lease

@@ -34,11 +34,10 @@ from raypipe.recipes.resolve import prompt_file
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.store import Store
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.store.memo.keys import reply_keys
 from raypipe.store.memo.lookup import lookup
-from raypipe.store.memo.memo import cached, replies_of
+from raypipe.store.memo.memo import replies_of, reply_keys
 from raypipe.text.replies import UnreadableReply, read_plain
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.thoughts import answer_of

@@ -51,7 +51,7 @@ from raypipe.runs.plan import planner
 from raypipe.runs.record import Origin, Run, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
-from raypipe.store.memo.mend import mend_memo
+from raypipe.store.memo.disk import mend_memo
 
 
 @dataclass(frozen=True, slots=True, repr=False)

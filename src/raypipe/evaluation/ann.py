@@ -20,11 +20,10 @@ from raypipe.core.records import Question, digest
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, tables_now
-from raypipe.store.approximate import ann_index, build_ann, keep_recall
 from raypipe.store.index import LanceIndex
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions
-from raypipe.store.memo.memo import cached
+from raypipe.store.vector_search import ann_index, build_ann, keep_recall
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 QUESTIONS = 200  # on which recall is measured: 5 % of them are ten

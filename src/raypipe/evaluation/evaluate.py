@@ -39,8 +39,7 @@ from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
 from raypipe.runs.run_parts import RunFolder
-from raypipe.store.memo.disk import memo_versions
-from raypipe.store.memo.mend import mend_memo
+from raypipe.store.memo.disk import memo_versions, mend_memo
 
 NOWHERE = Origin()
 

@@ -28,9 +28,8 @@ from raypipe.runs.plan.records import JudgePlan
 from raypipe.runs.run_parts import JudgeLine
 from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.store.memo.memo import cached
 from raypipe.text.replies import parse_response
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt

@@ -30,7 +30,7 @@ from raypipe.models.chat_replies import read_chat
 from raypipe.models.load import EndpointAddress
 from raypipe.models.openai import OpenAIClient
 from raypipe.models.server import ServerClient, Trouble
-from raypipe.store.memo.keys import reply_keys
+from raypipe.store.memo.memo import reply_keys
 
 MOST_CHATS, MOST_BYTES = 50_000, 200_000_000  # of a file: OpenAI's bounds
 GATHER_S = 1.0  # without a further chat, then a file is sent: the chats of a task come within milliseconds

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raypipe.models.device_errors import computing
-from raypipe.store.products import Product, numpy_product
+from raypipe.store.vector_search import Product, numpy_product
 
 
 def product_on(device: str) -> Product:

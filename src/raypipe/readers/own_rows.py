@@ -27,9 +27,9 @@ from urllib.parse import quote
 
 from raypipe.core.plain import written
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
+from raypipe.readers.documents.reader import NamedFiles, inside
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.named_files import NamedFiles, inside
 from raypipe.readers.page_dates import order_of
 from raypipe.readers.rows import (
     ReadCounts,

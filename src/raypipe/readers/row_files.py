@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.readers import csv_cells, files, lines
+from raypipe.readers import files, lines
+from raypipe.readers.documents.plain import csv_reader
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, blamed, kind
 
@@ -157,7 +158,7 @@ def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLin
 
 
 def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    table = csv_cells.reader(_text_lines(file, counts, limits), ",\t;")
+    table = csv_reader(_text_lines(file, counts, limits), ",\t;")
     delimiter = table.dialect.delimiter
     names = [c.strip() for c in next(filter(None, table), [])]
     twice = lines.repeated(names)

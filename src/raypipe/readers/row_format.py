@@ -17,10 +17,10 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.readers import field_map, own_rows, row_files
 from raypipe.readers.documents import DocumentReader
+from raypipe.readers.documents.reader import NamedFiles
 from raypipe.readers.field_map import FieldMap
 from raypipe.readers.files import Span
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.named_files import NamedFiles
 from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, Seen, require_rows
 

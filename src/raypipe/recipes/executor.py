@@ -25,8 +25,8 @@ from raypipe.core.singleflight import SingleFlight
 from raypipe.recipes.deadlines import decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, named, table_of
-from raypipe.store.memo.counts import CallCounts, add_up
-from raypipe.store.memo.memo import Asking, Memo, cached
+from raypipe.store.memo.cached import Asking, CallCounts, add_up, cached
+from raypipe.store.memo.memo import Memo
 
 S = TypeVar("S", Step, CorpusStep)
 T = TypeVar("T")

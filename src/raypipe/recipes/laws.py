@@ -19,8 +19,7 @@ from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named
-from raypipe.store.memo.counts import CallCounts
-from raypipe.store.memo.memo import cached
+from raypipe.store.memo.cached import CallCounts, cached
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
 

@@ -27,10 +27,9 @@ from raypipe.runs.stage_records import Difference, differences, with_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
-from raypipe.store.memo.memo import cached
 from raypipe.store.sources import all_sources, by_source
 
 LISTED = 10  # ids in a message

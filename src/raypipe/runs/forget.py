@@ -22,9 +22,8 @@ from raypipe.store import Store, StoreError, read_now
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables, tagged, versions
 from raypipe.store.memo.disk import memo_tables
-from raypipe.store.memo.keys import score_keys, vector_keys
 from raypipe.store.memo.lookup import lookup
-from raypipe.store.memo.memo import MemoTable
+from raypipe.store.memo.memo import MemoTable, score_keys, vector_keys
 from raypipe.store.text_places import PARTS, Gone, holding
 
 ROWS = 4096  # questions at a time

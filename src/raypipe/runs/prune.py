@@ -53,7 +53,7 @@ from raypipe.store.keep import (
 )
 from raypipe.store.layout import INGESTED
 from raypipe.store.memo.disk import note_loss
-from raypipe.store.memo.keys import expired
+from raypipe.store.memo.memo import expired
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 

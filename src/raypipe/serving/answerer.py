@@ -50,7 +50,7 @@ from raypipe.serving.query import (
 from raypipe.serving.serve_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
 from raypipe.text.places import context, heading_sections
 

@@ -16,9 +16,8 @@ import lance
 import pyarrow as pa
 
 from raypipe.store import ids as lookups
-from raypipe.store.durable import durable, restore, restore_all
 from raypipe.store.errors import StoreError, StoreUnavailable, is_of_the_place, reaching, says_absent
-from raypipe.store.files import Files
+from raypipe.store.files import Files, durable, restore, restore_all
 from raypipe.store.layout import FORGETTING, MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema

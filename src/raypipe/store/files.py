@@ -13,21 +13,22 @@ from __future__ import annotations
 import errno
 import functools
 import glob
+import json
 import math
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-import lance
-import pyarrow as pa
+import psutil
 from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.store.errors import DiskFull, StoreError, reaching, says_absent
+from raypipe.store.errors import DiskFull, StoreError, reaching
+from raypipe.store.layout import CHANGING
 
 HALF_WRITTEN_S = 3600.0  # no write goes without a byte for so long, over a slow network either
 
@@ -228,76 +229,6 @@ def _written(file: str) -> float:
         return math.inf
 
 
-_CLAIM = ".claim"  # of the table that an object store has next to the file
-
-
-def claim(files: Files, name: str, content: bytes) -> bool:
-    """Makes a file that is not there; True if this call made it. Raises StoreError on an object store that
-    lets two make it."""
-    if files.local:
-        return files.create(name, content)
-    if not _create(files, name, content):
-        return False
-    if _create(files, name, content):
-        raise StoreError(
-            f"{files.uri}: expected an object store with conditional writes (If-None-Match), found one that "
-            "lets two processes create the same object, so no process can hold the store alone. Use a "
-            "local folder, or a store that has them: S3, Google Cloud Storage, Azure, MinIO"
-        )
-    files.write(name, content)
-    return True
-
-
-def _create(files: Files, name: str, content: bytes) -> bool:
-    """Makes a table that is not there. Of several callers at once Lance lets more than one commit, the later
-    ones a second version: the first has made it."""
-    mine = uuid.uuid4().hex
-    with reaching(_table(files, name)):
-        try:
-            rows = pa.table({"content": [content], "by": [mine]})
-            lance.write_dataset(rows, _table(files, name), mode="create")
-        except OSError as e:
-            if "already exists" in str(e) or "commit conflict" in str(e):
-                return False
-            raise
-    return bool(_first(files, name, "by") == mine)
-
-
-def _first(files: Files, name: str, column: str) -> Any:
-    """The value of a column in the first version of a claim's table; None: there is none."""
-    with reaching(_table(files, name)):
-        try:
-            return lance.dataset(_table(files, name), version=1).to_table()[column][0].as_py()
-        except (ValueError, KeyError) as e:
-            if isinstance(e, ValueError) and not says_absent(e):
-                raise
-            return None
-
-
-def claimed(files: Files, name: str) -> bytes | None:
-    """Returns what the file holds now, or held when it was claimed; None if it never was."""
-    content = files.read(name)
-    if content is None and not files.local:
-        content = _first(files, name, "content")
-    return content
-
-
-def claims(files: Files, folder: str) -> list[str]:
-    """Names of the files in a folder that are claimed, sorted."""
-    return sorted({name.removesuffix(_CLAIM) for name in files.names(folder)})
-
-
-def unclaim(files: Files, name: str) -> None:
-    """Removes a file, so that it can be claimed again; one that is gone already is no error."""
-    files.remove(name)
-    if not files.local:
-        files.remove_folder(f"{name}{_CLAIM}")
-
-
-def _table(files: Files, name: str) -> str:
-    return f"{files.uri}/{name}{_CLAIM}"
-
-
 RESERVE = 256 << 20  # bytes for what is written after the rows: commits, indexes, manifests, reports
 RESERVE_SHARE = 0.05  # of the disk, where that is less
 
@@ -318,3 +249,81 @@ def need(files: Files, nbytes: int, what: str) -> None:
 
 def _mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:,.1f} MB"
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_LAST = 2**64 - 1  # Lance names the manifest of version v by this minus v, so that the newest comes first
+
+
+@contextmanager
+def durable(files: Files, table: str) -> Iterator[None]:
+    """Around a change of a table: when the block ends, all files that it wrote are on disk."""
+    if not files.local:
+        yield
+        return
+    restore(files, table)
+    found = map(manifest_version, files.names(f"{table}.lance/_versions"))
+    version = max((v for v in found if v is not None), default=0)  # 0: there is none
+    before = set(files.walk(f"{table}.lance"))
+    files.write(_note(table), json.dumps({"version": version, "boot": boot()}).encode())
+    files.sync(CHANGING)  # the folder: the name is to be there before anything of the change is
+    try:
+        yield
+    finally:
+        _sync(files, (name for name in files.walk(f"{table}.lance") if name not in before))
+        files.remove(_note(table))
+
+
+def restore_all(files: Files) -> None:
+    """Ends every change that a driver began and did not end. Only the holder of the driver's lease may."""
+    for name in files.names(CHANGING) if files.local else ():
+        restore(files, name.removesuffix(".json"))
+
+
+def restore(files: Files, table: str) -> None:
+    """Takes a table back to the version before an unfinished change, if the machine was started since."""
+    raw = files.read(_note(table))
+    if raw is None:
+        return
+    found = json.loads(raw)
+    if found["boot"] != boot():
+        _take_back(files, table, found["version"])
+    _sync(files, files.walk(f"{table}.lance"))
+    files.remove(_note(table))
+
+
+def _sync(files: Files, names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            files.sync(name)
+        except OSError:
+            if files.size(name) is not None:
+                raise  # else: a worker's or another driver's, which has its last name by now
+
+
+def boot() -> str:
+    """Names the time since the machine was started."""
+    return _BOOT.read_text().strip() if _BOOT.exists() else str(int(psutil.boot_time()))
+
+
+def _take_back(files: Files, table: str, version: int) -> None:
+    """Removes the manifests of later versions; a table that had no version goes."""
+    folder = f"{table}.lance"
+    if version == 0:
+        files.remove_folder(folder)
+        return
+    for name in files.names(f"{folder}/_versions"):
+        if (of := manifest_version(name)) is None or of > version:  # with the hint which one is the newest
+            files.remove(f"{folder}/_versions/{name}")
+
+
+def manifest_version(name: str) -> int | None:
+    """The version of a manifest; None for another file."""
+    stem, _, end = name.rpartition(".")
+    if end != "manifest" or not stem.isdigit():
+        return None
+    return _LAST - int(stem) if len(stem) == len(str(_LAST)) else int(stem)
+
+
+def _note(table: str) -> str:
+    return f"{CHANGING}/{table}.json"

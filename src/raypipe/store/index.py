@@ -28,14 +28,14 @@ from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import Block, Span, parse_chunk_id
 from raypipe.core.singleflight import Gathering
-from raypipe.store import Store, approximate
+from raypipe.store import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import rows
-from raypipe.store.passage_spans import passage_words, word_columns
+from raypipe.store.inverter import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
-from raypipe.store.products import Product, SnapshotVectors, numpy_product
-from raypipe.store.vector_copy import folder as vector_copies
-from raypipe.store.vector_rows import best_within, rows_of
+from raypipe.store.vector_search import Product, SnapshotVectors, near, numpy_product
+from raypipe.store.vectors import best_within, rows_of
+from raypipe.store.vectors import folder as vector_copies
 
 T = TypeVar("T")
 _MEANING = {"hidden": "what their pages hide", "blocks": "where their blocks begin and end"}
@@ -187,9 +187,7 @@ class LanceIndex(SourceTexts):
     ) -> list[list[VectorHit]]:
         held = _of_model(self._vectors, model)
         _checked(vectors, [None] * len(vectors), held.dim, top)
-        return await asyncio.to_thread(
-            approximate.near, held.dataset, np.asarray(vectors, np.float32), top, how
-        )
+        return await asyncio.to_thread(near, held.dataset, np.asarray(vectors, np.float32), top, how)
 
     async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
         return await asyncio.to_thread(rows, self._texts, "source", sources, columns)

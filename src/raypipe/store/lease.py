@@ -27,12 +27,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import lance
 import psutil
+import pyarrow as pa
 
-from raypipe.store.durable import boot
-from raypipe.store.errors import StoreError, StoreUnavailable
-from raypipe.store.files import Files, claim, claimed, claims, unclaim
+from raypipe.store.errors import StoreError, StoreUnavailable, reaching, says_absent
+from raypipe.store.files import Files, boot
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
 
@@ -279,3 +281,73 @@ def _place_here() -> tuple[str, str]:
     neither. Systems without /proc have one namespace of pids."""
     space = os.readlink(_SPACE) if _SPACE.is_symlink() else ""
     return (boot() if space else f"{socket.gethostname()} {boot()}"), space
+
+
+_CLAIM = ".claim"  # of the table that an object store has next to the file
+
+
+def claim(files: Files, name: str, content: bytes) -> bool:
+    """Makes a file that is not there; True if this call made it. Raises StoreError on an object store that
+    lets two make it."""
+    if files.local:
+        return files.create(name, content)
+    if not _create(files, name, content):
+        return False
+    if _create(files, name, content):
+        raise StoreError(
+            f"{files.uri}: expected an object store with conditional writes (If-None-Match), found one that "
+            "lets two processes create the same object, so no process can hold the store alone. Use a "
+            "local folder, or a store that has them: S3, Google Cloud Storage, Azure, MinIO"
+        )
+    files.write(name, content)
+    return True
+
+
+def _create(files: Files, name: str, content: bytes) -> bool:
+    """Makes a table that is not there. Of several callers at once Lance lets more than one commit, the later
+    ones a second version: the first has made it."""
+    mine = uuid.uuid4().hex
+    with reaching(_table(files, name)):
+        try:
+            rows = pa.table({"content": [content], "by": [mine]})
+            lance.write_dataset(rows, _table(files, name), mode="create")
+        except OSError as e:
+            if "already exists" in str(e) or "commit conflict" in str(e):
+                return False
+            raise
+    return bool(_first(files, name, "by") == mine)
+
+
+def _first(files: Files, name: str, column: str) -> Any:
+    """The value of a column in the first version of a claim's table; None: there is none."""
+    with reaching(_table(files, name)):
+        try:
+            return lance.dataset(_table(files, name), version=1).to_table()[column][0].as_py()
+        except (ValueError, KeyError) as e:
+            if isinstance(e, ValueError) and not says_absent(e):
+                raise
+            return None
+
+
+def claimed(files: Files, name: str) -> bytes | None:
+    """Returns what the file holds now, or held when it was claimed; None if it never was."""
+    content = files.read(name)
+    if content is None and not files.local:
+        content = _first(files, name, "content")
+    return content
+
+
+def claims(files: Files, folder: str) -> list[str]:
+    """Names of the files in a folder that are claimed, sorted."""
+    return sorted({name.removesuffix(_CLAIM) for name in files.names(folder)})
+
+
+def unclaim(files: Files, name: str) -> None:
+    """Removes a file, so that it can be claimed again; one that is gone already is no error."""
+    files.remove(name)
+    if not files.local:
+        files.remove_folder(f"{name}{_CLAIM}")
+
+
+def _table(files: Files, name: str) -> str:
+    return f"{files.uri}/{name}{_CLAIM}"

@@ -13,10 +13,9 @@ from raypipe.contrib.crag.graph_adapter import open_server
 from raypipe.contrib.crag.references import GraphRef
 from raypipe.models.kit import LocalKit
 from raypipe.store import Store
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.store.memo.keys import expired, period_of
-from raypipe.store.memo.memo import cached
+from raypipe.store.memo.memo import expired, period_of
 
 GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text("utf-8")
 DAY = 86400.0

@@ -11,8 +11,8 @@ from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
-from raypipe.store.memo.counts import CallCounts
-from raypipe.store.memo.memo import MemoryMemo, cached
+from raypipe.store.memo.cached import CallCounts, cached
+from raypipe.store.memo.memo import MemoryMemo
 
 TIME = "03/05/2024, 10:00:00 PT"
 

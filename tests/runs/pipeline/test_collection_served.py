@@ -26,7 +26,7 @@ from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.serving.answerer import Answerer
 from raypipe.store.index import LanceIndex
-from raypipe.store.products import numpy_product
+from raypipe.store.vector_search import numpy_product
 
 pytestmark = pytest.mark.slow
 

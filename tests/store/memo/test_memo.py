@@ -18,11 +18,10 @@ from raypipe.store import Store
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
 from raypipe.store.keep import compact
-from raypipe.store.memo.counts import CallCount, CallCounts
+from raypipe.store.memo.cached import CallCount, CallCounts, cached
 from raypipe.store.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
-from raypipe.store.memo.keys import score_keys
 from raypipe.store.memo.lookup import lookup
-from raypipe.store.memo.memo import ENTRY_BYTES, MemoryMemo, MemoTable, cached, scores_of, vectors_of
+from raypipe.store.memo.memo import ENTRY_BYTES, MemoryMemo, MemoTable, score_keys, scores_of, vectors_of
 
 MINI = Model("mini", "embedder", "flagembedding", "", "", "", "sha256:1", dim=8)
 RANK = Model("rank", "reranker", "flagembedding", "", "", "", "sha256:2")

@@ -11,9 +11,9 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.fake import Scripted
 from raypipe.store import Store
-from raypipe.store.memo.counts import CallCount, CallCounts, Tokens, add_up
+from raypipe.store.memo.cached import CallCount, CallCounts, Tokens, add_up, cached
 from raypipe.store.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
-from raypipe.store.memo.memo import ENTRY_BYTES, REPLY_BYTES, MemoryMemo, cached, replies_of
+from raypipe.store.memo.memo import ENTRY_BYTES, REPLY_BYTES, MemoryMemo, replies_of
 
 MODEL = Model(
     "tiny", "generator", "scripted", "", "", "", "scripted@1",

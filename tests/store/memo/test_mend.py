@@ -6,7 +6,7 @@ import pytest
 from reruns import FAKES
 
 from raypipe.store import Store
-from raypipe.store.memo.mend import mend_memo
+from raypipe.store.memo.disk import mend_memo
 
 pytestmark = pytest.mark.slow
 

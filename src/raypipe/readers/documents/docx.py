@@ -18,9 +18,18 @@ from typing import Any
 
 from lxml import etree
 
-from raypipe.readers.documents.docx_numbers import Numbering, value
-from raypipe.readers.documents.docx_numbers import read as read_numbering
-from raypipe.readers.documents.docx_parts import Damaged, Package
+from raypipe.readers.documents.docx_parts import (
+    HEADING_LEVELS,
+    Damaged,
+    Numbering,
+    Package,
+    W,
+    check,
+    core_title,
+    read_numbering,
+    styles,
+    value,
+)
 from raypipe.readers.documents.page_text import table_row
 from raypipe.readers.documents.plain import decoded
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
@@ -28,20 +37,17 @@ from raypipe.text.html import to_text
 
 NOTES = ("footnotes", "endnotes")
 _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
-_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
 _MIME = re.compile(rb"\A\s*+(?:MIME-Version|From|Subject|Date|Content-Type|Content-Location)\s*+:", re.I)
 _TAG = re.compile(rb"<(?:!doctype|html|head|body|p|div|span|table|ul|ol|h[1-6]|br|meta)\b", re.I)
 _M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
-_DC = "{http://purl.org/dc/elements/1.1/}"
 _NAMES = """del moveFrom instrText delText delInstrText rt softHyphen
     rubyPr pPr tblPr trPr tcPr sectPr sdtPr tblGrid"""
-_OMITTED = {f"{_W}{name}" for name in _NAMES.split()}
+_OMITTED = {f"{W}{name}" for name in _NAMES.split()}
 _CHARS = {
-    f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-", f"{_W}ptab": "\t",
+    f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-", f"{W}ptab": "\t",
 }  # fmt: skip
-HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
 NESTED = 2  # docx files in one another; Word itself writes none
 
 
@@ -96,33 +102,14 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
 
 def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, Any]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        _check(archive, limits)
+        check(archive, limits)
         package = Package(archive)
         numbers = package.part("numbering")
         numbering = Numbering()
         if numbers is not None:
             with package.open(numbers) as stream:
                 numbering = read_numbering(stream)
-        return _read(_Look(package, *_styles(package), numbering, depth))
-
-
-def _check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
-    """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
-    members = archive.infolist()
-    whole = sum(m.file_size for m in members)
-    if len(members) > limits.zip_members or whole > limits.zip_bytes:
-        most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
-        raise Damaged("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
-    for m in members:
-        if m.flag_bits & 1:
-            raise Damaged("encrypted", f"a password protects the part {m.filename}")
-        packed = limits.zip_ratio * max(m.compress_size, 1)
-        if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
-            raise Damaged(
-                "too_large",
-                f"{m.filename}: expected at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} "
-                f"times the packed size, found {m.file_size:,} from {m.compress_size:,}",
-            )
+        return _read(_Look(package, *styles(package), numbering, depth))
 
 
 def _read(look: _Look) -> dict[str, Any]:
@@ -136,12 +123,12 @@ def _read(look: _Look) -> dict[str, Any]:
     sections = [
         (h, "\n\n".join(blocks)) for h, blocks in zip(text.headings, text.blocks, strict=True) if blocks
     ]
-    return {"title": _core_title(look.package) or text.title, "sections": sections}
+    return {"title": core_title(look.package) or text.title, "sections": sections}
 
 
 def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
     """Each element right below the body, or below a note, one in memory at a time."""
-    parents = {f"{_W}body", f"{_W}footnote", f"{_W}endnote"}
+    parents = {f"{W}body", f"{W}footnote", f"{W}endnote"}
     with package.open(part) as stream:
         events = etree.iterparse(stream, ("end",), resolve_entities=False, no_network=True, load_dtd=False)
         for _, element in events:
@@ -152,7 +139,7 @@ def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
             parent = element.getparent()
             if parent is None or parent.tag not in parents:
                 continue
-            if parent.get(f"{_W}type") not in ("separator", "continuationSeparator", "continuationNotice"):
+            if parent.get(f"{W}type") not in ("separator", "continuationSeparator", "continuationNotice"):
                 yield element
             # From the leaves up: clearing a whole table at once took 10 s for one of 64,000 cells.
             for _, inner in etree.iterwalk(element, ("end",)):
@@ -165,7 +152,7 @@ def _block(element: etree._Element, text: _Text, look: _Look) -> None:
     tag = element.tag
     if not isinstance(tag, str) or tag in _OMITTED:
         return
-    if tag == f"{_W}p":
+    if tag == f"{W}p":
         boxes: list[etree._Element] = []
         said = "".join(_inline(element, boxes))
         style, level = value(element, "pPr/pStyle"), value(element, "pPr/outlineLvl")
@@ -179,10 +166,10 @@ def _block(element: etree._Element, text: _Text, look: _Look) -> None:
             text.title = " ".join(said.split())
         for box in boxes:
             _blocks(box, text, look)
-    elif tag == f"{_W}tbl":
-        rows = ([_cell(cell, look) for cell in _below(row, f"{_W}tc")] for row in _below(element, f"{_W}tr"))
+    elif tag == f"{W}tbl":
+        rows = ([_cell(cell, look) for cell in _below(row, f"{W}tc")] for row in _below(element, f"{W}tr"))
         text.add("\n".join(map(" ".join if text.in_cell else table_row, rows)))
-    elif tag in (f"{_W}altChunk", f"{_W}subDoc"):
+    elif tag in (f"{W}altChunk", f"{W}subDoc"):
         text.add(_embedded(element.get(f"{_R}id", ""), look))
     else:
         _blocks(element, text, look)
@@ -228,7 +215,7 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
     for child in _shown(element):
         if child.tag == tag:
             yield child
-        elif child.tag not in _OMITTED and child.tag not in (f"{_W}p", f"{_W}tbl"):
+        elif child.tag not in _OMITTED and child.tag not in (f"{W}p", f"{W}tbl"):
             yield from _below(child, tag)
 
 
@@ -242,16 +229,16 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
     """The text of a paragraph. Text boxes in it are put into `boxes`: they have paragraphs of their own."""
     for child in _shown(element):
         tag = child.tag
-        vanish = child.find(f"{_W}rPr/{_W}vanish") if tag == f"{_W}r" else None
-        if tag in _OMITTED or (vanish is not None and vanish.get(f"{_W}val") not in ("0", "false", "off")):
+        vanish = child.find(f"{W}rPr/{W}vanish") if tag == f"{W}r" else None
+        if tag in _OMITTED or (vanish is not None and vanish.get(f"{W}val") not in ("0", "false", "off")):
             continue
-        if tag == f"{_W}txbxContent":
+        if tag == f"{W}txbxContent":
             boxes.append(child)
-        elif tag in (f"{_W}t", f"{_M}t"):
+        elif tag in (f"{W}t", f"{_M}t"):
             yield child.text or ""
         elif tag in _CHARS:
             yield _CHARS[tag]
-        elif tag == f"{_W}sym":
+        elif tag == f"{W}sym":
             yield _symbol(child)
         else:
             yield from _inline(child, boxes)
@@ -272,52 +259,7 @@ def _shown(element: etree._Element) -> Iterator[etree._Element]:
 def _symbol(element: etree._Element) -> str:
     """A character of a symbol font; those in the private area mean nothing without it."""
     try:
-        code = int(element.get(f"{_W}char", ""), 16)
+        code = int(element.get(f"{W}char", ""), 16)
     except ValueError:
         return ""
     return "" if 0xE000 <= code <= 0xF8FF or not 0 < code < 0x110000 else chr(code)
-
-
-def _styles(package: Package) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-    """The outline level of each style that has one, or whose base has one; the styles of titles; lists."""
-    if (part := package.part("styles")) is None:
-        return {}, set(), {}
-    own: dict[str, int] = {}
-    base: dict[str, str] = {}
-    titles = set[str]()
-    lists: dict[str, tuple[str, str]] = {}
-    with package.open(part) as stream:
-        for _, style in etree.iterparse(stream, ("end",), tag=f"{_W}style", resolve_entities=False):
-            id = style.get(f"{_W}styleId", "")
-            named, based = style.find(f"{_W}name"), style.find(f"{_W}basedOn")
-            name = "" if named is None else named.get(f"{_W}val", "").lower()
-            level, number = value(style, "pPr/outlineLvl"), name.removeprefix("heading ")
-            if num := value(style, "pPr/numPr/numId"):
-                lists[id] = num, value(style, "pPr/numPr/ilvl")
-            if level.isdigit():
-                own[id] = int(level)
-            elif number != name and number.isdigit():
-                own[id] = int(number) - 1
-            if based is not None:
-                base[id] = based.get(f"{_W}val", "")
-            if name == "title":
-                titles.add(id)
-            style.clear()
-    for id in base:
-        tables: tuple[dict[str, Any], ...] = (own, lists)
-        for table in tables:
-            at, steps = id, 0
-            while at not in table and at in base and steps < HEADING_LEVELS:
-                at, steps = base[at], steps + 1
-            if at in table:
-                table.setdefault(id, table[at])
-    return own, titles, lists
-
-
-def _core_title(package: Package) -> str:
-    if (part := package.core()) is None:
-        return ""
-    with package.open(part) as stream:
-        for _, element in etree.iterparse(stream, ("end",), tag=f"{_DC}title", resolve_entities=False):
-            return " ".join((element.text or "").split())
-    return ""

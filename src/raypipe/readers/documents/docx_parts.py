@@ -7,12 +7,16 @@ nothing of what a part says.
 from __future__ import annotations
 
 import posixpath
+import re
 import zipfile
+from dataclasses import dataclass, field
 from functools import cache
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
 from lxml import etree
+
+from raypipe.readers.rows import DocumentLimits
 
 MAIN, CORE = "word/document.xml", "docProps/core.xml"  # where a package does not name them
 RELATIONS_BYTES = 16 << 20  # of one file of relations; 10,000 of them have 2 MB
@@ -76,3 +80,237 @@ class Package:
 
 def _plain(name: str) -> str:
     return name.replace("\\", "/").lstrip("/").lower()
+
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+DC = "{http://purl.org/dc/elements/1.1/}"
+LEVELS = 9
+_PLACE = re.compile(r"%([1-9])")
+_ROMAN = (
+    (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"),
+    (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
+)  # fmt: skip
+_CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
+_COUNTED = {  # digits, and the signs of ten, a hundred and a thousand
+    "chineseCounting": (_CHINESE, "十百千"), "chineseCountingThousand": (_CHINESE, "十百千"),
+    "taiwaneseCounting": (_CHINESE, "十百千"), "taiwaneseCountingThousand": (_CHINESE, "十百千"),
+    "japaneseCounting": (_CHINESE, "十百千"), "chineseLegalSimplified": (_LEGAL, "拾佰仟"),
+}  # fmt: skip
+_SERIES = {
+    "ideographTraditional": "甲乙丙丁戊己庚辛壬癸", "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
+    "decimalEnclosedCircle": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳", "ganada": "가나다라마바사아자차카타파하",
+    "decimalEnclosedCircleChinese": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳",
+    "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя", "russianUpper": "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЫЭЮЯ",
+}  # fmt: skip
+MOST = 10_000  # counted beyond in digits: a roman number of a million has a thousand letters
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    start: int
+    form: str  # decimal, lowerLetter, ...
+    text: str  # "%1.%2"; "" for a bullet
+    style: str  # of the paragraphs that have this level; ""
+    restarts: bool  # with each number of a level above
+    legal: bool  # all its numbers are shown in digits
+
+
+@dataclass(slots=True)
+class _Num:
+    of: str  # id of its abstractNum
+    levels: dict[int, _Level]  # those that differ
+    starts: dict[int, int]  # level -> the number with which this num restarts it
+
+
+@dataclass(slots=True)
+class Numbering:
+    """Counters of all lists of one document. Give paragraphs in their order."""
+
+    lists: dict[str, dict[int, _Level]] = field(default_factory=dict)  # abstractNum -> level
+    nums: dict[str, _Num] = field(default_factory=dict)
+    counts: dict[str, dict[int, int]] = field(default_factory=dict)  # abstractNum -> level -> number
+    begun: set[tuple[str, int]] = field(default_factory=set)  # nums and levels whose own start has counted
+
+    def number(self, num: str, level: str, style: str) -> str:
+        """The number that a paragraph shows, which counts it; "": none. `level` "": that of its style."""
+        if (used := self.nums.get(num)) is None:
+            return ""
+        levels = self.lists.get(used.of, {}) | used.levels
+        styled = (n for n, found in levels.items() if style and found.style == style)
+        at = int(level) if level.isdigit() else next(styled, 0)
+        if (own := levels.get(at)) is None:
+            return ""
+        counts = self.counts.setdefault(used.of, {})
+        if at in used.starts and (num, at) not in self.begun:
+            self.begun.add((num, at))
+            counts[at] = used.starts[at]
+        else:
+            counts[at] = counts.get(at, own.start - 1) + 1
+        for below in [n for n in counts if n > at and levels[n].restarts]:
+            del counts[below]
+
+        def shown(place: re.Match[str]) -> str:
+            of = levels.get(int(place[1]) - 1)
+            number = counts.get(int(place[1]) - 1, of.start if of else 1)
+            return formatted(number, "decimal" if own.legal or of is None else of.form)
+
+        return _PLACE.sub(shown, own.text).strip()
+
+
+def read_numbering(stream: IO[bytes]) -> Numbering:
+    found = Numbering()
+    styles: dict[str, str] = {}  # style of a list -> its abstractNum
+    linked: dict[str, str] = {}  # abstractNum -> style that has its levels
+    for _, element in etree.iterparse(
+        stream, ("end",), tag=(f"{W}abstractNum", f"{W}num"), resolve_entities=False
+    ):
+        if element.tag == f"{W}abstractNum":
+            id = element.get(f"{W}abstractNumId", "")
+            found.lists[id] = _levels(element)
+            if own := value(element, "styleLink"):
+                styles[own] = id
+            if of := value(element, "numStyleLink"):
+                linked[id] = of
+        else:
+            num = _Num(value(element, "abstractNumId"), {}, {})
+            for change in element.iterfind(f"{W}lvlOverride"):
+                level, start = change.get(f"{W}ilvl", ""), value(change, "startOverride")
+                num.levels |= _levels(change)
+                if level.isdigit() and start.isdigit():
+                    num.starts[int(level)] = int(start)
+            found.nums[element.get(f"{W}numId", "")] = num
+        element.clear()
+    for num in found.nums.values():
+        num.of = styles.get(linked.get(num.of, ""), num.of)
+    return found
+
+
+def _levels(element: etree._Element) -> dict[int, _Level]:
+    found = {}
+    for level in element.iterfind(f"{W}lvl"):
+        at, start, form = (
+            level.get(f"{W}ilvl", ""),
+            value(level, "start"),
+            value(level, "numFmt") or "decimal",
+        )
+        if at.isdigit() and int(at) < LEVELS:
+            text = "" if form == "bullet" else value(level, "lvlText")
+            found[int(at)] = _Level(
+                int(start) if start.isdigit() else 0, form, text, value(level, "pStyle"),
+                value(level, "lvlRestart") != "0", level.find(f"{W}isLgl") is not None,
+            )  # fmt: skip
+    return found
+
+
+def value(element: etree._Element, path: str) -> str:
+    """The attribute w:val of an element below; "": none is there."""
+    found = element.find("/".join(f"{W}{name}" for name in path.split("/")))
+    return "" if found is None else found.get(f"{W}val", "")
+
+
+def formatted(number: int, form: str) -> str:
+    """A number as a level shows it.
+
+    >>> [formatted(28, form) for form in ("decimal", "lowerLetter", "upperRoman", "ordinal", "decimalZero")]
+    ['28', 'bb', 'XXVIII', '28th', '28']
+    >>> [formatted(n, "chineseCounting") for n in (1, 10, 12, 20, 105, 2010)]
+    ['一', '十', '十二', '二十', '一百〇五', '二千〇一十']
+    """
+    if form == "none":
+        return ""
+    if form in _COUNTED and 0 < number < MOST:
+        return _counted(number, *_COUNTED[form])
+    if form == "ideographDigital":
+        return "".join(_CHINESE[int(digit)] for digit in str(number))
+    if 0 < number <= len(series := _SERIES.get(form, "")):
+        return series[number - 1]
+    if form.endswith("Letter") and 0 < number < MOST:
+        letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
+        return letters.upper() if form.startswith("upper") else letters
+    if form.endswith("Roman") and 0 < number < MOST:
+        roman, rest = "", number
+        for size, sign in _ROMAN:
+            roman, rest = roman + sign * (rest // size), rest % size
+        return roman.upper() if form.startswith("upper") else roman
+    if form == "ordinal":
+        teen = 10 < number % 100 < 14
+        return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+    return f"{number:02d}" if form == "decimalZero" else str(number)
+
+
+def _counted(number: int, digits: str, tens: str) -> str:
+    """A number as Chinese counts: places without a number are one zero, and 10 to 19 begin with ten."""
+    out, zeros = "", ""
+    for place, digit in zip(range(len(str(number)) - 1, -1, -1), map(int, str(number)), strict=True):
+        if digit:
+            bare = digit == 1 and place == 1 and not out and digits is _CHINESE
+            out += zeros + ("" if bare else digits[digit]) + (tens[place - 1] if place else "")
+        zeros = "" if digit else digits[0]
+    return out
+
+
+HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
+
+
+def check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
+    """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
+    members = archive.infolist()
+    whole = sum(m.file_size for m in members)
+    if len(members) > limits.zip_members or whole > limits.zip_bytes:
+        most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
+        raise Damaged("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
+    for m in members:
+        if m.flag_bits & 1:
+            raise Damaged("encrypted", f"a password protects the part {m.filename}")
+        packed = limits.zip_ratio * max(m.compress_size, 1)
+        if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
+            raise Damaged(
+                "too_large",
+                f"{m.filename}: expected at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} "
+                f"times the packed size, found {m.file_size:,} from {m.compress_size:,}",
+            )
+
+
+def styles(package: Package) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
+    """The outline level of each style that has one, or whose base has one; the styles of titles; lists."""
+    if (part := package.part("styles")) is None:
+        return {}, set(), {}
+    own: dict[str, int] = {}
+    base: dict[str, str] = {}
+    titles = set[str]()
+    lists: dict[str, tuple[str, str]] = {}
+    with package.open(part) as stream:
+        for _, style in etree.iterparse(stream, ("end",), tag=f"{W}style", resolve_entities=False):
+            id = style.get(f"{W}styleId", "")
+            named, based = style.find(f"{W}name"), style.find(f"{W}basedOn")
+            name = "" if named is None else named.get(f"{W}val", "").lower()
+            level, number = value(style, "pPr/outlineLvl"), name.removeprefix("heading ")
+            if num := value(style, "pPr/numPr/numId"):
+                lists[id] = num, value(style, "pPr/numPr/ilvl")
+            if level.isdigit():
+                own[id] = int(level)
+            elif number != name and number.isdigit():
+                own[id] = int(number) - 1
+            if based is not None:
+                base[id] = based.get(f"{W}val", "")
+            if name == "title":
+                titles.add(id)
+            style.clear()
+    for id in base:
+        tables: tuple[dict[str, Any], ...] = (own, lists)
+        for table in tables:
+            at, steps = id, 0
+            while at not in table and at in base and steps < HEADING_LEVELS:
+                at, steps = base[at], steps + 1
+            if at in table:
+                table.setdefault(id, table[at])
+    return own, titles, lists
+
+
+def core_title(package: Package) -> str:
+    if (part := package.core()) is None:
+        return ""
+    with package.open(part) as stream:
+        for _, element in etree.iterparse(stream, ("end",), tag=f"{DC}title", resolve_entities=False):
+            return " ".join((element.text or "").split())
+    return ""

@@ -1,7 +1,4 @@
-"""Files that are text already: encodings, Markdown's headings, rows of a CSV, an HTML page's title.
-
-Pure and linear in the size of the file, so they need no child. An HTML page stays HTML: `parse` reads it.
-"""
+"""Cells of CSV files, parted by what the first line says: Excel's `sep=;`, else what it has most of."""
 
 from __future__ import annotations
 
@@ -10,15 +7,40 @@ import csv
 import html
 import io
 import re
+from collections.abc import Iterable
 from itertools import chain, pairwise, takewhile
+from typing import Any
 
 import turbohtml
 from turbohtml.detect import detect
 
 from raypipe.core.records import Fault
-from raypipe.readers import csv_cells
 from raypipe.readers.documents.page_text import storable, table_row
-from raypipe.readers.rows import STEP, UnusableLine
+from raypipe.readers.rows import LIMITS, STEP, UnusableLine
+
+_NAMED = re.compile(r"\"?sep=(.)\"?\s*", re.IGNORECASE)
+
+
+def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> Any:
+    """The `csv.reader` of these lines; it raises csv.Error. A line `sep=` is a blank row of it.
+
+    Of `separators` the one counts that the first line has most of, outside of quotes; of equals the first.
+    `titled`: lines without any may stand above it.
+    """
+    # The library's own limit is 131,072 characters. It is one for the process, so all set the same.
+    csv.field_size_limit(LIMITS.line_bytes)
+    given, before, named = iter(lines), list[str](), None
+    for first in given:
+        named = named or _NAMED.fullmatch(first)
+        if first.strip() and not _NAMED.fullmatch(first) and (not titled or set(first) & set(separators)):
+            break
+        before.append("\n" if _NAMED.fullmatch(first) else first)
+    else:
+        first = ""
+    bare = re.sub(r'"[^"]*"', "", first)
+    separator = named[1] if named else max(separators, key=lambda c: (bare.count(c), -separators.index(c)))
+    return csv.reader(chain(before, [first], given), delimiter=separator, strict=True)
+
 
 GUESS_BYTES = 1 << 18  # that the guess of an encoding looks at: .05 s
 HEAD_BYTES = 1 << 16  # in which a page may name its encoding: browsers look on behind the first 1,024
@@ -170,7 +192,7 @@ def _is_series(cells: list[str]) -> bool:
 
 def _rows(text: str) -> list[tuple[int, list[str]]]:
     """The rows that are not blank, each with the number of its last line; white space in cells folded."""
-    reader = csv_cells.reader(io.StringIO(text, newline=""), ",;\t|", titled=True)
+    reader = csv_reader(io.StringIO(text, newline=""), ",;\t|", titled=True)
     found = []
     try:
         for row in reader:

@@ -16,11 +16,10 @@ from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.table_build import TableBuild
 from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
 from raypipe.store import PASSAGES, Store, TableRun, begun, vectors_schema
-from raypipe.store.chunks import Chunks
 from raypipe.store.ids import Ids, distinct, sources_with_chunks
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.memo.memo import vectors_of
-from raypipe.store.sources import lacked, noted, rows_id
+from raypipe.store.sources import Chunks, lacked, noted, rows_id
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 

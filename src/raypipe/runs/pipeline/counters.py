@@ -20,7 +20,7 @@ from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
 from raypipe.store.layout import ATTEMPTS
-from raypipe.store.memo.counts import CallCounts, add_up
+from raypipe.store.memo.cached import CallCounts, add_up
 
 Counts: TypeAlias = dict[str, StageCounters]
 """By name of stage."""

@@ -21,8 +21,8 @@ from raypipe.core.disk_map import DiskMap
 from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.records import digest
 from raypipe.readers import BadLine, Format, ReadCounts, Row
+from raypipe.readers.documents.reader import read_by
 from raypipe.readers.formats import OWN_KIND, kind_of
-from raypipe.readers.named_files import read_by
 from raypipe.runs.pipeline.ingest_log import (
     Decision,
     IngestSummary,

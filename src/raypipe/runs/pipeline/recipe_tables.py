@@ -20,11 +20,11 @@ from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.store import Store
-from raypipe.store.approximate import ann_index, recall_of, require_ann
 from raypipe.store.ids import Ids, filters
 from raypipe.store.index import IndexSpec, Pinned, index_spec
 from raypipe.store.sources import lacking as lacking_tables
 from raypipe.store.sources import sources_without
+from raypipe.store.vector_search import ann_index, recall_of, require_ann
 
 WORDS = "words "  # begins what a source lacks that is not in the postings of an analyzer
 

@@ -27,12 +27,11 @@ from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
 from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
 from raypipe.runs.plan.store_state import left
-from raypipe.store.chunks import Chunks
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
 from raypipe.store.memo.lookup import first_corpus_requests, lookup
 from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
-from raypipe.store.sources import sizes
+from raypipe.store.sources import Chunks, sizes
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
 PER_READ = 500  # sources whose texts are in memory at once

@@ -22,10 +22,10 @@ from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import tables_now
 from raypipe.store.index import LanceIndex
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.store.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.store.memo.memo import MemoTable, cached, replies_of, request_replies_of, scores_of, vectors_of
+from raypipe.store.memo.memo import MemoTable, replies_of, request_replies_of, scores_of, vectors_of
 
 AHEAD_S = 3600.0
 """A graph's reply that expires within that time counts as expired: a run may take as long. One that takes

@@ -23,9 +23,9 @@ from raypipe.core.references import Reference, Request
 from raypipe.store.database import Store
 from raypipe.store.ids import missing
 from raypipe.store.layout import MEMO
-from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import intact
-from raypipe.store.memo.memo import Memo, MemoryMemo, MemoTable, Values, cached
+from raypipe.store.memo.memo import Memo, MemoryMemo, MemoTable, Values
 
 T = TypeVar("T")
 

@@ -1,33 +1,82 @@
-"""The cache by value: equal texts, pairs and chats to an equal model are computed once.
+"""Cache keys of the memo: one digest per vector, score, reply, and reply of a graph's server.
 
-Knows the contracts of kits and what identifies a request; knows nothing of where values are kept except
-through `Memo`, which is a map from key to values that may forget but never errs. Steps do not know of it.
+Requests are equal if their keys are. Knows identities and the contracts of requests. Keys are stored, so what
+a digest is made of never changes.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from raypipe.core.about import owned
-from raypipe.core.digests import model_identity
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
-from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Kit, Model, Role, Score
-from raypipe.core.records import Fault, digest
-from raypipe.core.references import Reference, Request, domain_of
-from raypipe.core.singleflight import SingleFlight
-from raypipe.store.memo.counts import CallCount, CallCounts
-from raypipe.store.memo.keys import reply_keys, request_key, score_keys, vector_keys
-from raypipe.store.memo.salvage import Came, Send, each, in_pieces
-from raypipe.text.thoughts import thought_tokens
+from raypipe.core.digests import model_identity, stable
+from raypipe.core.llm import Chat, Generated, Sampling
+from raypipe.core.protocols import Model, Role
+from raypipe.core.records import digest
+from raypipe.core.references import domain_of
+
+
+def vector_keys(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
+    """Returns one key per text, by the model's identity, the role and the text."""
+    return [digest(identity, role, text) for text in texts]
+
+
+def score_keys(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns one key per (query, passage), by the model's identity."""
+    return [digest(identity, query, passage) for query, passage in pairs]
+
+
+def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter: str | None) -> list[str]:
+    """Returns one key per chat, by the base model's identity, the sampling, the adapter's weights and every
+    turn.
+
+    An adapter that the model lacks is the generator's to refuse; no reply of it is ever stored.
+    """
+    weights = dict(model.adapters).get(adapter, adapter) if adapter is not None else None
+    how = digest(model_identity(replace(model, adapters=())), stable(sampling), stable(weights))
+    return [digest(how, *(part for turn in chat for part in (turn.role, turn.content))) for chat in chats]
+
+
+def request_key(version: str, path: str, body: Mapping[str, Any], period: float | None, now: float) -> str:
+    """The key of a server's reply, by the version of a reference and the request. With a refresh period
+    (seconds), it names the one in which `now` lies, and the domain, so that changes can be counted by it.
+
+    >>> request_key("v1", "/movie/get", {}, 60.0, 130.0).partition("@")[2]
+    '60.0*2*movie'
+    """
+    key = digest(version, path, json.dumps(dict(body), sort_keys=True), "")
+    return key if period is None else f"{key}@{period!r}*{int(now // period)}*{domain_of(path)}"
+
+
+def period_of(key: str) -> tuple[str, str, float, int] | None:
+    """Request, domain, refresh period (seconds) and its number; None for a key without a period.
+
+    >>> period_of("abc@60.0*2*movie"), period_of("abc")
+    (('abc', 'movie', 60.0, 2), None)
+    """
+    request, _, rest = key.partition("@")
+    if not rest:
+        return None
+    period, number, *domain = rest.split("*")
+    return request, domain[0] if domain else "", float(period), int(number)
+
+
+def expired(key: str, now: float) -> bool:
+    """Returns whether the refresh period of a server's reply is over, so that no run looks for its key again.
+
+    >>> [expired(request_key("v1", "", {}, period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
+    [False, True, True]
+    >>> expired(request_key("v1", "", {}, 60.0, 130.0), 130.0)
+    False
+    """
+    found = period_of(key)
+    return found is not None and (found[3] + 1) * found[2] <= now
+
 
 T = TypeVar("T")
 Values: TypeAlias = np.ndarray
@@ -137,169 +186,3 @@ class MemoryMemo:
             self._bytes -= freed
             for key in gone:
                 del self._rows[name, key]
-
-
-Salvage: TypeAlias = Callable[[list[int], Send], Awaitable[tuple[Came, Exception | None]]]
-"""Sends unknown requests, and keeps what comes where one of them raises."""
-
-Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
-"""Requests in flight: (memo table, key) -> its value."""
-
-
-def cached(
-    kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking | None = None,
-    clock: Callable[[], float] = time.time,
-) -> Kit:  # fmt: skip
-    """The same kit behind the cache: equal requests are computed once, cached ones not at all, all are
-    counted.
-
-    `memo` None: nothing is kept between calls. The first request that is not cached loads the model. Kits
-    that share `asking` also ask an equal request once while it is in flight: it counts as cached for the
-    callers that wait. `clock` (seconds) tells when replies to requests have expired (`Reference.periods`).
-    """
-    return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
-
-
-class _Remembering(ForwardingKit[Kit]):
-    def __init__(
-        self, kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(kit)
-        self._memo, self._tally, self._asking, self._clock = memo, tally, asking, clock
-
-    def embedder(self, model: Model) -> Embed:
-        table = vectors_of(model)
-
-        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
-            async def ask(rows: list[int]) -> np.ndarray:
-                return await self._kit.embedder(model)([texts[i] for i in rows], role)
-
-            keys = vector_keys(model_identity(model), role, texts)
-            return await self._through(table, keys, ask, self._tally.vectors, in_pieces)
-
-        return embed
-
-    def reranker(self, model: Model) -> Score:
-        table = scores_of(model)
-
-        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            async def ask(rows: list[int]) -> np.ndarray:
-                return await self._kit.reranker(model)([pairs[i] for i in rows])
-
-            keys = score_keys(model_identity(model), pairs)
-            return await self._through(table, keys, ask, self._tally.scores, in_pieces)
-
-        return score
-
-    def generator(self, model: Model) -> Generator:
-        table = replies_of(model)
-        # A generator from outside may compute a batch at a time, as an embedder does.
-        send = in_pieces if is_path(model.loader) else each
-
-        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-            async def ask(rows: list[int]) -> Values:
-                replies = await self._kit.generator(model)([chats[i] for i in rows], sampling, adapter)
-                self._count(replies)
-                out = np.empty(len(replies), object)
-                out[:] = replies
-                return out
-
-            keys = reply_keys(model, chats, sampling, adapter)
-            replies: Replies
-            with owned(keys):
-                replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
-            cut = (isinstance(reply, Generated) and reply.finish == "length" for reply in replies)
-            self._tally.tokens.cut += sum(cut)
-            return replies
-
-        return generate
-
-    def _count(self, replies: Sequence[Generated | Fault]) -> None:
-        tokens = self._tally.tokens
-        for reply in replies:
-            if isinstance(reply, Generated):
-                tokens.prompt += reply.prompt_tokens
-                tokens.cached += reply.cached_tokens
-                tokens.generated += reply.generated_tokens
-                tokens.thoughts += thought_tokens(reply.text, reply.generated_tokens)
-
-    def data(self, ref: Reference[T]) -> T:
-        """Caches requests to a server one by one, for as long as their domain's replies hold."""
-        table, periods = request_replies_of(ref.version), ref.periods() or {}
-
-        def wrap(request: Request) -> Request:
-            async def asked(path: str, body: Mapping[str, Any]) -> Any:
-                async def ask(rows: list[int]) -> Values:
-                    text = json.dumps(await request(path, body), ensure_ascii=False)
-                    out = np.empty(1, object)
-                    out[0] = Generated(text, "stop", 0, 0, 0)
-                    return out
-
-                period = periods.get(domain_of(path))
-                if period == 0:
-                    self._tally.replies.computed += 1
-                    return await request(path, body)
-                key = request_key(ref.version, path, body, period, self._clock())
-                [reply] = await self._through(table, [key], ask, self._tally.replies, each)
-                return json.loads(reply.text)
-
-            return asked
-
-        return ref.through(self._kit.data(ref), wrap, self.embedder)
-
-    async def _through(
-        self, table: MemoTable, keys: list[str], ask: Send, count: CallCount, send: Salvage
-    ) -> Values:
-        """Values of all keys. `ask` gets row numbers, one per unknown key; `send` says how many at a time."""
-        if not keys:
-            return table.empty(0)
-        first: dict[str, int] = {}  # distinct key -> first row that has it
-        for i, key in enumerate(keys):
-            first.setdefault(key, i)
-        distinct, values = list(first), table.empty(len(first))
-        sent = set[int]()  # places
-
-        async def find(places: list[int]) -> Values:
-            async def asked(at: list[int]) -> Values:
-                count.computed += len(at)
-                sent.update(mine := [places[i] for i in at])
-                return await ask([first[distinct[i]] for i in mine])
-
-            return await self._found(table, [distinct[i] for i in places], asked, send)
-
-        for i, value in enumerate(await self._asking.of([(table.name, key) for key in distinct], find)):
-            values[i] = value
-        count.cached += len(distinct) - len(sent)
-        place = {key: i for i, key in enumerate(distinct)}
-        return values[[place[key] for key in keys]]
-
-    async def _found(self, table: MemoTable, keys: list[str], ask: Send, send: Salvage) -> Values:
-        """Values of distinct keys. `ask` gets the positions of those that are not cached. What comes is kept,
-        also where the call for another one raises."""
-        values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
-        if self._memo is not None:
-            known, kept = await self._memo.get_many(table, keys)
-            values[known] = kept
-        unknown = np.flatnonzero(~known).tolist()
-        if not unknown:
-            return values
-
-        async def ask_whole(at: list[int]) -> Values:
-            asked = await ask(at)
-            if asked.shape != (expected := table.empty(len(at)).shape):
-                raise ValueError(f"{table.name}: expected values of shape {expected}, got {asked.shape}")
-            return asked
-
-        came, error = await send(unknown, ask_whole)
-        here = [i for at, _ in came for i in at]
-        for at, some in came:
-            values[at] = some
-        if self._memo is not None and here:
-            got = values[here]
-            sound = table.storable(got)
-            await self._memo.put_many(
-                table, [keys[i] for i, s in zip(here, sound, strict=True) if s], got[sound]
-            )
-        if error is not None:
-            raise error
-        return values

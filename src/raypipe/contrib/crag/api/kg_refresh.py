@@ -25,8 +25,7 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Generated, Sampling
 from raypipe.recipes.resolve import prompt_file
-from raypipe.store.memo.keys import period_of
-from raypipe.store.memo.memo import request_replies_of
+from raypipe.store.memo.memo import period_of, request_replies_of
 from raypipe.text.thoughts import split_thoughts
 
 PROMPT: Final = "weknow/refresh"
