@@ -15,7 +15,7 @@ from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Document, Fault, Question
-from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, row_format
+from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, own_rows
 from raypipe.readers.field_map import Fields
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def preview(
     readers.check(files, found)
     name = readers.format_name(found)
     named = found if isinstance(found, RowFormat) else RowFormat()
-    mapped = row_format.mapped(files, named) if name == row_format.NAME else []
+    mapped = own_rows.mapped(files, named) if name == own_rows.NAME else []
     counts = ReadCounts()
     first = list(islice(readers.open(files, found, counts), LOOKED_AT))
     bad = [BadLine(r.where, f.reason, f.detail) for r in first for f in r.faults]
@@ -244,7 +244,7 @@ def preview(
     return Preview(name, tuple(_fields(m) for m in mapped), question, document, tuple(bad[:3]))
 
 
-def _fields(mapped: row_format.MappedFile) -> FileFields:
+def _fields(mapped: own_rows.MappedFile) -> FileFields:
     found = {**mapped.fields.fields, **{r: (f"documents: {n}",) for r, n in mapped.fields.inner.items()}}
     used = {name.partition(".")[0] for names in found.values() for name in names}
     used |= {name for names in found.values() for name in names}

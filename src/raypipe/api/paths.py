@@ -16,7 +16,7 @@ from raypipe.readers import row_files
 from raypipe.readers.field_map import Fields, checked, parse
 from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
-from raypipe.readers.row_format import RowFormat
+from raypipe.readers.own_rows import RowFormat
 from raypipe.runs.run_parts import RunFolder
 
 Data: TypeAlias = str | Path | Sequence[str | Path]

@@ -14,7 +14,7 @@ from raypipe.readers.formats import (
     referenced,
     size,
 )
-from raypipe.readers.row_format import RowFormat
+from raypipe.readers.own_rows import RowFormat
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows, unseen
 
 __all__ = [

@@ -23,14 +23,15 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.readers import files, lines
-from raypipe.readers.files import Input
+from raypipe.readers.files import Input, Span
 from raypipe.readers.lines import JsonLine, split
 from raypipe.readers.rows import (
     BadLine,
@@ -66,20 +67,22 @@ def inputs_of(
     return corpora, [f for f in found if f not in corpora], list(judged)
 
 
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    corpora, queries, judged = inputs_of(paths)
+    return [part for found in (*corpora, *queries) for part in found.parts] + judged
+
+
 def rows(
-    corpora: Iterable[Input],
-    queries: Sequence[Input],
-    judged: Sequence[Path],
-    counts: ReadCounts,
-    limits: ReaderLimits,
-    seen: Seen,
-) -> Iterator[Row]:
+    paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen,
+    span: Span | None = None,
+) -> Iterator[Row]:  # fmt: skip
     """A row for each document and query, with the judgements of the query.
 
     Raises DataError for a file of which no line can be read: a corpus is nothing without its queries."""
-    grades = read_qrels(judged, counts, limits)
-    makes = [(file, _document) for file in corpora]
-    makes += [(file, partial(_question, grades=grades)) for file in queries]
+    corpora, queries, judged = inputs_of(paths, counts)
+    grades = _judgements(judged, counts, limits)
+    makes = [(replace(file, span=span), _document) for file in corpora]
+    makes += [(replace(file, span=span), partial(_question, grades=grades)) for file in queries]
     for file, make in makes:
         bad, before = list[BadLine](), counts.lines - counts.blank_lines - counts.faults
         for line in lines.read([file], counts, limits):
@@ -136,7 +139,7 @@ def of_folder(folder: Path) -> list[Path]:
     return [*here, *tests]
 
 
-def read_qrels(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dict[str, dict[str, int]]:
+def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dict[str, dict[str, int]]:
     grades: dict[str, dict[str, int]] = {}
     for path in paths:
         beir = False

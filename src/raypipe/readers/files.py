@@ -1,38 +1,35 @@
 """Paths to byte streams: chooses files, joins split ones in order, unpacks under limits.
 
-Knows file names, bz2 and gzip, nothing of what is inside: archives are in `tar.py`, lines in `lines.py`.
-A name says what a file is, its first bytes must agree, and all short of a whole archive raises DataError.
+Knows file names and tar archives, nothing of what is inside. A name says what a file is, its first bytes
+must agree, and all short of a whole archive raises DataError. The members of an archive are streamed; nothing
+is written to disk. `tarfile` reads the headers (ustar, pax, GNU), and ends silently at a damaged one or at
+the end of a cut file: here both raise DataError, and so do names that lead out, links and devices.
 """
 
 from __future__ import annotations
 
-import bz2
 import re
 import sys
-import zlib
+import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
 from raypipe.core.cores import cores
 from raypipe.core.errors import DataError
-from raypipe.readers.bz2_blocks import BlockInflater
 from raypipe.readers.rows import ReadCounts, ReaderLimits
+from raypipe.readers.unpack import CHUNK, PIECE, packing_of, unpacked
 
-CHUNK = 1 << 18  # bytes read at a time
-PIECE = 1 << 20  # most bytes that one decompression step may give
-FIRST_SHARE = 1 << 12
-"""Bytes of a packed stream that are unpacked first, then twice as many: a stream costs by its own length,
-where thousands of them are in one chunk, too. 64,000 of 37 bytes took 350 s."""
 SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth threads: a second of unpacking
 
+NAME_BYTES = 1 << 20  # most bytes of the header of a tar archive that holds a long name
 NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 NOTHING = "no such file or folder. Check the path, or get the data first."
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")
-MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +129,11 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
     if source.span is not None and source.span.start:
         return raw  # the read of its beginning counts the file, and looks at its first bytes
     counts.files += 1
-    if source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL:
-        raw = _inflate_on_all_cores(raw, source, limits)
-    elif source.packing:
-        raw = _inflate(raw, source, limits, bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip)
-    return _checked(raw, source)
+    if source.packing:
+        several = source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL
+        again = partial(_raw, source, ReadCounts()) if several else None
+        raw = unpacked(source.name, source.packing, raw, limits, again)
+    return _agreeing(raw, source)
 
 
 def _input(path: Path) -> Input:
@@ -178,99 +175,7 @@ def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
     counts.empty_files += empty
 
 
-class _Gunzip:
-    """zlib's gzip member, with its CRC, behind the interface of BZ2Decompressor."""
-
-    def __init__(self) -> None:
-        self._z = zlib.decompressobj(wbits=31)
-        self.needs_input, self.eof, self.unused_data = True, False, b""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        out = self._z.decompress(self._z.unconsumed_tail + data, max_length)
-        self.needs_input = not self._z.unconsumed_tail and len(out) < max_length
-        self.eof, self.unused_data = self._z.eof, self._z.unused_data
-        return out
-
-
-_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip | BlockInflater
-
-
-class _Damaged(DataError):
-    """A stream that does not unpack to its end."""
-
-
-def _inflate_on_all_cores(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
-    """As `_inflate`. What cannot be unpacked by its blocks is read again in one piece, which decides."""
-    given = 0
-    with ThreadPoolExecutor(cores(), thread_name_prefix="bz2") as pool:
-        try:
-            for piece in _inflate(raw, source, limits, lambda: BlockInflater(pool, cores())):
-                given += len(piece)
-                yield piece
-            return
-        except _Damaged:
-            pass
-    skipped = 0
-    for piece in _inflate(_raw(source, ReadCounts()), source, limits, bz2.BZ2Decompressor):
-        if (skipped := skipped + len(piece)) > given:
-            yield piece[max(given - skipped, -len(piece)) :]
-
-
-def _inflate(
-    raw: Iterator[bytes], source: Input, limits: ReaderLimits, new: Callable[[], _Inflater]
-) -> Iterator[bytes]:
-    magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
-    inflater: _Inflater | None = None
-    streams, taken, given, rest, share = 0, 0, 0, b"", FIRST_SHARE
-    for chunk in raw:
-        taken += len(chunk)
-        rest += chunk
-        while rest or (inflater and not inflater.needs_input):
-            if inflater is None:
-                if source.packing == "gz" and streams:
-                    rest = rest.lstrip(b"\0")  # gzip allows padding behind the last member
-                if len(rest) < len(magic):
-                    break
-                if not rest.startswith(magic):
-                    raise DataError(_stranger(source, rest, streams))
-                inflater, share = new(), FIRST_SHARE
-            handed, rest = (rest[:share], rest[share:]) if inflater.needs_input else (b"", rest)
-            share = min(2 * share, CHUNK)
-            try:
-                piece = inflater.decompress(handed, PIECE)
-            except (OSError, zlib.error, EOFError) as e:
-                raise _Damaged(f"{source.name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
-            given += len(piece)
-            if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
-                raise DataError(
-                    f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
-                )
-            if piece:
-                yield piece
-            if inflater.eof:
-                rest, inflater, streams = inflater.unused_data + rest, None, streams + 1
-    if rest:
-        raise DataError(_stranger(source, rest, streams))
-    if inflater is not None:
-        raise _Damaged(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
-
-
-AGAIN = "Get the file again, and compare its size and digest with the publisher's."
-
-
-def _stranger(source: Input, head: bytes, streams: int) -> str:
-    if streams:
-        return f"{source.name}: bytes that are not {source.packing} follow the end of the archive. {AGAIN}"
-    found, says = _packing(head) or f"neither: {head[:8]!r}", source.packing
-    return f"{source.name}: its name says {says}, its first bytes {found}. Rename it or get it again."
-
-
-def _packing(head: bytes) -> str | None:
-    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
-
-
-def _checked(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
+def _agreeing(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
     """The same chunks, of which the first must not contradict the name.
 
     It is at least one tar header long if there are as many bytes."""
@@ -279,10 +184,89 @@ def _checked(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
         head += chunk
         if len(head) >= 512:
             break
-    packed = _packing(head)
+    packed = packing_of(head)
     if packed or (head[257:262] == b"ustar" and not source.tar):
         said, found = "a tar archive" if source.tar else "JSON lines", packed or "a tar archive"
         raise DataError(f"{source.name}: its name says {said}, its bytes say {found}. Rename it.")
     if head:
         yield head
     yield from chunks
+
+
+class _Stream:
+    """A file for `tarfile` that is read forwards. What it asks for is there, or DataError."""
+
+    def __init__(self, name: str, chunks: Iterator[bytes]) -> None:
+        self.name, self._chunks = name, chunks
+        self._chunk, self._next = b"", 0  # what was read, and the first of its bytes that was not given out
+        self._at = 0
+
+    def some(self, most: int) -> bytes:
+        """1 to `most` bytes; none at the end."""
+        if self._next == len(self._chunk):
+            self._chunk, self._next = next(self._chunks, b""), 0
+        out = self._chunk[self._next : self._next + most]
+        self._next += len(out)
+        self._at += len(out)
+        return out
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = self.some(min(size, PIECE))
+            if not piece:
+                raise DataError(f"{self.name}: ends in the middle of the archive. Get it again.")
+            size -= len(piece)
+            yield piece
+
+    def read(self, size: int) -> bytes:
+        if size > NAME_BYTES:
+            raise DataError(f"{self.name}: a tar header of {size:,} bytes; at most {NAME_BYTES:,} are read.")
+        return b"".join(self.pieces(size))
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, to: int) -> None:
+        for _ in self.pieces(to - self._at):
+            pass
+
+
+class _Member(tarfile.TarInfo):
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """A header. `TarFile` takes a HeaderError for the end, which only a block of zeros is."""
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as e:
+            if buf.strip(b"\0"):
+                raise tarfile.ReadError(str(e)) from e
+            raise
+
+
+def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    filled = filter(None, chunks)
+    if not (first := next(filled, b"")):
+        return  # an empty file, which `files` has counted
+    stream: Any = _Stream(name, chain([first], filled))
+    try:
+        archive: Any = tarfile.TarFile(name, "r", stream, None, _Member, encoding="utf-8", errors="replace")
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # it keeps all of them
+            _refuse_strange(name, member)
+            if member.isreg():
+                yield member.name, stream.pieces(member.size)
+    except tarfile.TarError as e:
+        found = f"found a damaged one or none ({e}). Get it again."
+        raise DataError(f"{name}: expected a tar header, {found}") from e
+    while rest := stream.some(PIECE):
+        if rest.strip(b"\0"):
+            raise DataError(f"{name}: bytes follow the end of the tar archive. Get it again.")
+
+
+def _refuse_strange(name: str, member: tarfile.TarInfo) -> None:
+    parts = PurePosixPath(member.name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts:
+        raise DataError(f"{name}: member {member.name!r} leads out of the archive. Do not trust this file.")
+    if not (member.isreg() or member.isdir()) or member.issparse():
+        found = f"member {member.name!r} is a link, a device or sparse"
+        raise DataError(f"{name}: {found}; expected files and folders.")

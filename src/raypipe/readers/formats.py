@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugin_tables import Registry, registered
 from raypipe.core.plugins import is_path
-from raypipe.readers import beir, captured, crag, files, lines, oag, qasper, row_files, row_format, warc
+from raypipe.readers import beir, captured, crag, files, lines, oag, own_rows, qasper, row_files, warc
 from raypipe.readers.files import Input, Span
-from raypipe.readers.row_format import RowFormat
+from raypipe.readers.own_rows import RowFormat
 from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
 
 Format: TypeAlias = str | RowFormat
@@ -37,36 +38,55 @@ class LineFormat:
 OWN_KIND = "qa"
 """Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
 
-_READERS: dict[object, Any] = {"qasper": qasper, "oag": oag, "warc": warc}
-"""Modules with `files_of` and `rows`, of formats whose files are no JSON lines."""
-_KINDS = {"beir": "ranking", "qasper": "qasper", "oag": "ranking"}
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A format that finds and reads its files itself."""
+
+    files_of: Callable[[Paths], list[Path]]
+    rows: Callable[
+        ..., Iterator[Row]
+    ]  # of paths, ReadCounts, ReaderLimits, Seen; `span` where one can be cut
+    kind: str = OWN_KIND
+
+
+def _of_rows(format: RowFormat) -> FileFormat:
+    return FileFormat(own_rows.files_of, partial(own_rows.rows, format))
+
+
 FORMATS: Registry[Any] = Registry(
     "readers",
     {
         "crag": LineFormat("", crag.rows, "crag"),
-        **dict.fromkeys(("beir", "qasper", "oag", "warc", row_format.NAME)),
+        "beir": FileFormat(beir.files_of, beir.rows, "ranking"),
+        "qasper": FileFormat(qasper.files_of, qasper.rows, "qasper"),
+        "oag": FileFormat(oag.files_of, oag.rows, "ranking"),
+        "warc": FileFormat(warc.files_of, warc.rows),
+        own_rows.NAME: _of_rows(RowFormat()),
         captured.NAME: LineFormat("", captured.rows, OWN_KIND),
     },
     "a reader",
 )
-"""Name of a format -> its LineFormat; None: it has a module of its own here; a plugin's may be a function of
-one file."""
+"""Name of a format -> how it is read; a plugin's may be a function of one file."""
 
 
-def lined(format: Format) -> LineFormat | None:
-    """The format, if it is one of JSON lines."""
-    name = format_name(format)
-    found = FORMATS.get(name)
-    return found if isinstance(found, LineFormat) else None
+def format_of(format: Format) -> LineFormat | FileFormat:
+    """How a format is read. Raises ConfError for an unknown one."""
+    if isinstance(format, RowFormat):
+        return _of_rows(format)
+    if (path := _reader_path(format)) is not None:
+        return _from_outside(path)
+    if (found := FORMATS.get(format)) is None:
+        raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
+    return cast(LineFormat | FileFormat, found)
 
 
-def reader_path(format: Format) -> str | None:
+def _reader_path(format: str) -> str | None:
     """MODULE:NAME of a reader that is a function of one file; None: the format is another."""
-    name = format_name(format)
-    if is_path(name):
-        return name
-    added = FORMATS.added(name) if name in FORMATS else None
-    return None if added is None or isinstance(FORMATS[name], LineFormat) else str(added.value)
+    if is_path(format):
+        return format
+    added = FORMATS.added(format) if format in FORMATS else None
+    return None if added is None or isinstance(FORMATS[format], LineFormat) else str(added.value)
 
 
 def open(
@@ -82,20 +102,12 @@ def open(
     truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
     its bytes, so rows of a damaged block may have been handed out.
     """
-    seen = Seen() if seen is None else seen
-    if (rows := _rows(format)) is not None:
-        return row_format.open(paths, rows, counts, limits, seen, span)
-    if (path := reader_path(format)) is not None:
-        return _from_outside(paths, path, counts)
-    if format in _READERS:
-        rows_of: Iterator[Row] = _READERS[format].rows(paths, counts, limits, seen)
-        return rows_of
-    if format == "beir":
-        corpora, queries, judged = beir.inputs_of(_some(paths), counts)
-        corpora, queries = ([replace(i, span=span) for i in found] for found in (corpora, queries))
-        return beir.rows(corpora, queries, judged, counts, limits, seen)
-    inputs = [replace(i, span=span) for i in inputs_of(paths, format, counts)]
-    return _of_lines(format).rows(lines.read(inputs, counts, limits), counts, seen)
+    read, seen = format_of(format), Seen() if seen is None else seen
+    if isinstance(read, FileFormat):
+        stretch = {} if span is None else {"span": span}
+        return read.rows(_some(paths), counts, limits, seen, **stretch)
+    inputs = [replace(i, span=span) for i in inputs_of(paths, read, counts)]
+    return read.rows(lines.read(inputs, counts, limits), counts, seen)
 
 
 def size(paths: Paths, format: Format) -> int:
@@ -104,28 +116,15 @@ def size(paths: Paths, format: Format) -> int:
 
 def files_of(paths: Paths, format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
-    if _rows(format) is not None:
-        return [f.path for f in row_files.find(paths)]
-    if reader_path(format) is not None:
-        return files.named_files(paths, lambda p: p.is_file() and p.name[0] != ".", "files to read")
-    if format in _READERS:
-        found: list[Path] = _READERS[format].files_of(paths)
-        return found
-    if format == "beir":
-        corpora, queries, judged = beir.inputs_of(_some(paths))
-        return [part for found in (*corpora, *queries) for part in found.parts] + judged
-    return [part for found in inputs_of(paths, format, None) for part in found.parts]
+    read = format_of(format)
+    if isinstance(read, FileFormat):
+        return read.files_of(_some(paths))
+    return [part for found in inputs_of(paths, read) for part in found.parts]
 
 
-def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> list[Input]:
+def inputs_of(paths: Paths, format: LineFormat, counts: ReadCounts | None = None) -> list[Input]:
     """The files of JSON lines that `open` will read; `counts` gets the other files of folders."""
-    return files.find(_some(paths), (_of_lines(format).begin,), counts)
-
-
-def _of_lines(format: Format) -> LineFormat:
-    if (found := lined(format)) is None:
-        raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
-    return found
+    return files.find(_some(paths), (format.begin,), counts)
 
 
 def _some(paths: Paths) -> list[str | Path]:
@@ -138,33 +137,30 @@ def reader_id(format: Format) -> str:
     """Names a format's reader: of one from outside its path and its source, of rows the named fields."""
     if isinstance(format, RowFormat):
         return format.id()
-    path = reader_path(format)
+    path = _reader_path(format)
     return format if path is None else "/".join(_reader(path)[1])
 
 
 def kind_of(format: Format) -> str:
     """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
     may say it, as an attribute `kind` of its function."""
-    if (path := reader_path(format)) is not None:
-        return str(getattr(_reader(path)[0], "kind", OWN_KIND))
-    found = lined(format)
-    return _KINDS.get(format_name(format), OWN_KIND) if found is None else found.kind
+    return format_of(format).kind
 
 
 def format_name(format: Format) -> str:
-    return row_format.NAME if isinstance(format, RowFormat) else format
+    return own_rows.NAME if isinstance(format, RowFormat) else format
 
 
 def referenced(paths: Paths, format: Format) -> list[Path]:
     rows = _rows(format)
-    return [] if rows is None else row_format.referenced(paths, rows)
+    return [] if rows is None else own_rows.referenced(paths, rows)
 
 
 def check(paths: Paths, format: Format) -> None:
     """Raises what can be known before anything is read: a missing file; of rows, a field that is not there,
-    and CSV whose lines differ in length."""
+    and CSV that cannot be read."""
     if (rows := _rows(format)) is not None:
-        row_format.check(paths, rows)
+        own_rows.check(paths, rows)
     else:
         files_of(paths, format)
 
@@ -193,13 +189,13 @@ def looks_like(paths: Paths) -> Format:
     if "json" in kinds and qasper.is_qasper(kinds["json"]):
         return "qasper"
     if kinds.keys() & {"json", "csv", "parquet"}:
-        return row_format.NAME
+        return own_rows.NAME
     if "jsonl" not in kinds:
         return "crag"
     lined = [f for f in names if row_files.kind_of(f) == "jsonl"]
     if all(f.name.startswith(beir.WANTED) for f in lined):
         return "beir"
-    return "crag" if _are_crag(lined) else row_format.NAME
+    return "crag" if _are_crag(lined) else own_rows.NAME
 
 
 def marked(folder: Path) -> str | None:
@@ -226,7 +222,7 @@ def _are_crag(files: list[Path]) -> bool:
 
 
 def _rows(format: Format) -> RowFormat | None:
-    return RowFormat() if format == row_format.NAME else format if isinstance(format, RowFormat) else None
+    return RowFormat() if format == own_rows.NAME else format if isinstance(format, RowFormat) else None
 
 
 def _reader(format: str) -> tuple[Any, tuple[str, str]]:
@@ -236,14 +232,21 @@ def _reader(format: str) -> tuple[Any, tuple[str, str]]:
     return rows, (plugin.path, plugin.source)
 
 
-def _from_outside(paths: Paths, format: str, counts: ReadCounts) -> Iterator[Row]:
-    rows, ids = _reader(format)[0], DuplicateCheck()
-    seen = Seen(ids, ids)  # a question and a document have no id in common
-    for file in files_of(paths, format):
-        counts.files += 1
-        for row in rows(file):
-            if not isinstance(row, Row):
-                raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
-            counts.lines += 1
-            yield from settled(row.where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
-        counts.bytes_read += file.stat().st_size
+def _from_outside(format: str) -> FileFormat:
+    def files_of(paths: Paths) -> list[Path]:
+        return files.named_files(paths, lambda p: p.is_file() and p.name[0] != ".", "files to read")
+
+    def rows(paths: Paths, counts: ReadCounts, *_: object) -> Iterator[Row]:
+        ids = DuplicateCheck()
+        seen = Seen(ids, ids)  # a question and a document have no id in common
+        for file in files_of(paths):
+            counts.files += 1
+            for row in read(file):
+                if not isinstance(row, Row):
+                    raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
+                counts.lines += 1
+                yield from settled(row.where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
+            counts.bytes_read += file.stat().st_size
+
+    read = _reader(format)[0]
+    return FileFormat(files_of, rows, str(getattr(read, "kind", OWN_KIND)))

@@ -26,7 +26,7 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Fault
-from raypipe.readers import files, tar
+from raypipe.readers import files
 from raypipe.readers.rows import LIMITS, TOO_DEEP, ReadCounts, ReaderLimits, UnusableLine, blamed, kind
 
 INT64 = 1 << 63
@@ -62,7 +62,7 @@ def read(
             yield from _file(source.name, chunks, counts, limits, source.span.first if source.span else 1)
             continue
         taken, others = 0, 0
-        for member, content in tar.members(source.name, chunks):
+        for member, content in files.members(source.name, chunks):
             base = member.rpartition("/")[2]
             if base.endswith(".jsonl") and not base.startswith("."):
                 taken += 1

@@ -1,4 +1,7 @@
-"""A user's own rows, with a map of their fields, to questions, golds, documents and sources.
+"""The format `rows`: a user's own rows, whatever their fields are called, to questions and documents.
+
+`RowFormat(fields)` stands where the name of another format stands; `fields` are those that the user named.
+The fields of each file are found in its first rows, before anything is read (`field_map`).
 
 One record, as its fields map may find it:
 
@@ -15,9 +18,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
@@ -25,30 +29,125 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from raypipe.core.errors import DataError
 from raypipe.core.plain import written
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
+from raypipe.readers import row_files
+from raypipe.readers.documents import DocumentReader
 from raypipe.readers.documents.reader import NamedFiles, inside
-from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
+from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, columns, find, listed, missing
+from raypipe.readers.files import Span
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.page_dates import order_of
+from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import (
+    LIMITS,
+    BadLine,
     ReadCounts,
+    ReaderLimits,
     Row,
     Seen,
     UnusableLine,
     blamed,
     kind,
     refused,
+    require_rows,
     settled,
     source_of,
 )
 
+NAME = "rows"
 SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
 LABELS = ("domain", "question_type", "made_by", "review")
 DROP = "drop"  # of `review`: the question is left out
 _FILE = re.compile(r"\A[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
 _HTML = re.compile(r"\A\s*+(?:<\?xml[^>]*>\s*+)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields, as named
+
+    def id(self) -> str:
+        named = json.dumps({role: list(names) for role, names in sorted(self.fields.items())})
+        return f"{NAME} {named}" if self.fields else NAME
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    file: RowFile
+    fields: FieldMap
+    first: Sequence[Mapping[str, Any]]  # rows in which the fields were found
+
+    @property
+    def folder(self) -> Path:
+        """Returns where the paths of its documents begin."""
+        return self.file.path.parent
+
+    def columns(self) -> list[str]:
+        return columns(self.first)
+
+
+def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
+    """The files that paths name, with the fields of each.
+
+    Raises ConfError for a named field that no file has, and DataError for a file that is damaged from its
+    beginning or in which no field has a question or a document.
+    """
+    files = row_files.find(paths)
+    first = {f.name: row_files.first(f, limits) for f in files}
+    if not any(first.values()):
+        counts = ReadCounts()
+        lines = (r for f in files for r in row_files.rows(f, counts, limits))
+        bad = [BadLine(r.where, r.fault.reason, r.fault.detail) for r in lines if r.fault is not None]
+        require_rows(first, counts, bad[:3])
+        raise DataError(f"{', '.join(first)}: none of the first {row_files.PEEKED} rows can be read")
+    missing(format.fields, first)
+    return [
+        MappedFile(f, find(f.name, first[f.name], format.fields), first[f.name])
+        for f in files
+        if first[f.name]
+    ]
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    return [file.path for file in row_files.find(paths)]
+
+
+def rows(
+    format: RowFormat, paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen,
+    span: Span | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    files = [replace(m, file=replace(m.file, span=span)) for m in mapped(paths, format, limits)]
+    for m in files:
+        if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice
+            for line in row_files.rows(m.file, ReadCounts(), limits):
+                with suppress(UnusableLine), blamed():  # the second time it is said what is wrong
+                    if (fetch := _fetch(line.value or {}, m.fields)) is not None:
+                        seen.newest.note(*fetch, line.where)
+    with closing(DocumentReader()) as documents:
+        for m in files:
+            plain = row_files.rows(m.file, counts, limits)
+            yield from _rows(plain, m.fields, NamedFiles(m.folder, documents), counts, seen)
+
+
+def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
+    """The files that rows name as documents, each once; none where the first rows name none."""
+    found: dict[Path, None] = {}
+    for m in mapped(paths, format):
+        first = (JsonLine("", 0, dict(value)) for value in m.first)
+        if any(True for _ in _paths_in(first, m.fields, m.folder)):
+            plain = row_files.rows(m.file, ReadCounts())
+            found |= dict.fromkeys(_paths_in(plain, m.fields, m.folder))
+    return list(found)
+
+
+def check(paths: Iterable[str | Path], format: RowFormat) -> None:
+    """Raises what `mapped` raises, and DataError for CSV that cannot be read to its end."""
+    for m in mapped(paths, format):
+        if m.file.kind == "csv":
+            deque(row_files.rows(m.file, ReadCounts()), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +165,7 @@ class Found:
         return (self.source,) if self.name is None else (self.source, self.name)
 
 
-def rows(
+def _rows(
     plain: Iterable[JsonLine], fields: FieldMap, files: NamedFiles, counts: ReadCounts, seen: Seen
 ) -> Iterator[Row]:
     """A row for each line: a question, a document, or the line's fault. `files`: those that rows may name;
@@ -95,7 +194,7 @@ def rows(
                 yield row
 
 
-def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
+def _paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
     """The files that rows name as documents and that are there: their bytes are part of the data."""
     for line in plain:
         named = list[str | None]()
@@ -149,16 +248,6 @@ def _document(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadC
     layout = Layout(id, source, found.url, found.title, *marks) if found.url else None
     document = Document(id, found.title, source)
     return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
-
-
-def fetches(plain: Iterable[JsonLine], fields: FieldMap) -> Iterator[tuple[str, str, str]]:
-    """Address, date and place of each row that has both; `rows` says what is wrong with the others."""
-    for line in plain:
-        fetch = None
-        with suppress(UnusableLine), blamed():
-            fetch = _fetch(line.value or {}, fields)
-        if fetch is not None:
-            yield *fetch, line.where
 
 
 def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:

@@ -86,12 +86,6 @@ def first(file: RowFile, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any
     return [value for value in islice(found, PEEKED) if value is not None]
 
 
-def require_regular(file: RowFile, limits: ReaderLimits = LIMITS) -> None:
-    if file.kind == "csv":
-        for _ in rows(file, ReadCounts(), limits):
-            pass
-
-
 def _inside(folder: Path) -> list[Path]:
     inside = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
     taken = [p for p in inside if kind_of(p)]

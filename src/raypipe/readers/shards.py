@@ -2,7 +2,8 @@
 
 A shard is a file, all parts of a split one, whole lines of JSON lines that are not packed, or row groups of
 Parquet. Packed files, archives, WARC and CSV stay whole: where a line of them begins is not known before they
-are read. Read with what the others found (`rows.Seen`), shards give the rows of one read.
+are read. So do QASPER and OAG-QA, whose questions name papers of other files. Read with what the others found
+(`rows.Seen`), shards give the rows of one read.
 """
 
 from __future__ import annotations
@@ -13,15 +14,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from raypipe.readers import beir, files, formats, row_files, row_format
+from raypipe.readers import beir, files, formats, own_rows, row_files
 from raypipe.readers.files import Span
-from raypipe.readers.formats import Format
-from raypipe.readers.row_format import RowFormat
+from raypipe.readers.formats import Format, LineFormat
+from raypipe.readers.own_rows import RowFormat
 from raypipe.readers.rows import LIMITS, ReadCounts, Row, Seen
-
-CUTTABLE = ("beir", "warc", "rows")
-"""Formats whose rows stand alone, besides those of JSON lines. A question of OAG-QA names papers of other
-files."""
+from raypipe.readers.unpack import PIECE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +34,15 @@ def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCou
 
     Of a file that can be cut a shard has about `shard_bytes`. One shard: the files cannot be read apart.
     """
-    name = formats.format_name(format)
-    if name not in CUTTABLE and formats.lined(format) is None:
-        return [_whole(formats.files_of(paths, format))]
+    name, read = formats.format_name(format), formats.format_of(format)
+    if isinstance(read, LineFormat):
+        return [s for i in formats.inputs_of(paths, read, counts) for s in _of_lines(i, shard_bytes)]
     if name == "rows":
         return [s for file in row_files.find(paths) for s in _of_rows(file, shard_bytes)]
     if name == "warc":
         return [_whole([file]) for file in formats.files_of(paths, format)]
     if name != "beir":
-        return [s for i in formats.inputs_of(paths, format, counts) for s in _of_lines(i, shard_bytes)]
+        return [_whole(formats.files_of(paths, format))]
     corpora, queries, judged = beir.inputs_of(paths, counts)
     rest = [p for i in queries for p in i.parts] + judged
     return [s for i in corpora for s in _of_lines(i, shard_bytes)] + ([_whole(rest)] if rest else [])
@@ -56,7 +54,7 @@ def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
     if name != "rows":
         return name == "warc"
     own = format if isinstance(format, RowFormat) else RowFormat()
-    return any(not m.fields.asks() for m in row_format.mapped(paths, own))
+    return any(not m.fields.asks() for m in own_rows.mapped(paths, own))
 
 
 def read(shard: Shard, format: Format, counts: ReadCounts, seen: Seen) -> Iterator[Row]:
@@ -82,7 +80,7 @@ def _of_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
     size = path.stat().st_size
     starts, at, lines, due = [(0, 1)], 0, 0, shard_bytes
     with path.open("rb") as file:
-        while size > shard_bytes and (chunk := file.read(files.PIECE)):
+        while size > shard_bytes and (chunk := file.read(PIECE)):
             while (begin := max(0, due - at)) < len(chunk) and (end := chunk.find(b"\n", begin)) >= 0:
                 starts.append((at + end + 1, lines + chunk.count(b"\n", 0, end + 1) + 1))
                 due = at + end + 1 + shard_bytes

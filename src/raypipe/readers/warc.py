@@ -42,6 +42,7 @@ from raypipe.readers.rows import (
     settled,
     source_of,
 )
+from raypipe.readers.unpack import AGAIN
 
 KINDS: dict[str, SourceKind] = {
     "text/html": "page", "application/xhtml+xml": "page", "text/plain": "document",
@@ -104,9 +105,9 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
                 counts.bytes_read = before + raw.tell()
                 # warcio takes a cut record for a whole one
                 if left := getattr(record.raw_stream, "limit", 0):
-                    raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {files.AGAIN}")
+                    raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {AGAIN}")
         except (ArchiveLoadFailed, EOFError, OSError, zlib.error) as e:
-            raise DataError(f"{file}: damaged or no WARC file: {e}. {files.AGAIN}") from e
+            raise DataError(f"{file}: damaged or no WARC file: {e}. {AGAIN}") from e
 
 
 def _kind(record: Any) -> SourceKind | None:

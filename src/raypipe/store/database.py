@@ -68,7 +68,9 @@ class Store:
         store = cls(uri)
         with _place(uri, "made"):
             if store.files.read(MARK) is None:
-                store.files.require_links()
+                if store.files.local:  # else no process could claim a file
+                    store.files.create(".links", b"")
+                    store.files.remove(".links")
                 for table in (t for t in BASE if t not in ON_DEMAND):
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
@@ -234,22 +236,19 @@ class Store:
         for _ in range(INDEX_TRIES):
             try:
                 with reaching(self.table_uri(table)):
-                    return self._index(table)
+                    for column in kind_of(table).indexes:
+                        dataset = self.dataset(table)
+                        if (name := _btrees(dataset).get(column)) is None:
+                            with self.durable(table):
+                                dataset.create_scalar_index(column, "BTREE")
+                        elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
+                            with self.durable(table):  # an approximate index of vectors stays as it was built
+                                dataset.optimize.optimize_indices(index_names=[name])
+                    return
             except OSError as e:  # two drivers that index at once: one of them must look again
                 if "commit conflict" not in str(e):
                     raise
         raise StoreError(f"table {table} at {self.uri} could not be indexed: others index it all the time")
-
-    def _index(self, table: str) -> None:
-        for column in kind_of(table).indexes:
-            dataset = self.dataset(table)
-            name = _btrees(dataset).get(column)
-            if name is None:
-                with self.durable(table):
-                    dataset.create_scalar_index(column, "BTREE")
-            elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
-                with self.durable(table):  # an approximate index of vectors stays as it was built
-                    dataset.optimize.optimize_indices(index_names=[name])
 
     def check_indexes(self, table: str, version: int | None = None) -> None:
         """Raises StoreError if a scalar index of the table is missing; one without rows needs none."""

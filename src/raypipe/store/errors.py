@@ -66,21 +66,16 @@ def reaching(what: str) -> Iterator[None]:
         yield
     except RaypipeError:
         raise
-    except (Exception, pa.lib.ArrowException) as e:
-        raise _classed(what, e) from e
     except BaseException as e:
-        if type(e).__name__ != "PanicException":  # Lance's Rust, on a file that is not what its head says
+        # Lance's Rust panics on a file that is not what its head says.
+        if not isinstance(e, (Exception, pa.lib.ArrowException)) and type(e).__name__ != "PanicException":
             raise
-        raise _classed(what, e) from e
-
-
-def _classed(what: str, e: BaseException) -> RaypipeError:
-    if is_full(e):
-        return DiskFull(
-            f"{what}: the disk is full. What was stored before stays readable; free some space and run the "
-            f"same command again: {str(e)[:SHOWN]}"
-        )
-    return StoreUnavailable(
-        f"{what} cannot be reached now: {type(e).__name__}: {str(e)[:SHOWN]}. Nothing that is stored is "
-        f"lost: run the same command again when the store is well"
-    )
+        if is_full(e):
+            raise DiskFull(
+                f"{what}: the disk is full. What was stored before stays readable; free some space and run "
+                f"the same command again: {str(e)[:SHOWN]}"
+            ) from e
+        raise StoreUnavailable(
+            f"{what} cannot be reached now: {type(e).__name__}: {str(e)[:SHOWN]}. Nothing that is stored is "
+            "lost: run the same command again when the store is well"
+        ) from e

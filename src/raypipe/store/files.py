@@ -14,12 +14,11 @@ import errno
 import functools
 import glob
 import json
-import math
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -33,7 +32,6 @@ from raypipe.store.layout import CHANGING
 HALF_WRITTEN_S = 3600.0  # no write goes without a byte for so long, over a slow network either
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # of link(2), and of FUSE file systems without it
-PROBE = ".links"
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -143,12 +141,6 @@ class Files:
         finally:
             os.unlink(staged)
 
-    def require_links(self) -> None:
-        """Raises StoreError for a local folder in which no process can claim a file."""
-        if self.local:
-            self.create(PROBE, b"")
-            self.remove(PROBE)
-
     def _staged(self, name: str) -> Path:
         return Path(self._path(name)).with_name(f".{uuid.uuid4().hex}.tmp")
 
@@ -188,8 +180,10 @@ class Files:
             for inside, folders, files in os.walk(folder):  # what another process removes meanwhile is none
                 if folder == self._root:
                     folders.clear()
-                tmp = (os.path.join(inside, f) for f in files if f.startswith(".") and f.endswith(".tmp"))
-                names += [os.path.relpath(f, self._root) for f in tmp if _written(f) < now - HALF_WRITTEN_S]
+                for file in (f"{inside}/{f}" for f in files if f.startswith(".") and f.endswith(".tmp")):
+                    with suppress(FileNotFoundError):
+                        if os.stat(file).st_mtime < now - HALF_WRITTEN_S:
+                            names.append(os.path.relpath(file, self._root))
         return names
 
     @_classed
@@ -219,14 +213,6 @@ class Files:
             self._fs.delete_dir(self._path(name))
         except FileNotFoundError:
             return
-
-
-def _written(file: str) -> float:
-    """Returns when a file was written last, in seconds since the epoch; infinity: it is gone."""
-    try:
-        return os.stat(file).st_mtime
-    except FileNotFoundError:
-        return math.inf
 
 
 RESERVE = 256 << 20  # bytes for what is written after the rows: commits, indexes, manifests, reports
@@ -281,14 +267,19 @@ def restore_all(files: Files) -> None:
 
 
 def restore(files: Files, table: str) -> None:
-    """Takes a table back to the version before an unfinished change, if the machine was started since."""
+    """Takes a table back to the version before an unfinished change, if the machine was started since; one
+    that had no version goes."""
     raw = files.read(_note(table))
     if raw is None:
         return
-    found = json.loads(raw)
-    if found["boot"] != boot():
-        _take_back(files, table, found["version"])
-    _sync(files, files.walk(f"{table}.lance"))
+    found, folder = json.loads(raw), f"{table}.lance"
+    if found["boot"] != boot() and found["version"] == 0:
+        files.remove_folder(folder)
+    elif found["boot"] != boot():
+        for name in files.names(f"{folder}/_versions"):
+            if (of := manifest_version(name)) is None or of > found["version"]:  # the hint, too
+                files.remove(f"{folder}/_versions/{name}")
+    _sync(files, files.walk(folder))
     files.remove(_note(table))
 
 
@@ -304,17 +295,6 @@ def _sync(files: Files, names: Iterable[str]) -> None:
 def boot() -> str:
     """Names the time since the machine was started."""
     return _BOOT.read_text().strip() if _BOOT.exists() else str(int(psutil.boot_time()))
-
-
-def _take_back(files: Files, table: str, version: int) -> None:
-    """Removes the manifests of later versions; a table that had no version goes."""
-    folder = f"{table}.lance"
-    if version == 0:
-        files.remove_folder(folder)
-        return
-    for name in files.names(f"{folder}/_versions"):
-        if (of := manifest_version(name)) is None or of > version:  # with the hint which one is the newest
-            files.remove(f"{folder}/_versions/{name}")
 
 
 def manifest_version(name: str) -> int | None:

@@ -135,7 +135,8 @@ class Lease(_Beating):
                 f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last sign of life "
                 f"{time.time() - sign.beat:.0f} s ago by the clock here). Wait for it to end, or end it"
             )
-        self._name = self._place(max(map(self._number, found), default=0) + 1)
+        number = max((int(name[-14:-5]) for name in found), default=0) + 1
+        self._name = f"{LEASES}/{self._lease}-{number:09d}.json"
         if not claim(self._files, self._name, self._sign()):
             return False
         # A process that read the signs long ago may have found a number free that was taken and left since.
@@ -162,12 +163,6 @@ class Lease(_Beating):
                 unclaim(self._files, self._name)
         except StoreUnavailable as e:
             log.warning("the lease of %s could not be taken away: %s", self._owner, e)
-
-    def _place(self, number: int) -> str:
-        return f"{LEASES}/{self._lease}-{number:09d}.json"
-
-    def _number(self, name: str) -> int:
-        return int(name[-14:-5])
 
     def _signs(self) -> dict[str, _Sign | None]:
         """Name -> sign, of each that stands; None for one that no driver wrote."""

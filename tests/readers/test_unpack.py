@@ -8,8 +8,8 @@ import pytest
 
 from raypipe.core.errors import DataError
 from raypipe.readers import files
-from raypipe.readers.bz2_blocks import BlockInflater
 from raypipe.readers.rows import LIMITS, ReadCounts
+from raypipe.readers.unpack import BlockInflater
 
 
 def words(count, seed=0):
