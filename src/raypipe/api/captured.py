@@ -21,7 +21,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Source, digest
 from raypipe.evaluation.golds import stored_questions
 from raypipe.metrics.textfile import replaced
-from raypipe.readers.captured import NAME
+from raypipe.readers.crag import CAPTURED as NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
@@ -55,7 +55,7 @@ class CapturedSpan:
 class CapturedFiles:
     """The files that a span was written to."""
 
-    data: Path  # as readers.captured reads it
+    data: Path  # as `readers.crag` reads it
     labels: Path  # what users said of answers, as `compare --labels` reads it
     answers: Path  # what the endpoint answered, as a file of predictions
     questions: int

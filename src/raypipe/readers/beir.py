@@ -32,7 +32,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.readers import files, lines
 from raypipe.readers.files import Input, Span
-from raypipe.readers.lines import JsonLine, split
+from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import (
     BadLine,
     Fields,
@@ -142,35 +142,21 @@ def of_folder(folder: Path) -> list[Path]:
 def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dict[str, dict[str, int]]:
     grades: dict[str, dict[str, int]] = {}
     for path in paths:
-        beir = False
-        for number, raw, _ in split(files.stream(files.whole(path), counts, limits), limits.line_bytes):
-            where = f"{path}:{number}"
-            if raw is None:
-                raise DataError(f"{where}: expected a judgement, found a line of many megabytes")
-            try:
-                text = raw.decode("utf-8-sig").strip()
-            except UnicodeDecodeError as e:
-                found = repr(raw[e.start : e.start + 8])
-                raise DataError(f"{where}: expected UTF-8 text, found {found}") from e
-            values = text.split("\t") if beir and text else text.split()
-            if number == 1 and values == BEIR.split():
-                beir = True
-            elif values:
-                query, document, grade = _fields(where, values, beir)
-                if grades.setdefault(query, {}).setdefault(document, grade) != grade:
-                    raise DataError(f"{where}: document {document!r} has two grades for query {query!r}")
-                counts.judgements += 1
+        beir = None
+        for where, text in lines.texts(files.whole(path), counts, limits):
+            line = text.strip()
+            values = line.split("\t") if beir and line else line.split()
+            if (beir is None and (beir := values == BEIR.split())) or not values:
+                continue
+            if len(values) != len((names := BEIR if beir else TREC).split()):
+                raise DataError(f"{where}: expected {names!r}, found {' '.join(values)!r:.100}")
+            query, document, grade = values if beir else (values[0], *values[2:])
+            if not re.fullmatch(r"-?[0-9]{1,9}", grade):
+                raise DataError(f"{where}: expected a whole number as grade, found {grade!r:.40}")
+            if grades.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
+                raise DataError(f"{where}: document {document!r} has two grades for query {query!r}")
+            counts.judgements += 1
     return grades
-
-
-def _fields(where: str, values: list[str], beir: bool) -> tuple[str, str, int]:
-    names = BEIR if beir else TREC
-    if len(values) != len(names.split()):
-        raise DataError(f"{where}: expected {names!r}, found {' '.join(values)!r:.100}")
-    query, document, grade = values if beir else (values[0], *values[2:])
-    if not re.fullmatch(r"-?[0-9]{1,9}", grade):
-        raise DataError(f"{where}: expected a whole number as grade, found {grade!r:.40}")
-    return query, document, int(grade)
 
 
 def write_pool(path: Path, folder: Path, questions: int) -> None:

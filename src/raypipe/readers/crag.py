@@ -1,4 +1,4 @@
-"""CRAG's JSON lines to questions with their citations, golds and sources.
+"""CRAG's JSON lines, and captured questions, to questions with their citations, golds and sources.
 
 One record (a page list has 5 entries in tasks 1 and 2, up to 50 in task 3):
 
@@ -16,15 +16,27 @@ The older schema has `alternative_answers`, a JSON list inside a string ("[]"), 
 give the same rows. A file of questions without pages has `row` (its place in the full set) and no
 `search_results`; such a question has no citations, and without an interaction_id its id is "row-N".
 
-Knows these fields and nothing of HTML: what lies in page_result, PDF bytes too, becomes a source as it came.
+What lies in page_result, PDF bytes too, becomes a source as it came.
+
+A captured question, as `raypipe eval --data captured:7d` writes it from what an endpoint captured:
+
+    {"id": "captured-5c0f...", "query": "who wrote it?", "body": "", "asked_at": "",
+     "citations": [{"rank": 0, "url": "https://...", "modified": "", "page": "91774d62...", "snippet": null,
+                    "name": null}],
+     "sources": [{"kind": "page", "content": "<p>..."}],
+     "answers": ["ada lovelace"], "labels": {"feedback": "text"}}
+
+`citations` null: the whole store is searched. `sources` are those that the store may lack; all others are
+there. `answers` are what users said is right; without any there is no gold. Knows nothing of HTML.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from raypipe.core.plain import written
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
@@ -41,6 +53,8 @@ from raypipe.readers.rows import (
     source_of,
 )
 
+CAPTURED = "captured"
+SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 LABELS = (
     "domain", "question_type", "static_or_dynamic", "popularity", "split",
     # invented worlds only:
@@ -54,7 +68,14 @@ def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[
     for line in lines:
         for row in settled(line.where, partial(_row, line), counts, seen.repeats):
             if row.used:
-                _count(row, line.unwrap(), counts)
+                value = line.unwrap()
+                pages = value.get("search_results", [])
+                empty = (not p["page_result"].strip() for p in pages if p["page_result"] is not None)
+                counts.page_faults += len(row.faults)
+                counts.questions_without_pages += not pages
+                counts.empty_pages += sum(empty)
+                counts.number_golds += sum(not isinstance(answer, str) for _, answer in _golds(value))
+                counts.null_fields += sum(p[f] is None for p in pages for f in PAGE_TEXTS)
             yield row
 
 
@@ -142,10 +163,44 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-def _count(row: Row, value: Mapping[str, Any], counts: ReadCounts) -> None:
-    pages = value.get("search_results", [])
-    counts.page_faults += len(row.faults)
-    counts.questions_without_pages += not pages
-    counts.empty_pages += sum(not p["page_result"].strip() for p in pages if p["page_result"] is not None)
-    counts.number_golds += sum(not isinstance(answer, str) for _, answer in _golds(value))
-    counts.null_fields += sum(p[f] is None for p in pages for f in PAGE_TEXTS)
+def captured(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
+    """The same of captured questions."""
+    seen = replace(seen, captured=True)
+    for line in lines:
+        for row in settled(line.where, partial(_captured, line), counts, seen.repeats):
+            if row.question is not None:
+                counts.questions_without_pages += row.question.citations == ()
+            yield row
+
+
+def _captured(line: JsonLine) -> Row:
+    value = line.unwrap()
+    fields = Fields(value)
+    id = fields.filled("id")
+    cited = value.get("citations")
+    if cited is not None and not isinstance(cited, list):
+        raise UnusableLine("wrong_type", f"citations: expected a list or null, found {kind(cited)}")
+    citations = None if cited is None else tuple(_citation(id, c, n) for n, c in enumerate(cited))
+    question = Question(id, fields.filled("query"), fields.get("body"), fields.get("asked_at"), citations)
+    answers = tuple(a for a in fields.get("answers", list) if isinstance(a, str) and a.strip())
+    labels = {n: v for n, v in fields.get("labels", dict).items() if isinstance(v, str)}
+    sources = {s.id: s for s in map(_source, fields.get("sources", list))}
+    return Row(
+        line.where, question, Gold(id, answers, labels) if answers else None, sources=tuple(sources.values())
+    )
+
+
+def _citation(question: str, value: Any, number: int) -> Citation:
+    path = f"citations[{number}]."
+    if not isinstance(value, dict):
+        raise UnusableLine("wrong_type", f"{path[:-1]}: expected an object, found {kind(value)}")
+    get = Fields(value, path).get
+    texts = (None if value.get(f) is None else get(f) for f in ("page", "snippet", "name"))
+    return Citation(question, get("rank", int), get("url"), get("modified"), *texts)
+
+
+def _source(value: Any) -> Source:
+    if not isinstance(value, dict) or value.get("kind") not in SOURCE_KINDS:
+        expected = ", ".join(SOURCE_KINDS)
+        raise UnusableLine("wrong_type", f"sources: expected objects with a kind of {expected}")
+    return source_of(value["kind"], Fields(value, "sources.").filled("content"))

@@ -133,10 +133,10 @@ def fetch(
     when it gives none in six tries; the received part stays as NAME.partial and is continued next time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [_Transfer(f, folder / f.name, urljoin(base_url, f.name), progress) for f in files]
-    missing = [t for t in wanted if not t.is_here()]
-    held = sum(t.partial.stat().st_size for t in missing if t.partial.exists())
-    needed, free = sum(t.file.size for t in missing) - held, shutil.disk_usage(folder).free
+    wanted = [(f, folder / f.name, folder / f"{f.name}.partial") for f in files]
+    missing = [(file, path, partial) for file, path, partial in wanted if not _is_here(file, path, progress)]
+    held = sum(partial.stat().st_size for _, _, partial in missing if partial.exists())
+    needed, free = sum(f.size for f, _, _ in missing) - held, shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
             f"{folder}: {needed:,} bytes are still to come and {free:,} are free. Make room first."
@@ -154,9 +154,17 @@ def fetch(
     with open_client(
         httpx.Client, timeout=TIMEOUT, follow_redirects=True, max_redirects=REDIRECTS, event_hooks=hooks
     ) as client:
-        for transfer in missing:
-            transfer.receive(client, pause, Backoff(ATTEMPTS, first_s=1.0, jitter=jitter))
-    return [t.path for t in wanted]
+        for file, path, partial in missing:
+            backoff = Backoff(ATTEMPTS, first_s=1.0, jitter=jitter)
+            _receive(client, urljoin(base_url, file.name), file, partial, progress, pause, backoff)
+            if (found := _sha256(partial)) != file.sha256:
+                partial.unlink()
+                raise DataError(
+                    f"{path}: expected sha256 {file.sha256}, received {found}. Nothing was kept. Run it "
+                    "again; if that ends the same way, the published file or something on the way changed."
+                )
+            os.replace(partial, path)
+    return [path for _, path, _ in wanted]
 
 
 def _sha256(path: Path) -> str:
@@ -164,101 +172,77 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
-    file: RemoteFile
-    path: Path
-    url: str
-    progress: Progress
+def _is_here(file: RemoteFile, path: Path, progress: Progress) -> bool:
+    """Returns whether a file is there already. Raises DataError for other content under its name."""
+    if not path.exists():
+        return False
+    if path.stat().st_size != file.size or _sha256(path) != file.sha256:
+        raise DataError(
+            f"{path}: other content than published lies under this name. Move it away or delete it."
+        )
+    progress(file.name, file.size, file.size)
+    return True
 
-    @property
-    def partial(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.partial")
 
-    def is_here(self) -> bool:
-        """Returns whether the file is there already. Raises DataError for other content under its name."""
-        if not self.path.exists():
-            return False
-        if self.path.stat().st_size != self.file.size or _sha256(self.path) != self.file.sha256:
-            raise DataError(
-                f"{self.path}: other content than published lies under this name. Move it away or delete it."
-            )
-        self.progress(self.file.name, self.file.size, self.file.size)
-        return True
-
-    def receive(self, client: httpx.Client, pause: Callable[[float], None], backoff: Backoff) -> None:
-        """Extends the partial file to its size, requesting from where it ends; then renames it if its digest
-        is right, else removes it."""
-        partial, size = self.partial, self.file.size
-        partial.touch()
-        while (have := partial.stat().st_size) != size:
-            if have > size:
-                partial.unlink()
-                raise DataError(
-                    f"{self.url}: gives more than the {size:,} bytes published. Nothing was kept."
-                )
-            self.progress(self.file.name, have, size)
-            after_s = 0.0
-            try:
-                with client.stream(
-                    "GET", self.url, headers=HEADERS | {"Range": f"bytes={have}-"}
-                ) as response:
-                    if response.status_code in RETRY_STATUSES:
-                        after_s = retry_after_s(response.headers)
-                        raise httpx.HTTPError(f"status {response.status_code}")
-                    self._append(response, self._start(response, have))
-            except httpx.TooManyRedirects as e:
-                raise DataError(f"{self.url}: more than five redirects. Check the network's proxy.") from e
-            except (httpx.HTTPError, httpx.InvalidURL) as e:
-                now = partial.stat().st_size
-                if now > have:
-                    backoff.reset()
-                if (wait_s := backoff.next_s(after_s)) is None:
-                    raise DataError(
-                        f"{self.url}: no more in {ATTEMPTS} tries ({e}). Here are {now:,} of "
-                        f"{size:,} bytes; run it again to go on from there."
-                    ) from e
-                pause(wait_s)
-        if (found := _sha256(partial)) != self.file.sha256:
+def _receive(
+    client: httpx.Client, url: str, file: RemoteFile, partial: Path, progress: Progress,
+    pause: Callable[[float], None], backoff: Backoff,
+) -> None:  # fmt: skip
+    """Extends the partial file to its size, requesting from where it ends."""
+    partial.touch()
+    while (have := partial.stat().st_size) != file.size:
+        if have > file.size:
             partial.unlink()
-            raise DataError(
-                f"{self.path}: expected sha256 {self.file.sha256}, received {found}. Nothing was kept. Run "
-                "it again; if that ends the same way, the published file or something on the way has changed."
-            )
-        os.replace(partial, self.path)
+            raise DataError(f"{url}: gives more than the {file.size:,} bytes published. Nothing was kept.")
+        progress(file.name, have, file.size)
+        after_s = 0.0
+        try:
+            with client.stream("GET", url, headers=HEADERS | {"Range": f"bytes={have}-"}) as response:
+                if response.status_code in RETRY_STATUSES:
+                    after_s = retry_after_s(response.headers)
+                    raise httpx.HTTPError(f"status {response.status_code}")
+                start = _start(response, url, have, file.size)
+                with partial.open("r+b") as out:
+                    out.truncate(start)
+                    out.seek(start)
+                    for block in response.iter_bytes(BLOCK):
+                        start += out.write(block)
+                        progress(file.name, min(start, file.size), file.size)
+                        if start > file.size:
+                            break
+                    out.flush()
+                    os.fsync(out.fileno())
+                if start < file.size:
+                    raise httpx.ReadError(f"broke off at byte {start:,}")
+        except httpx.TooManyRedirects as e:
+            raise DataError(f"{url}: more than five redirects. Check the network's proxy.") from e
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
+            now = partial.stat().st_size
+            if now > have:
+                backoff.reset()
+            if (wait_s := backoff.next_s(after_s)) is None:
+                raise DataError(
+                    f"{url}: no more in {ATTEMPTS} tries ({e}). Here are {now:,} of {file.size:,} bytes; "
+                    "run it again to go on from there."
+                ) from e
+            pause(wait_s)
 
-    def _start(self, response: httpx.Response, have: int) -> int:
-        """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""
-        status, headers, size = response.status_code, response.headers, self.file.size
-        if status not in (200, 206):
-            raise DataError(f"{self.url}: expected the file, found status {status} {response.reason_phrase}.")
-        if headers.get("Content-Type", "").startswith("text/html"):
-            asked = "Is there a log-in page on this network?"
-            raise DataError(f"{self.url}: expected the file, found a web page. {asked}")
-        if status == 206:
-            said = headers.get("Content-Range", "")
-            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", said)
-            if not span or int(span[1]) != have:
-                raise DataError(f"{self.url}: asked from byte {have}, was given {said or None!r}.")
-            start, total = have, int(span[2])
-        else:
-            start, total = 0, int(headers.get("Content-Length", size))
-        if total != size:
-            raise DataError(f"{self.url}: expected {size:,} bytes as published, the server says {total:,}.")
-        return start
 
-    def _append(self, response: httpx.Response, have: int) -> None:
-        """Writes the response from byte `have` on; at most one block more than the file should have."""
-        name, size = self.file.name, self.file.size
-        with self.partial.open("r+b") as out:
-            out.truncate(have)
-            out.seek(have)
-            for block in response.iter_bytes(BLOCK):
-                have += out.write(block)
-                self.progress(name, min(have, size), size)
-                if have > size:
-                    break
-            out.flush()
-            os.fsync(out.fileno())
-        if have < size:
-            raise httpx.ReadError(f"broke off at byte {have:,}")
+def _start(response: httpx.Response, url: str, have: int, size: int) -> int:
+    """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""
+    status, headers = response.status_code, response.headers
+    if status not in (200, 206):
+        raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")
+    if headers.get("Content-Type", "").startswith("text/html"):
+        asked = "Is there a log-in page on this network?"
+        raise DataError(f"{url}: expected the file, found a web page. {asked}")
+    start, total = 0, int(headers.get("Content-Length", size))
+    if status == 206:
+        said = headers.get("Content-Range", "")
+        span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", said)
+        if not span or int(span[1]) != have:
+            raise DataError(f"{url}: asked from byte {have}, was given {said or None!r}.")
+        start, total = have, int(span[2])
+    if total != size:
+        raise DataError(f"{url}: expected {size:,} bytes as published, the server says {total:,}.")
+    return start

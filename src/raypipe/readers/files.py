@@ -84,15 +84,18 @@ def find(
 def named_files(
     paths: Iterable[str | Path], named: Callable[[Path], bool], expected: str, below: bool = False
 ) -> list[Path]:
-    """The files that these paths name, each once, in order; of a folder those that are `named`, `below`: with
-    its subfolders. Raises DataError for a path with no such file."""
+    """The files that these paths name, each once, in order; of a folder those that are `named` and not
+    hidden, `below`: with its subfolders. Raises DataError for a path with no such file."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         require(path)
-        inside = [path] if not path.is_dir() else sorted(path.rglob("*") if below else path.iterdir())
-        taken = [p for p in inside if named(p) and not p.is_dir()]
-        if not taken:
-            raise DataError(f"{path}: expected {expected}, found none")
+        inside = [path]
+        if path.is_dir():
+            entries = path.rglob("*") if below else path.iterdir()
+            inside = sorted(p for p in entries if p.is_file() and p.name[0] != ".")
+        if not (taken := [p for p in inside if named(p)]):
+            among = f" in {len(inside)} files" if path.is_dir() else ""
+            raise DataError(f"{path}: expected {expected}, found none{among}")
         found |= dict.fromkeys(taken)
     return list(found)
 

@@ -15,7 +15,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugin_tables import Registry, registered
 from raypipe.core.plugins import is_path
-from raypipe.readers import beir, captured, crag, files, lines, oag, own_rows, qasper, row_files, warc
+from raypipe.readers import beir, crag, files, lines, oag, own_rows, qasper, row_files, warc
 from raypipe.readers.files import Input, Span
 from raypipe.readers.own_rows import RowFormat
 from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
@@ -63,7 +63,7 @@ FORMATS: Registry[Any] = Registry(
         "oag": FileFormat(oag.files_of, oag.rows, "ranking"),
         "warc": FileFormat(warc.files_of, warc.rows),
         own_rows.NAME: _of_rows(RowFormat()),
-        captured.NAME: LineFormat("", captured.rows, OWN_KIND),
+        crag.CAPTURED: LineFormat("", crag.captured, OWN_KIND),
     },
     "a reader",
 )
@@ -234,7 +234,7 @@ def _reader(format: str) -> tuple[Any, tuple[str, str]]:
 
 def _from_outside(format: str) -> FileFormat:
     def files_of(paths: Paths) -> list[Path]:
-        return files.named_files(paths, lambda p: p.is_file() and p.name[0] != ".", "files to read")
+        return files.named_files(paths, lambda path: True, "files to read")
 
     def rows(paths: Paths, counts: ReadCounts, *_: object) -> Iterator[Row]:
         ids = DuplicateCheck()

@@ -99,6 +99,26 @@ def _file(
             yield JsonLine(name, number, None, e.fault)
 
 
+def texts(source: files.Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str]]:
+    """Place and text, without its newline, of each line. Raises DataError: one is too long or no text."""
+    for number, raw, size in split(files.stream(source, counts, limits), limits.line_bytes):
+        where = f"{source.name}:{number}"
+        if raw is None:
+            raise DataError(f"{where}: expected at most {limits.line_bytes:,} bytes, found {size:,}")
+        if number == 1 and raw.startswith(codecs.BOM_UTF8):
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+            counts.byte_order_marks += 1
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as e:
+            found = f"found the byte {raw[e.start]:#04x}. Save it as UTF-8."
+            raise DataError(f"{where}: expected UTF-8, {found}") from e
+        if "\0" in text:
+            raise DataError(f"{where}: expected text, found a NUL byte.")
+        counts.crlf_lines += text.endswith("\r")
+        yield where, text
+
+
 def split(chunks: Iterable[bytes], most: int, first: int = 1) -> Iterator[tuple[int, bytes | None, int]]:
     """(number, line without its newline, bytes in it); a line of more than `most` bytes is not held: None.
     `first`: number of the first line."""

@@ -19,14 +19,14 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from raypipe.core.errors import DataError
@@ -34,7 +34,7 @@ from raypipe.core.plain import written
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
 from raypipe.readers import row_files
 from raypipe.readers.documents import DocumentReader
-from raypipe.readers.documents.reader import NamedFiles, inside
+from raypipe.readers.documents.reader import FileText, inside, read_named
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, columns, find, listed, missing
 from raypipe.readers.files import Span
 from raypipe.readers.lines import JsonLine
@@ -61,6 +61,7 @@ SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
 LABELS = ("domain", "question_type", "made_by", "review")
 DROP = "drop"  # of `review`: the question is left out
+ReadNamed: TypeAlias = Callable[[str, str], FileText]  # of the name of a file, and where it is named
 _FILE = re.compile(r"\A[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
 _HTML = re.compile(r"\A\s*+(?:<\?xml[^>]*>\s*+)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
 
@@ -79,11 +80,6 @@ class MappedFile:
     file: RowFile
     fields: FieldMap
     first: Sequence[Mapping[str, Any]]  # rows in which the fields were found
-
-    @property
-    def folder(self) -> Path:
-        """Returns where the paths of its documents begin."""
-        return self.file.path.parent
 
     def columns(self) -> list[str]:
         return columns(self.first)
@@ -104,11 +100,8 @@ def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits 
         require_rows(first, counts, bad[:3])
         raise DataError(f"{', '.join(first)}: none of the first {row_files.PEEKED} rows can be read")
     missing(format.fields, first)
-    return [
-        MappedFile(f, find(f.name, first[f.name], format.fields), first[f.name])
-        for f in files
-        if first[f.name]
-    ]
+    known = ((file, seen) for file in files if (seen := first[file.name]))
+    return [MappedFile(file, find(file.name, seen, format.fields), seen) for file, seen in known]
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
@@ -128,19 +121,48 @@ def rows(
                         seen.newest.note(*fetch, line.where)
     with closing(DocumentReader()) as documents:
         for m in files:
-            plain = row_files.rows(m.file, counts, limits)
-            yield from _rows(plain, m.fields, NamedFiles(m.folder, documents), counts, seen)
+            fields, read = m.fields, partial(read_named, m.file.path.parent, documents)
+            make = _question if fields.asks() else _document
+            for line in row_files.rows(m.file, counts, limits):
+                value = line.value or {}
+                review, made_by = (_said(fields.get(value, role)) for role in ("review", "made_by"))
+                try:
+                    with blamed():
+                        fetch = _fetch(value, fields)
+                except UnusableLine as e:
+                    yield refused(line.where, e, counts)
+                    continue
+                if review.lower() == DROP:
+                    counts.dropped_rows += 1
+                elif fetch is not None and not seen.newest.has(*fetch, line.where):
+                    counts.older_pages += 1
+                else:
+                    make_row = partial(make, line, fields, read, counts)
+                    for row in settled(line.where, make_row, counts, seen.repeats):
+                        if row.used:
+                            counts.page_faults += len(row.faults)
+                            counts.made_questions += bool(made_by)
+                            counts.unreviewed_questions += bool(made_by) and not review
+                        yield row
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
     """The files that rows name as documents, each once; none where the first rows name none."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
-        first = (JsonLine("", 0, dict(value)) for value in m.first)
-        if any(True for _ in _paths_in(first, m.fields, m.folder)):
-            plain = row_files.rows(m.file, ReadCounts())
-            found |= dict.fromkeys(_paths_in(plain, m.fields, m.folder))
+        if any(True for value in m.first for _ in _paths_in(value, m)):
+            lines = row_files.rows(m.file, ReadCounts())
+            found |= dict.fromkeys(path for line in lines for path in _paths_in(line.value or {}, m))
     return list(found)
+
+
+def _paths_in(value: Mapping[str, Any], m: MappedFile) -> Iterator[Path]:
+    """The files that a row names as documents and that are there: their bytes are part of the data."""
+    named = list[str | None]()
+    with suppress(UnusableLine), blamed():  # its reader says what is wrong
+        named = [_path_of(item, m.fields.inner) for item in _items(value, m.fields)]
+    found = (inside(m.file.path.parent, name) for name in named if name is not None)
+    yield from (file for file in found if isinstance(file, Path))
 
 
 def check(paths: Iterable[str | Path], format: RowFormat) -> None:
@@ -165,45 +187,7 @@ class Found:
         return (self.source,) if self.name is None else (self.source, self.name)
 
 
-def _rows(
-    plain: Iterable[JsonLine], fields: FieldMap, files: NamedFiles, counts: ReadCounts, seen: Seen
-) -> Iterator[Row]:
-    """A row for each line: a question, a document, or the line's fault. `files`: those that rows may name;
-    `seen`: which ids came before, and which fetch of a document counts."""
-    make = _question if fields.asks() else _document
-    for line in plain:
-        value = line.value or {}
-        review = _said(fields.get(value, "review"))
-        try:
-            with blamed():
-                fetch = _fetch(value, fields)
-        except UnusableLine as e:
-            yield refused(line.where, e, counts)
-            continue
-        if review.lower() == DROP:
-            counts.dropped_rows += 1
-        elif fetch is not None and not seen.newest.has(*fetch, line.where):
-            counts.older_pages += 1
-        else:
-            for row in settled(line.where, partial(make, line, fields, files, counts), counts, seen.repeats):
-                if row.used:
-                    made = bool(_said(fields.get(value, "made_by")))
-                    counts.page_faults += len(row.faults)
-                    counts.made_questions += made
-                    counts.unreviewed_questions += made and not review
-                yield row
-
-
-def _paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
-    """The files that rows name as documents and that are there: their bytes are part of the data."""
-    for line in plain:
-        named = list[str | None]()
-        with suppress(UnusableLine), blamed():  # its reader says what is wrong
-            named = [_path_of(item, fields.inner) for item in _items(line.value or {}, fields)]
-        yield from (file for n in named if n is not None and isinstance(file := inside(folder, n), Path))
-
-
-def _question(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadCounts) -> Row:
+def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCounts) -> Row:
     value, asked = line.unwrap(), fields.fields["query"][0]
     text = _text(fields.get(value, "query"), asked)
     if not text.strip():
@@ -213,7 +197,7 @@ def _question(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadC
     faults, found = list[Fault](), list[Found]()
     for place, item in enumerate(_items(value, fields)):
         try:
-            document = _found(item, files, f"documents[{place}]", fields.inner)
+            document = _found(item, read, f"documents[{place}]", fields.inner)
         except UnusableLine as e:
             faults.append(e.fault)
             continue
@@ -222,7 +206,7 @@ def _question(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadC
         else:
             found.append(document)
             faults += document.faults
-    searches_all = "documents" not in fields.fields and not _own_content(fields)
+    searches_all = fields.fields.keys().isdisjoint(("documents", *CONTENT))
     asked_at = _said(fields.get(value, "time"))
     id = _said(fields.get(value, "id")) or digest(text, asked_at, *(d.source.id for d in found))[:16]
     citations = tuple(
@@ -237,15 +221,14 @@ def _question(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadC
     return Row(line.where, question, gold, sources=tuple(sources.values()), faults=tuple(faults))
 
 
-def _document(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadCounts) -> Row | None:
+def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCounts) -> Row | None:
     value = line.unwrap()
-    found = _found(_own(value, fields), files, "the row", {})
+    found = _found(_own(value, fields), read, "the row", {})
     if found is None:
         return None
     source = found.source.id
     id = _said(fields.get(value, "id")) or found.url or digest(source)[:16]
-    marks = found.pages, found.sections
-    layout = Layout(id, source, found.url, found.title, *marks) if found.url else None
+    layout = Layout(id, source, found.url, found.title, found.pages, found.sections) if found.url else None
     document = Document(id, found.title, source)
     return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
 
@@ -260,16 +243,12 @@ def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None
 
 def _items(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
     if not fields.asks() or "documents" not in fields.fields:
-        return [_own(value, fields)] if _own_content(fields) else []
+        return [] if fields.fields.keys().isdisjoint(CONTENT) else [_own(value, fields)]
     items = [item for given in fields.all(value, "documents") for item in _several(_listed(given))]
     title, url = (_said(fields.get(value, n)) for n in ("title", "url"))
     if len(items) == 1 and isinstance(items[0], str) and (title or url) and _path_of(items[0], {}) is None:
         return [{"title": title, "url": url, "text": items[0]}]  # the row's own title is that of its document
     return items
-
-
-def _own_content(fields: FieldMap) -> bool:
-    return any(role in fields.fields for role in CONTENT)
 
 
 def _own(value: Mapping[str, Any], fields: FieldMap) -> dict[str, Any]:
@@ -329,7 +308,7 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-def _found(item: Any, files: NamedFiles, where: str, inner: Mapping[str, str]) -> Found | None:
+def _found(item: Any, read: ReadNamed, where: str, inner: Mapping[str, str]) -> Found | None:
     """A document; None for one without any text. `inner`: role -> field of its object, as the user named it.
     Raises UnusableLine for what is none."""
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
@@ -348,7 +327,7 @@ def _found(item: Any, files: NamedFiles, where: str, inner: Mapping[str, str]) -
     html, text = (_joined(values.get(n), where) for n in ("html", "text"))
     named = values.get("path")
     if not html and not text and isinstance(named, str) and named:
-        file = files.read(named, where)
+        file = read(named, where)
         if file.kind in ("pdf", "docx"):  # its content is its text alone, in which its pages are spans
             source, lost = source_of("document", file.content), tuple(f for _, f in file.faults)
             url, title = url or quote(named), title or file.title

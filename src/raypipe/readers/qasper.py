@@ -66,9 +66,7 @@ def is_qasper(file: Path) -> bool:
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    return files.named_files(
-        paths, lambda p: p.name[0] != "." and row_files.kind_of(p) == "json", "QASPER's .json or .json.gz"
-    )
+    return files.named_files(paths, lambda p: row_files.kind_of(p) == "json", "QASPER's .json or .json.gz")
 
 
 def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:

@@ -59,16 +59,8 @@ def kind_of(path: Path) -> Kind | None:
 def find(paths: Iterable[str | Path]) -> list[RowFile]:
     """The files that these paths name, each once, in order: files, and folders of files (without subfolders).
     Raises DataError for a path that is neither."""
-    found: dict[Path, RowFile] = {}
-    for path in map(Path, paths):
-        files.require(path)
-        for file in _inside(path) if path.is_dir() else [path]:
-            if (kind := kind_of(file)) is None:
-                raise DataError(f"{file}: expected a file of rows: {READABLE}.")
-            found.setdefault(file, RowFile(file, kind))
-    if not found:
-        raise DataError("No path was given: expected files or folders to read.")
-    return list(found.values())
+    named = files.named_files(paths, lambda path: kind_of(path) is not None, f"files of rows ({READABLE})")
+    return [RowFile(path, kind) for path in named if (kind := kind_of(path))]
 
 
 def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
@@ -84,14 +76,6 @@ def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> It
 def first(file: RowFile, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]:
     found = (r.value for r in rows(file, ReadCounts(), limits))
     return [value for value in islice(found, PEEKED) if value is not None]
-
-
-def _inside(folder: Path) -> list[Path]:
-    inside = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
-    taken = [p for p in inside if kind_of(p)]
-    if not taken:
-        raise DataError(f"{folder}: expected files of rows ({READABLE}); found none in {len(inside)} files.")
-    return taken
 
 
 def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
@@ -125,16 +109,15 @@ def _objects(file: RowFile, tree: Any) -> list[Any]:
     if not isinstance(tree, list):
         raise DataError(f"{file.name}: expected a list of objects, one a row; found one value")
     first = tree[0] if tree else None
-    nested = isinstance(first, dict) and isinstance(first.get("paragraphs"), list)
-    return list(_squad(tree)) if nested else tree
-
-
-def _squad(articles: list[Any]) -> Iterator[Any]:
-    """The questions of articles in SQuAD's nested form, each with the paragraph that it is about."""
-    for article in articles:
-        for paragraph in article.get("paragraphs", ()) if isinstance(article, dict) else ():
-            about = {"title": article.get("title"), "context": paragraph.get("context")}
-            yield from ({**about, **qa} for qa in paragraph.get("qas", ()))
+    if not (isinstance(first, dict) and isinstance(first.get("paragraphs"), list)):
+        return tree
+    articles = (article for article in tree if isinstance(article, dict))  # SQuAD's nested form
+    return [
+        {"title": article.get("title"), "context": paragraph.get("context"), **qa}
+        for article in articles
+        for paragraph in article.get("paragraphs", ())
+        for qa in paragraph.get("qas", ())
+    ]
 
 
 def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLine:
@@ -152,7 +135,8 @@ def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLin
 
 
 def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    table = csv_reader(_text_lines(file, counts, limits), ",\t;")
+    texts = (f"{text}\n" for _, text in lines.texts(file.input, counts, limits))
+    table = csv_reader(texts, ",\t;")
     delimiter = table.dialect.delimiter
     names = [c.strip() for c in next(filter(None, table), [])]
     twice = lines.repeated(names)
@@ -178,26 +162,6 @@ def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Js
     except csv.Error as e:
         why = f"expected CSV: {e}. Is a quotation mark not closed?"
         raise DataError(f"{file.name}:{table.line_num}: {why}") from e
-
-
-def _text_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[str]:
-    chunks = files.stream(file.input, counts, limits)
-    for number, raw, size in lines.split(chunks, limits.line_bytes):
-        where = f"{file.name}:{number}"
-        if raw is None:
-            raise DataError(f"{where}: expected at most {limits.line_bytes:,} bytes, found {size:,}")
-        if number == 1 and raw.startswith(codecs.BOM_UTF8):
-            raw = raw.removeprefix(codecs.BOM_UTF8)
-            counts.byte_order_marks += 1
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as e:
-            found = f"found the byte {raw[e.start]:#04x}. Save it as UTF-8."
-            raise DataError(f"{where}: expected UTF-8, {found}") from e
-        if "\0" in text:
-            raise DataError(f"{where}: expected text, found a NUL byte. Is this CSV?")
-        counts.crlf_lines += text.endswith("\r")
-        yield f"{text}\n"
 
 
 def _parquet(file: RowFile) -> Iterator[pa.RecordBatch]:

@@ -58,9 +58,7 @@ def is_warc(file: Path) -> bool:
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    return files.named_files(
-        paths, lambda p: is_warc(p) and p.name[0] != ".", "files named .warc or .warc.gz", below=True
-    )
+    return files.named_files(paths, is_warc, "files named .warc or .warc.gz", below=True)
 
 
 def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:

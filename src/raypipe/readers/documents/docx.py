@@ -12,6 +12,7 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email import message_from_bytes
 from typing import Any
@@ -26,7 +27,7 @@ from raypipe.readers.documents.docx_parts import (
     W,
     check,
     core_title,
-    read_numbering,
+    numbering_of,
     styles,
     value,
 )
@@ -103,27 +104,17 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
 def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, Any]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         check(archive, limits)
-        package = Package(archive)
-        numbers = package.part("numbering")
-        numbering = Numbering()
-        if numbers is not None:
-            with package.open(numbers) as stream:
-                numbering = read_numbering(stream)
-        return _read(_Look(package, *styles(package), numbering, depth))
-
-
-def _read(look: _Look) -> dict[str, Any]:
-    text = _Text()
-    for part in (look.package.main, *filter(None, map(look.package.part, NOTES))):
-        if part != look.package.main and text.blocks[-1]:
-            text.headings.append("")
-            text.blocks.append([])
-        for element in _top_level(look.package, part):
-            _block(element, text, look)
-    sections = [
-        (h, "\n\n".join(blocks)) for h, blocks in zip(text.headings, text.blocks, strict=True) if blocks
-    ]
-    return {"title": core_title(look.package) or text.title, "sections": sections}
+        package, text = Package(archive), _Text()
+        look = _Look(package, *styles(package), numbering_of(package), depth)
+        for part in (package.main, *filter(None, map(package.part, NOTES))):
+            if part != package.main and text.blocks[-1]:
+                text.headings.append("")
+                text.blocks.append([])
+            for element in _top_level(package, part):
+                _block(element, text, look)
+        parts = zip(text.headings, text.blocks, strict=True)
+        sections = [(heading, "\n\n".join(blocks)) for heading, blocks in parts if blocks]
+        return {"title": core_title(package) or text.title, "sections": sections}
 
 
 def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
@@ -239,7 +230,12 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
         elif tag in _CHARS:
             yield _CHARS[tag]
         elif tag == f"{W}sym":
-            yield _symbol(child)
+            with suppress(ValueError):
+                code = int(child.get(f"{W}char", ""), 16)
+                if (
+                    0 < code < 0x110000 and not 0xE000 <= code <= 0xF8FF
+                ):  # private: it means nothing without its font
+                    yield chr(code)
         else:
             yield from _inline(child, boxes)
 
@@ -254,12 +250,3 @@ def _shown(element: etree._Element) -> Iterator[etree._Element]:
                 yield from _shown(chosen)
         else:
             yield child
-
-
-def _symbol(element: etree._Element) -> str:
-    """A character of a symbol font; those in the private area mean nothing without it."""
-    try:
-        code = int(element.get(f"{W}char", ""), 16)
-    except ValueError:
-        return ""
-    return "" if 0xE000 <= code <= 0xF8FF or not 0 < code < 0x110000 else chr(code)

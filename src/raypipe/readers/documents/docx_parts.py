@@ -1,7 +1,9 @@
-"""Parts of a docx, found as Word finds them: by the relations of the package and of its parts.
+"""What stands around the text of a docx: its parts, the styles and the numbers of its paragraphs.
 
-Names of parts differ between programs ("word/document2.xml", "Word\\Document.xml"). Knows zip and relations,
-nothing of what a part says.
+Parts are found as Word finds them, by the relations of the package and of its parts: their names differ
+between programs ("word/document2.xml", "Word\\Document.xml"). Paragraphs are numbered as Word counts them: a
+list is an abstractNum of numbering.xml with up to nine levels; a num refers to it, and may restart a level.
+Bullets have no number. Formats that are not of `_SERIES` or `formatted` are shown in digits.
 """
 
 from __future__ import annotations
@@ -157,29 +159,31 @@ class Numbering:
         return _PLACE.sub(shown, own.text).strip()
 
 
-def read_numbering(stream: IO[bytes]) -> Numbering:
+def numbering_of(package: Package) -> Numbering:
     found = Numbering()
+    if (part := package.part("numbering")) is None:
+        return found
     styles: dict[str, str] = {}  # style of a list -> its abstractNum
     linked: dict[str, str] = {}  # abstractNum -> style that has its levels
-    for _, element in etree.iterparse(
-        stream, ("end",), tag=(f"{W}abstractNum", f"{W}num"), resolve_entities=False
-    ):
-        if element.tag == f"{W}abstractNum":
-            id = element.get(f"{W}abstractNumId", "")
-            found.lists[id] = _levels(element)
-            if own := value(element, "styleLink"):
-                styles[own] = id
-            if of := value(element, "numStyleLink"):
-                linked[id] = of
-        else:
-            num = _Num(value(element, "abstractNumId"), {}, {})
-            for change in element.iterfind(f"{W}lvlOverride"):
-                level, start = change.get(f"{W}ilvl", ""), value(change, "startOverride")
-                num.levels |= _levels(change)
-                if level.isdigit() and start.isdigit():
-                    num.starts[int(level)] = int(start)
-            found.nums[element.get(f"{W}numId", "")] = num
-        element.clear()
+    tags = f"{W}abstractNum", f"{W}num"
+    with package.open(part) as stream:
+        for _, element in etree.iterparse(stream, ("end",), tag=tags, resolve_entities=False):
+            if element.tag == tags[0]:
+                id = element.get(f"{W}abstractNumId", "")
+                found.lists[id] = _levels(element)
+                if own := value(element, "styleLink"):
+                    styles[own] = id
+                if of := value(element, "numStyleLink"):
+                    linked[id] = of
+            else:
+                num = _Num(value(element, "abstractNumId"), {}, {})
+                for change in element.iterfind(f"{W}lvlOverride"):
+                    level, start = change.get(f"{W}ilvl", ""), value(change, "startOverride")
+                    num.levels |= _levels(change)
+                    if level.isdigit() and start.isdigit():
+                        num.starts[int(level)] = int(start)
+                found.nums[element.get(f"{W}numId", "")] = num
+            element.clear()
     for num in found.nums.values():
         num.of = styles.get(linked.get(num.of, ""), num.of)
     return found

@@ -47,7 +47,11 @@ def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
     lines = [p.replace("\r\n", "\n").replace("\r", "\n").split("\n") for p in pages]
     kept = _without_headers([[x for x in p if x.strip()] for p in lines], labels)
     texts = ["\n".join(page) for page in kept]
-    _join_over_pages(texts)
+    for i in range(len(texts) - 1):  # the begin of a word that a page's end cuts goes where it ends
+        cut = _AT_END.search(texts[i][-200:])
+        if cut and texts[i + 1][:1].islower():
+            texts[i] = texts[i][: len(texts[i]) - len(cut[0])]
+            texts[i + 1] = f"{cut[1]}\ufffe{texts[i + 1]}"
     texts = [storable(_reflowed(t)) for t in dehyphenated(texts)]
     return with_marks(texts, labels)
 
@@ -127,15 +131,6 @@ def _keys(line: str, page: int, label: str) -> set[str]:
 
 def _folded(line: str) -> str:
     return " ".join(line.split())
-
-
-def _join_over_pages(texts: list[str]) -> None:
-    """Moves the begin of a word that a page's end cuts to the page where it ends."""
-    for i in range(len(texts) - 1):
-        cut = _AT_END.search(texts[i][-200:])
-        if cut and texts[i + 1][:1].islower():
-            texts[i] = texts[i][: len(texts[i]) - len(cut[0])]
-            texts[i + 1] = f"{cut[1]}\ufffe{texts[i + 1]}"
 
 
 def dehyphenated(texts: Sequence[str]) -> list[str]:

@@ -52,7 +52,13 @@ def answer(request: bytes) -> bytes:
 
 def _answer(what: bytes, data: bytes) -> dict[str, Any]:
     if what == PROBE:
-        return _probe()
+        made = pdfium.PdfDocument.new()
+        made.new_page(595, 842).close()
+        document = Pdf(made)
+        try:
+            return document.page(0)
+        finally:
+            document.close()
     if what == PAGE:
         return _open[0].page(int.from_bytes(data, "little"))
     while _open:
@@ -64,16 +70,6 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
         return found
     _open.append(found)
     return found.about()
-
-
-def _probe() -> dict[str, Any]:
-    made = pdfium.PdfDocument.new()
-    made.new_page(595, 842).close()
-    document = Pdf(made)
-    try:
-        return document.page(0)
-    finally:
-        document.close()
 
 
 class Pdf:
@@ -108,24 +104,21 @@ class Pdf:
         try:
             text = page.get_textpage()
             try:
-                return self._read(page, text, index)
+                if (count := text.count_chars()) > (most := DOCUMENT_LIMITS.page_chars):
+                    return _fault("too_large", f"expected at most {most:,} characters, found {count:,}")
+                found, repaired = _ordered(text)
+                letters = sum(map(str.isalpha, found))
+                share = _image_share(page) if letters < FEW_LETTERS else 0.0
+                return {
+                    "text": found, "label": self._document.get_page_label(index), "letters": letters,
+                    "images": share, "repaired": repaired,
+                }  # fmt: skip
             finally:
                 text.close()
         except pdfium.PdfiumError as e:
             return _fault("bad_page", f"expected a page whose text PDFium can read: {e}")
         finally:
             page.close()
-
-    def _read(self, page: pdfium.PdfPage, text: pdfium.PdfTextPage, index: int) -> dict[str, Any]:
-        if (count := text.count_chars()) > (most := DOCUMENT_LIMITS.page_chars):
-            return _fault("too_large", f"expected at most {most:,} characters, found {count:,}")
-        found, repaired = _ordered(text)
-        letters = sum(map(str.isalpha, found))
-        share = _image_share(page) if letters < FEW_LETTERS else 0.0
-        return {
-            "text": found, "label": self._document.get_page_label(index), "letters": letters, "images": share,
-            "repaired": repaired,
-        }  # fmt: skip
 
     def close(self) -> None:
         self._document.close()
@@ -242,11 +235,11 @@ def table_rows(boxes: Sequence[Box]) -> list[list[Box]]:
         else:
             lines[-1][-1].append(box)
         last = box
-    return [[_around(cell) for cell in line] for line in lines if len(line) > 1]
-
-
-def _around(boxes: Sequence[Box]) -> Box:
-    return Box(boxes[0].left, min(b.bottom for b in boxes), boxes[-1].right, max(b.top for b in boxes))
+    return [
+        [Box(c[0].left, min(b.bottom for b in c), c[-1].right, max(b.top for b in c)) for c in line]
+        for line in lines
+        if len(line) > 1
+    ]
 
 
 def with_rows(text: str, rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,8 @@
-"""Cells of CSV files, parted by what the first line says: Excel's `sep=;`, else what it has most of."""
+"""Files that are text already: encodings, Markdown's headings, rows of a CSV, an HTML page's title.
+
+Pure and linear in the size of the file, so they need no child. An HTML page stays HTML: `parse` reads it.
+Cells of a CSV are parted by what its first line says: Excel's `sep=;`, else what it has most of.
+"""
 
 from __future__ import annotations
 
@@ -72,20 +76,22 @@ def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
     for mark, name in _BOMS:
         if data.startswith(mark):
             return _clean(data.decode(name, "replace"))
-    names = [name for name in (_by_label(named), _declared(data[:HEAD_BYTES]) if is_html else "") if name]
+    names, head = [_by_label(named)], data[:HEAD_BYTES]
+    if is_html and (xml := _XML.match(head)):
+        names.append(_by_label(xml[1].decode()))
+    elif is_html and (page := turbohtml.parse(head, positions=False)).encoding_confidence == "certain":
+        names.append(page.encoding or "")
+    names = [name for name in names if name]
     if "replacement" in names:
         raise UnusableLine("unsupported", "an encoding that browsers do not read, such as ISO-2022-KR or HZ")
     readings = [data.decode(f"whatwg-{name}") for name in (*names, "UTF-8")]
     whole = (text for text in readings if "\ufffd" not in text)
-    if (text := next(chain(whole, filter(_readable, readings)), None)) is None:
+    # Nearly all characters beyond ASCII were read: a file may be cut within one.
+    nearly = (t for t in readings if t.count("\ufffd") * UNREAD <= sum(char > "\x7f" for char in t))
+    if (text := next(chain(whole, nearly), None)) is None:
         name = detect(_META.sub(b"<", data[:GUESS_BYTES])).encoding or "windows-1252"
         text = data.decode(f"whatwg-{next((n for n in names if n != 'UTF-8'), name)}")
     return _clean(text)
-
-
-def _readable(text: str) -> bool:
-    """Returns whether nearly all characters beyond ASCII were read: a file may be cut within one."""
-    return text.count("\ufffd") * UNREAD <= sum(char > "\x7f" for char in text)
 
 
 def _by_label(label: str) -> str:
@@ -94,14 +100,6 @@ def _by_label(label: str) -> str:
         return turbohtml.parse(b"", encoding=label.lower()).encoding or ""
     except LookupError:
         return ""
-
-
-def _declared(head: bytes) -> str:
-    """The name of the encoding that a page says it has; "": it says none, or a label that is none."""
-    if xml := _XML.match(head):
-        return _by_label(xml[1].decode())
-    page = turbohtml.parse(head, positions=False)
-    return page.encoding or "" if page.encoding_confidence == "certain" else ""
 
 
 def _clean(text: str) -> str:
@@ -128,12 +126,12 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
         else:
             sections[-1][1].append(line)
         before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""
-    named = [(" ".join(_MARKUP.sub(_label, h).split()), "\n".join(lines)) for h, lines in sections]
+
+    def label(markup: re.Match[str]) -> str:
+        return markup[1] if markup[2] else _EMPHASIS.sub("", markup[0])
+
+    named = [(" ".join(_MARKUP.sub(label, h).split()), "\n".join(lines)) for h, lines in sections]
     return next((h for h, _ in named if h), ""), [(h, t) for h, t in named if t.strip()]
-
-
-def _label(markup: re.Match[str]) -> str:
-    return markup[1] if markup[2] else _EMPHASIS.sub("", markup[0])
 
 
 def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
@@ -144,7 +142,15 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
     >>> table("part,days\\nIM-60,21\\nIM-90\\n")[0].split("\\n")
     ['| part: IM-60 | days: 21 |', '| part: IM-90 |']
     """
-    rows = _rows(text)
+    rows = list[tuple[int, list[str]]]()  # those that are not blank, with the number of their last line
+    reader = csv_reader(io.StringIO(text, newline=""), ",;\t|", titled=True)
+    try:
+        for row in reader:
+            cells = [" ".join(storable(cell).split()) for cell in row]
+            if any(cells):
+                rows.append((reader.line_num, cells))
+    except csv.Error as e:
+        raise UnusableLine("broken", f"line {reader.line_num}: expected rows of a CSV file: {e}") from e
     if not rows:
         raise UnusableLine("empty", "expected rows, found none")
     titles = list(takewhile(lambda row: not any(row[1][1:]), rows))
@@ -188,17 +194,3 @@ def _is_series(cells: list[str]) -> bool:
         return False
     steps = {int(b) - int(a) for a, b in pairwise(numbers)}
     return len(steps) < 2 and 0 not in steps and (len(numbers) > 2 or all(map(_YEAR.fullmatch, numbers)))
-
-
-def _rows(text: str) -> list[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of its last line; white space in cells folded."""
-    reader = csv_reader(io.StringIO(text, newline=""), ",;\t|", titled=True)
-    found = []
-    try:
-        for row in reader:
-            cells = [" ".join(storable(cell).split()) for cell in row]
-            if any(cells):
-                found.append((reader.line_num, cells))
-    except csv.Error as e:
-        raise UnusableLine("broken", f"line {reader.line_num}: expected rows of a CSV file: {e}") from e
-    return found

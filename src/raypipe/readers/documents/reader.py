@@ -1,6 +1,7 @@
 """A file read as a document: title, text, pages, sections, and the pages that were lost.
 
-A reader has an identity: what it read is read again when that changes.
+A reader has an identity: what it read is read again when that changes. Files that rows of a data set name as
+documents lie next to the data, and are read here, too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _FILE_NAME = re.compile(
     r"\A(?:.*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*)", re.I
 )
 OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"  # of `pdf`, which is not imported here
+PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown"), (".pdf", ".docx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,16 @@ class DocumentReader:
             return _with_sections("docx", found["title"], found["sections"])
         if len(data) > (most := self._limits.text_bytes):
             raise UnusableLine("too_large", f"expected at most {most:,} bytes of text, found {len(data):,}")
-        return _text_file(kind, data)
+        text, faults = plain.decoded(data, kind == "html"), list[tuple[int, Fault]]()
+        if not text.strip():
+            raise UnusableLine("blank", "expected text, found none")
+        if kind == "html":
+            return FileText(kind, plain.html_title(text), text, "page")
+        if kind == "md":
+            return _with_sections(kind, *plain.markdown(text))
+        if kind == "csv":
+            text, faults = plain.table(text)
+        return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
 
     def close(self) -> None:
         self._pages.close()
@@ -97,7 +108,13 @@ class DocumentReader:
             why = "a form of XFA, whose pages only Adobe's reader draws: print it to a PDF there"
             raise UnusableLine("unsupported", why)
         if not any(text.strip() for text in texts):
-            raise _textless(len(texts), [fault for _, fault in faults])
+            if not faults:
+                raise UnusableLine("blank", f"expected text, found {len(texts)} blank pages")
+            [(reason, count)] = Counter(f.reason for _, f in faults).most_common(1)
+            detail = next(f": {f.detail}" for _, f in faults if f.reason == reason)
+            if reason == "no_text":
+                detail = " are images: a scan. Run it through a program for text recognition"
+            raise UnusableLine(reason, f"{count} of {len(texts)} pages{detail}")
         joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
         given = " ".join(page_text.storable(about["title"]).split())
         title = "" if _FILE_NAME.fullmatch(given) else given  # the name of a file is no title
@@ -109,10 +126,17 @@ class DocumentReader:
 
     def _pdf_pages(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
         """The reply about each page. A page that ends the child costs itself."""
-        answers: list[dict[str, Any]] = []
+        answers, limits = list[dict[str, Any]](), self._limits
         lost, chars = 0, 0
         while len(answers) < count:
-            if (why := self._exhausted(until, lost, chars)) is not None:
+            why = None
+            if time.monotonic() > until:
+                why = ["timeout", f"expected at most {limits.file_s:g} s for the file, found more"]
+            elif lost > limits.lost_pages:
+                why = ["given_up", f"{lost} pages before it could not be read"]
+            elif chars > (most := limits.file_chars):
+                why = ["too_large", f"expected at most {most:,} characters in the file, found more"]
+            if why is not None:
                 return answers + [{"fault": why}] * (count - len(answers))
             wanted = range(len(answers), min(count, len(answers) + PAGES_AT_ONCE))
             requests = [(PAGE, i.to_bytes(4, "little")) for i in wanted]
@@ -121,20 +145,9 @@ class DocumentReader:
                     lost += reply.reason in ("timeout", "memory", "crash")
                     answers.append({"fault": [reply.reason, reply.detail], "transient": reply.transient})
                 else:
-                    answer = json.loads(reply)
-                    chars += len(answer.get("text", ""))
-                    answers.append(answer)
+                    answers.append(json.loads(reply))
+                    chars += len(answers[-1].get("text", ""))
         return answers
-
-    def _exhausted(self, until: float, lost: int, chars: int) -> list[str] | None:
-        limits = self._limits
-        if time.monotonic() > until:
-            return ["timeout", f"expected at most {limits.file_s:g} s for the file, found more"]
-        if lost > limits.lost_pages:
-            return ["given_up", f"{lost} pages before it could not be read"]
-        if chars > limits.file_chars:
-            return ["too_large", f"expected at most {limits.file_chars:,} characters in the file, found more"]
-        return None
 
 
 def _reply(answer: bytes | Refused) -> dict[str, Any]:
@@ -166,17 +179,6 @@ def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tupl
     return texts, faults
 
 
-def _textless(pages: int, faults: Sequence[Fault]) -> UnusableLine:
-    """A PDF none of whose pages has text, with the reason of most of them."""
-    if not faults:
-        return UnusableLine("blank", f"expected text, found {pages} blank pages")
-    [(reason, count)] = Counter(f.reason for f in faults).most_common(1)
-    detail = next(f": {f.detail}" for f in faults if f.reason == reason)
-    if reason == "no_text":
-        detail = " are images: a scan. Run it through a program for text recognition"
-    return UnusableLine(reason, f"{count} of {pages} pages{detail}")
-
-
 def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tuple[Mark, ...]:
     text, last = " ".join(joined.content.split()), 0
     starts: list[tuple[int, str]] = []
@@ -200,64 +202,47 @@ def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]
     return FileText(kind, page_text.storable(title), joined.content, "document", (), named)
 
 
-def _text_file(kind: FileKind, data: bytes) -> FileText:
-    text = plain.decoded(data, kind == "html")
-    if not text.strip():
-        raise UnusableLine("blank", "expected text, found none")
-    if kind == "html":
-        return FileText(kind, plain.html_title(text), text, "page")
-    if kind == "md":
-        return _with_sections(kind, *plain.markdown(text))
-    faults = list[tuple[int, Fault]]()
-    if kind == "csv":
-        text, faults = plain.table(text)
-    return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
-
-
-PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown"), (".pdf", ".docx")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedFiles:
-    """The files below a folder that rows may name, and what reads PDF and docx among them."""
-
-    folder: Path
-    documents: DocumentReader
-
-    def read(self, named: str, where: str) -> FileText:
-        """The text of a file. Raises UnusableLine for one that is not there or cannot be read; `where`: in
-        the row."""
-        file = inside(self.folder, named)
-        if isinstance(file, str):
-            raise UnusableLine("no_file", f"{where}: {file}")
-        ending = file.suffix.lower()
-        if ending not in (*PAGES, *TEXTS, *MARKED):
-            expected = ", ".join((*PAGES, *TEXTS, *MARKED))
-            raise UnusableLine("file_kind", f"{where}: expected {expected}, found {named!r}")
-        most = DOCUMENT_LIMITS.file_bytes if ending in MARKED else LIMITS.line_bytes
-        if (size := file.stat().st_size) > most:
-            raise UnusableLine(
-                "too_long", f"{where}: expected at most {most:,} bytes in {named!r}, found {size:,}"
-            )
+def read_named(folder: Path, documents: DocumentReader, named: str, where: str) -> FileText:
+    """The text of a file below a folder that a row names as a document. Pages and texts are read as they are,
+    a PDF or docx as in a folder of documents. Raises UnusableLine for one that is not there or cannot be
+    read; `where`: in the row."""
+    file = inside(folder, named)
+    if isinstance(file, str):
+        raise UnusableLine("no_file", f"{where}: {file}")
+    ending = file.suffix.lower()
+    if ending not in (*PAGES, *TEXTS, *MARKED):
+        expected = ", ".join((*PAGES, *TEXTS, *MARKED))
+        raise UnusableLine("file_kind", f"{where}: expected {expected}, found {named!r}")
+    most = DOCUMENT_LIMITS.file_bytes if ending in MARKED else LIMITS.line_bytes
+    if (size := file.stat().st_size) > most:
+        expected = f"expected at most {most:,} bytes in {named!r}"
+        raise UnusableLine("too_long", f"{where}: {expected}, found {size:,}")
+    try:
+        data = file.read_bytes()
+    except OSError as e:
+        raise UnusableLine("no_file", f"{where}: {named!r} cannot be read: {e.strerror}") from e
+    if ending in MARKED:
         try:
-            data = file.read_bytes()
-        except OSError as e:
-            raise UnusableLine("no_file", f"{where}: {named!r} cannot be read: {e.strerror}") from e
-        if ending in MARKED:
-            return self._marked(named, where, data)
-        return _plain(named, where, ending, data)
-
-    def _marked(self, named: str, where: str, data: bytes) -> FileText:
-        try:
-            found = self.documents.read(named, data)
+            found = documents.read(named, data)
         except UnusableLine as e:
             e.fault = replace(e.fault, detail=f"{where}: {named!r}: {e.fault.detail}")
             raise
         lost = [(n, replace(f, detail=f"{where}: {named!r}, page {n}: {f.detail}")) for n, f in found.faults]
         return replace(found, title=found.title or PurePath(named).stem, faults=tuple(lost))
+    try:
+        content = data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        if ending in TEXTS:
+            raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
+        content = e.object.decode("utf-8", "replace")  # as `raypipe parse` reads a page
+    is_page = ending in PAGES
+    return FileText(
+        "html" if is_page else "txt", "", content.replace("\0", ""), "page" if is_page else "document"
+    )
 
 
 def inside(folder: Path, named: str) -> Path | str:
+    """The file of this name below a folder; or why there is none."""
     root = folder.resolve()
     try:
         file = (root / named).resolve()
@@ -274,16 +259,3 @@ def read_by(file: Path) -> str | None:
     """Names what reads a PDF or docx; None for other files, whose text is their bytes."""
     ending = file.suffix.lower()
     return reader_of(ending.removeprefix(".")) if ending in MARKED else None
-
-
-def _plain(named: str, where: str, ending: str, data: bytes) -> FileText:
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        if ending in TEXTS:
-            raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
-        content = e.object.decode("utf-8", "replace")  # as `raypipe parse` reads a page
-    content = content.replace("\0", "")
-    return (
-        FileText("html", "", content, "page") if ending in PAGES else FileText("txt", "", content, "document")
-    )
