@@ -80,19 +80,23 @@ def rows(
 
     Raises DataError for a file of which no line can be read: a corpus is nothing without its queries."""
     corpora, queries, judged = inputs_of(paths, counts)
-    grades = _judgements(judged, counts, limits)
-    makes = [(replace(file, span=span), _document) for file in corpora]
-    makes += [(replace(file, span=span), partial(_question, grades=grades)) for file in queries]
-    for file, make in makes:
-        bad, before = list[BadLine](), counts.lines - counts.blank_lines - counts.faults
-        for line in lines.read([file], counts, limits):
-            for row in settled(line.where, partial(make, line), counts, seen.repeats):
-                bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults]
-                yield row
-        if bad and file.span is None and before == counts.lines - counts.blank_lines - counts.faults:
-            require_rows([file.name], ReadCounts(lines=len(bad)), bad[:3])
-    if not queries:  # judgements of queries that the store has
-        yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())
+
+    def read() -> Iterator[Row]:
+        grades = _judgements(judged, counts, limits)
+        makes = [(replace(file, span=span), _document) for file in corpora]
+        makes += [(replace(file, span=span), partial(_question, grades=grades)) for file in queries]
+        for file, make in makes:
+            bad, before = list[BadLine](), counts.lines - counts.blank_lines - counts.faults
+            for line in lines.read([file], counts, limits):
+                for row in settled(line.where, partial(make, line), counts, seen.repeats):
+                    bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults]
+                    yield row
+            if bad and file.span is None and before == counts.lines - counts.blank_lines - counts.faults:
+                require_rows([file.name], ReadCounts(lines=len(bad)), bad[:3])
+        if not queries:  # judgements of queries that the store has
+            yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())
+
+    return read()
 
 
 def _document(line: JsonLine) -> Row | None:

@@ -144,7 +144,9 @@ def reader_id(format: Format) -> str:
 def kind_of(format: Format) -> str:
     """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
     may say it, as an attribute `kind` of its function."""
-    return format_of(format).kind
+    return (
+        OWN_KIND if format == "files" else format_of(format).kind
+    )  # a folder of documents has no reader here
 
 
 def format_name(format: Format) -> str:
