@@ -208,20 +208,16 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
     new = (f.to_table(columns=[unit])[unit] for f in _added(store, table, first))
     try:
         units = gathered(some for column in new for some in column.chunks).unique()
-        known = _known(store, table, first, unit, units)
+        # Those that the table had when the commit was made ready: it took out their older rows. A commit that
+        # only adds has none.
+        properties = store.dataset(table).read_transaction(first).transaction_properties
+        known = units.slice(0, 0)
+        if _READ in properties:
+            known = units.filter(present(store.dataset(table, int(properties[_READ])), unit, units))
         _check_new(store, table, run, store.dataset(table, first - 1), units, known)
     except AddedMeanwhile:
         _withdraw(store, table, first)
         raise
-
-
-def _known(store: Store, table: str, version: int, unit: str, units: pa.Array) -> pa.Array:
-    """Finds the units of a version that the table had when the commit was made ready: it
-    took out their older rows. For a commit that only adds there are none."""
-    properties = store.dataset(table).read_transaction(version).transaction_properties
-    if _READ not in properties:
-        return units.slice(0, 0)
-    return units.filter(present(store.dataset(table, int(properties[_READ])), unit, units))
 
 
 def _added(store: Store, table: str, version: int) -> list[lance.LanceFragment]:
@@ -264,8 +260,11 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Stag
     rows = checked(table, store.dataset(table).schema, rows)
     names = rows[id].to_pylist()
     fresh = store.missing(table, id, names)
-    there = sorted(set(names) - set(fresh))
-    changed = [] if table == "sources" else _changed(store, table, id, there, rows)
+    there, changed = sorted(set(names) - set(fresh)), list[str]()
+    if table != "sources":
+        stored = {r[id]: r for r in store.rows(table, id, there).to_pylist()}
+        given = {r[id]: r for r in _named(rows, id, there).to_pylist()}
+        changed = [name for name in there if stored[name] != given[name]]
     if fresh or changed:
         write_part(store, table, run, part, _named(rows, id, [*fresh, *changed]), {})
     return Staged(tuple(fresh), tuple(changed), len(there) - len(changed))
@@ -280,13 +279,6 @@ def put(store: Store, table: str, rows: pa.Table) -> Staged:
     else:
         store.index(table)  # an earlier call may have been killed between its commit and its index
     return staged
-
-
-def _changed(store: Store, table: str, id: str, names: list[str], rows: pa.Table) -> list[str]:
-    """The ids whose stored row is not the given one."""
-    stored = {r[id]: r for r in store.rows(table, id, names).to_pylist()}
-    given = {r[id]: r for r in _named(rows, id, names).to_pylist()}
-    return [n for n in names if stored[n] != given[n]]
 
 
 def _named(rows: pa.Table, id: str, names: list[str]) -> pa.Table:

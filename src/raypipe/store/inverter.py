@@ -86,11 +86,6 @@ def passage_words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | 
     return PassageWords(ids, found.offsets, found.hashes)
 
 
-def segment_id(run: str, part: str, number: int) -> int:
-    """Names a segment of a part: 63 bits, equal for the same part of the same run."""
-    return int(digest("segment", run, part, str(number))[:16], 16) >> 1
-
-
 def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
     """The rows of `postings` for one segment, by word."""
     coded = pa.array(found.hashes).dictionary_encode()
@@ -161,7 +156,8 @@ class Inverter:
         lengths, postings = [LENGTHS.empty_table()], [POSTINGS.empty_table()]
         for names, texts, passages in self._segments(ids):
             found = passage_spans(texts, passages, pa.array(names, pa.string()))
-            segment = segment_id(run, part, len(postings))
+            # 63 bits, equal for the same part of the same run
+            segment = int(digest("segment", run, part, str(len(postings)))[:16], 16) >> 1
             real = set(np.unique(found.place).tolist())
             bare = [s for i, s in enumerate(names) if i not in real]
             lengths.append(lengths_rows(found, segment, bare).cast(LENGTHS))
@@ -254,8 +250,18 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
     _drop(store, postings, unnamed)
     if len(parts) < at:
         return 0
+    # Fragments that become one segment each: none has more words than it may.
+    groups, held = list[list[_Part]](), 0
+    for part in parts:
+        if not groups or held + part.words > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(part)
+        held += part.words
     fewer, gone = 0, list[int]()
-    for group in _groups(parts, most):
+    for group in groups:
+        if len(group) == 1 and len(group[0].segments) == 1:
+            continue  # it stays
         old = [id for part in group for id in part.segments]
         fewer += len(old) - _merge(store, postings, lengths, inverter, old)
         gone += [part.fragment for part in group]
@@ -280,20 +286,6 @@ def _parts(
         elif all(2 * words[id] <= most for id in named):
             parts.append(_Part(fragment.fragment_id, named, sum(words[id] for id in named)))
     return parts, unnamed
-
-
-def _groups(parts: list[_Part], most: int) -> list[list[_Part]]:
-    """Fragments that are merged into one segment each: none has more words than it may. A fragment that is
-    alone, with one segment, stays."""
-    groups: list[list[_Part]] = []
-    held = 0
-    for part in parts:
-        if not groups or held + part.words > most:
-            groups.append([])
-            held = 0
-        groups[-1].append(part)
-        held += part.words
-    return [g for g in groups if len(g) > 1 or len(g[0].segments) > 1]
 
 
 def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:

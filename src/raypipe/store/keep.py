@@ -61,20 +61,18 @@ def tagged(store: Store, table: str) -> dict[str, int]:
     """Tag -> version of a table. A tag of which a power cut left a part is removed: who made it, and had not
     ended, makes it again."""
     for name in store.files.names(_tags(table)):
-        if not _is_json(store.files.read(f"{_tags(table)}/{name}")):
+        raw = store.files.read(f"{_tags(table)}/{name}")
+        try:
+            whole = raw is None or bool(json.loads(raw))  # None: gone meanwhile
+        except ValueError:
+            whole = False
+        if not whole:
             store.files.remove(f"{_tags(table)}/{name}")
     return {name: t["version"] for name, t in store.dataset(table).tags.list().items()}
 
 
 def _tags(table: str) -> str:
     return f"{table}.lance/_refs/tags"
-
-
-def _is_json(raw: bytes | None) -> bool:
-    try:
-        return raw is None or bool(json.loads(raw))  # None: gone meanwhile
-    except ValueError:
-        return False
 
 
 def tables(store: Store) -> list[str]:

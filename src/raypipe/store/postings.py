@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -69,20 +70,13 @@ class PostingsTables:
         segment = rows["segment"].to_numpy()
         row, held = rows["row"].to_numpy(), rows["found"].to_numpy().astype(np.int64)
         broken = rows["size"].to_numpy() > np.array([segments[s].left for s in segment.tolist()], np.int64)
-        if broken.any():
+        if broken.any():  # some of their passages were taken out: count those that are left
+            lists = self.take(row[broken], ["passages"])["passages"]
+            some = zip(segment[broken].tolist(), lists, strict=True)
             held = held.copy()
-            held[broken] = self._recounted(row[broken], segment[broken])
+            held[broken] = [segments[s].has(passages.values.to_numpy()).sum() for s, passages in some]
         found = np.bincount(term, weights=held, minlength=len(words)).astype(np.int64)
         return LancePostings(self, len(words), found, term, segment, row)
-
-    def _recounted(self, rows: np.ndarray, segment: np.ndarray) -> np.ndarray:
-        """(n,) int64: in how many passages that are left each word is. Rows of `postings`, and the segment of
-        each."""
-        lists, order = self.take(rows, ["passages"])["passages"].combine_chunks(), self.segments()
-        flat, ends = lists.flatten().to_numpy(), np.cumsum(pc.list_value_length(lists).to_numpy())
-        starts = np.concatenate([[0], ends[:-1]])
-        spans = zip(segment.tolist(), starts.tolist(), ends.tolist(), strict=True)
-        return np.array([order[s].has(flat[a:b]).sum() for s, a, b in spans], np.int64)
 
     def segments(self) -> dict[int, WordSegment]:
         """By id; read at the first call."""
@@ -128,19 +122,13 @@ class PostingsTables:
             for where in [*filters("word", names)] or ["false"]:
                 found.append(self._postings.to_table(columns=columns, filter=where, with_row_address=True))
             table = pa.concat_tables(found)
-            address = table["_rowaddr"].to_numpy().astype(np.int64)
-            row = self._first_row(address >> 32) + (address & 0xFFFFFFFF)
-        return table.drop(["_rowaddr"]).append_column("row", pa.array(row))
-
-    def _first_row(self, ids: np.ndarray) -> np.ndarray:
-        """(n,) int64: the number of the first row of each of these fragments. A fragment of `postings` never
-        loses single rows."""
-        fragments = self._postings.get_fragments()
-        counts = np.array([f.count_rows() for f in fragments], np.int64)
-        names = np.array([f.fragment_id for f in fragments], np.int64)
-        order = np.argsort(names)
-        starts = (np.cumsum(counts) - counts)[order]
-        return starts[np.searchsorted(names[order], ids)] if len(ids) else np.zeros(0, np.int64)
+            fragments = self._postings.get_fragments()  # that never lose single rows
+            counts = [fragment.count_rows() for fragment in fragments]
+        names = (fragment.fragment_id for fragment in fragments)
+        starts = dict(zip(names, accumulate(counts, initial=0), strict=False))
+        address = table["_rowaddr"].to_numpy().astype(np.int64)
+        first = np.array([starts[id] for id in (address >> 32).tolist()], np.int64)
+        return table.drop(["_rowaddr"]).append_column("row", pa.array(first + (address & 0xFFFFFFFF)))
 
     def take(self, rows: np.ndarray, columns: list[str]) -> pa.Table:
         """Rows of `postings` by number."""

@@ -54,7 +54,14 @@ def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
     known = json.loads(store.files.read(CORPUS_SUMS) or b"{}")
     here = {**store.sums, **known}
     with reaching(dataset.uri):
-        now = {_name(f): here.get(_name(f)) or _of_fragment(f) for f in dataset.get_fragments()}
+        now = dict[str, list[Any]]()
+        for fragment in dataset.get_fragments():
+            if (found := here.get(name := _name(fragment))) is None:
+                total = count = 0
+                for batch in fragment.to_batches(columns=["id"], batch_size=SCAN_ROWS):
+                    total, count = total + sum_of(batch["id"]), count + batch.num_rows
+                found = [f"{total % (1 << BITS):032x}", count]
+            now[name] = found
     store.sums = now
     if now != known and store.drives:
         store.files.write(CORPUS_SUMS, json.dumps(now).encode())
@@ -88,14 +95,6 @@ def _name(fragment: lance.LanceFragment) -> str:
     """Names the rows of a fragment: its files, and that of the rows that were taken out of it."""
     files = ",".join(f.path for f in fragment.metadata.files)
     return f"{files} {str(fragment.deletion_file() or '').rpartition('/')[2]}"
-
-
-def _of_fragment(fragment: lance.LanceFragment) -> list[Any]:
-    total = count = 0
-    for batch in fragment.to_batches(columns=["id"], batch_size=SCAN_ROWS):
-        total += sum_of(batch["id"])
-        count += batch.num_rows
-    return [f"{total % (1 << BITS):032x}", count]
 
 
 def sum_of(ids: pa.StringArray) -> int:
@@ -179,7 +178,16 @@ def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[s
         gone = gone.joined(found[label])
     passages = opened("passages")
     for label in sorted(labels.keys() - {"texts", "passages"}):
-        found[label] = _with_chunks(passages, without(label))
+        ids = without(label)
+        if passages is None or not ids:  # a source without a chunk has no vectors
+            continue
+        with reaching(passages.uri):
+            if len(ids) * SCAN_RATIO < passages.count_rows():
+                spans = rows(passages, "source", list(ids), ["source", "start", "end"])
+                there = spans.filter(pc.greater(spans["end"], spans["start"]))["source"]
+            else:
+                there = sources_with_chunks(passages)
+        found[label] = ids.where(stand_in(ids.array, there))
     return {label: ids for label, ids in found.items() if ids}
 
 
@@ -190,19 +198,6 @@ def by_source(lacking: Mapping[str, Ids]) -> dict[str, tuple[str, ...]]:
         for source in ids:
             found[source] = (*found.get(source, ()), label)
     return found
-
-
-def _with_chunks(passages: LanceDataset | None, sources: Ids) -> Ids:
-    """Returns those that have chunks: a source without any has no vectors."""
-    if passages is None or not sources:
-        return Ids.of(())
-    with reaching(passages.uri):
-        if len(sources) * SCAN_RATIO < passages.count_rows():
-            spans = rows(passages, "source", list(sources), ["source", "start", "end"])
-            there = spans.filter(pc.greater(spans["end"], spans["start"]))["source"]
-        else:
-            there = sources_with_chunks(passages)
-    return sources.where(stand_in(sources.array, there))
 
 
 def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
@@ -245,7 +240,14 @@ def merge_sizes(store: Store) -> None:
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:
     """(ids,) int32: characters of each source, -1 where the store does not have it."""
-    chars = looked_up(ids.array, _slabs(store)) if ids else np.empty(0, np.int32)
+
+    def notes() -> Iterator[tuple[pa.Array, np.ndarray]]:
+        for held in slabs(_size_notes(store)):  # of an ingest by tasks thousands of small ones
+            noted = pa.concat_tables(held)
+            for some in (noted.slice(at, HASHED) for at in range(0, noted.num_rows, HASHED)):
+                yield some["id"].combine_chunks(), some["chars"].to_numpy()
+
+    chars = looked_up(ids.array, notes()) if ids else np.empty(0, np.int32)
     left = ids.where(pa.array(chars < 0))
     read: dict[str, int] = {}
     for at in range(0, len(left), READ_AT_ONCE) if (chars < 0).any() else ():
@@ -254,15 +256,6 @@ def sizes(store: Store, ids: Ids) -> np.ndarray:
     if read:
         chars[chars < 0] = [read.get(id, -1) for id in left]
     return chars
-
-
-def _slabs(store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """The notes, many at a time: an ingest by tasks leaves a file for each of thousands of parts."""
-    for held in slabs(_size_notes(store)):
-        rows = pa.concat_tables(held)
-        for at in range(0, rows.num_rows, HASHED):
-            some = rows.slice(at, HASHED)
-            yield some["id"].combine_chunks(), some["chars"].to_numpy()
 
 
 def _size_notes(store: Store) -> Iterator[pa.Table]:

@@ -167,17 +167,16 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
             raise DataError(f"{table}: column {f.name} must be {f.type}, found {found}")
     if not kind.more and len(schema) > len(fixed):
         raise DataError(f"{table}: no place for columns {sorted(set(schema.names) - set(fixed))}")
-    return pa.schema([_stored(table, fixed.get(f.name, f)) for f in schema])
-
-
-def _stored(table: str, field: pa.Field) -> pa.Field:
-    if table in INGEST_TABLES and field.name in kind_of(table).key:
-        # Lets Lance see that two writers insert the same key; without it both rows stay, without an error.
-        return field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
-    if field.name == "content":
-        # 11.5 MB of real pages become 1.87 MB, as with the codec by hand, and read at the same speed.
-        return field.with_metadata({"lance-encoding:compression": "zstd"})
-    return field
+    fields = list[pa.Field]()
+    for field in (fixed.get(f.name, f) for f in schema):
+        if table in INGEST_TABLES and field.name in kind.key:
+            # Lets Lance see that two writers insert the same key; without it both rows stay, and no error.
+            field = field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
+        elif field.name == "content":
+            # 11.5 MB of real pages become 1.87 MB, as with the codec by hand, and read at the same speed.
+            field = field.with_metadata({"lance-encoding:compression": "zstd"})
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
@@ -193,7 +192,12 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
         if column.null_count and not field.nullable:
             raise DataError(f"{table}.{field.name}: {column.null_count} values are null, none may be")
         if field.name == "vector":
-            _check_vectors(table, column)
+            shape = (len(column), column.type.list_size)  # (rows, dim); no row where no source has a chunk
+            numbers = column.flatten().to_numpy(zero_copy_only=False).reshape(shape)  # a null becomes nan
+            bad = ~np.isfinite(numbers).all(axis=1) | ~numbers.any(axis=1)
+            if bad.any():
+                count, first = int(bad.sum()), int(bad.argmax())
+                raise DataError(f"{table}: {count} vectors are not finite or all zero, first in row {first}")
     try:
         rows = pa.Table.from_arrays(columns, schema=schema)
         rows.validate(full=True)
@@ -205,19 +209,6 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
         twice = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key).to_pylist()[0]
         raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are there twice, such as {twice}")
     return rows
-
-
-def _check_vectors(table: str, column: pa.FixedSizeListArray) -> None:
-    numbers = column.flatten()
-    shape = (len(column), column.type.list_size)  # (rows, dim); none where no source of a part has a chunk
-    rows = numbers.to_numpy(zero_copy_only=False).reshape(shape)  # a null becomes nan
-    bad = ~np.isfinite(rows).all(axis=1)
-    if not bad.any():
-        bad = ~rows.any(axis=1)
-    if bad.any():
-        raise DataError(
-            f"{table}: {int(bad.sum())} vectors are not finite or all zero, first in row {int(bad.argmax())}"
-        )
 
 
 def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:

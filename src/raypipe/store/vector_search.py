@@ -85,11 +85,9 @@ class SnapshotVectors:
         with self._lock:
             with self._opening:
                 self._ask_copy(make=True)
-            found = [
-                hits
-                for at in range(0, len(queries), AT_ONCE)
-                for hits in self._some(queries[at : at + AT_ONCE], tops[at : at + AT_ONCE])
-            ]
+            found = list[list[VectorHit]]()
+            for at in range(0, len(queries), AT_ONCE):
+                found += self._some(queries[at : at + AT_ONCE], tops[at : at + AT_ONCE])
         ends = np.cumsum([len(q) for q, _ in calls]).tolist()
         return [found[end - len(q) : end] for (q, _), end in zip(calls, ends, strict=True)]
 
@@ -119,37 +117,33 @@ class SnapshotVectors:
             yield rows_of(table)
 
     def _some(self, queries: np.ndarray, tops: list[int]) -> list[list[VectorHit]]:
-        candidates = nearest_rows(self._blocks(), queries, max(tops), self._product)
+        if self._copy is None:
+            matrix = blocks(self.dataset)
+        else:
+            matrix = (m[at : at + BLOCK] for m in self._copy.matrices for at in range(0, len(m), BLOCK))
+        candidates = nearest_rows(matrix, queries, max(tops), self._product)
         exact = []
         for query, found, top in zip(queries, candidates, tops, strict=True):
-            scores = exact_scores(self._vectors(found), query)
+            if self._copy is None:
+                vectors = matrix_of(self._take(found, ("vector",))["vector"].combine_chunks())
+            else:
+                vectors = self._copy.vectors(found)
+            scores = exact_scores(vectors, query)
             if len(scores) > top:
                 kept = scores >= np.partition(scores, -top)[-top]
                 found, scores = found[kept], scores[kept]
             exact.append((found, scores))
-        hits = self._named(exact) if self._copy is None else [self._copy.hits(*some) for some in exact]
-        return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
-
-    def _named(self, exact: list[tuple[np.ndarray, np.ndarray]]) -> list[list[VectorHit]]:
-        """Rows of the table with their scores as hits, read from the store."""
-        distinct, places = np.unique(
-            np.concatenate([np.zeros(0, np.int64), *(found for found, _ in exact)]), return_inverse=True
-        )
-        names = self._take(distinct, SPANS).to_pylist() if len(distinct) else []
-        named = iter(places.tolist())
-        return [[hit_of(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
-
-    def _blocks(self) -> Iterator[np.ndarray]:
-        if self._copy is None:
-            return blocks(self.dataset)
-        matrices = self._copy.matrices
-        return (m[at : at + BLOCK] for m in matrices for at in range(0, len(m), BLOCK))
-
-    def _vectors(self, found: np.ndarray) -> np.ndarray:
-        """(n, dim) float32."""
         if self._copy is not None:
-            return self._copy.vectors(found)
-        return matrix_of(self._take(found, ("vector",))["vector"].combine_chunks())
+            hits = [self._copy.hits(*some) for some in exact]
+        else:
+            rows = np.concatenate([np.zeros(0, np.int64), *(found for found, _ in exact)])
+            distinct, places = np.unique(rows, return_inverse=True)
+            names, named = (
+                self._take(distinct, SPANS).to_pylist() if len(distinct) else [],
+                iter(places.tolist()),
+            )
+            hits = [[hit_of(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
+        return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
 
     def _take(self, found: np.ndarray, columns: Iterable[str]) -> pa.Table:
         with reaching(self.dataset.uri):
@@ -185,22 +179,14 @@ def nearest_rows(
         begin = 0
         for i, end in enumerate(ends.tolist()):
             if end > begin:
-                kept[i], cut[i] = _better(*kept[i], row[begin:end] + first, values[begin:end], top, error)
+                rows = np.concatenate([kept[i][0], row[begin:end] + first])
+                some = np.concatenate([kept[i][1], values[begin:end]])
+                if len(some) >= top:
+                    cut[i] = float(np.partition(some, -top)[-top]) - error
+                kept[i] = rows[some >= cut[i]], some[some >= cut[i]]
             begin = end
         first += len(block)
     return [rows for rows, _ in kept]
-
-
-def _better(
-    rows: np.ndarray, scores: np.ndarray, more: np.ndarray, values: np.ndarray, top: int, error: float
-) -> tuple[tuple[np.ndarray, np.ndarray], float]:
-    """The candidates of a query after some more rows, and the score below which there are none."""
-    rows, scores = np.concatenate([rows, more]), np.concatenate([scores, values])
-    if len(scores) < top:
-        return (rows, scores), -np.inf
-    cut = float(np.partition(scores, -top)[-top]) - error
-    left = scores >= cut
-    return (rows[left], scores[left]), cut
 
 
 PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises

@@ -210,7 +210,9 @@ def vector_copy(
     if rows * dim * 4 <= in_memory:
         with reaching(dataset.uri):
             return rows_of(dataset.to_table(columns=[*SPANS, "vector"]))
-    path, size = where / _name(dataset), rows * (dim * 4 + ROW_BYTES)
+    table = dataset.uri.rstrip("/").rpartition("/")[2].removesuffix(".lance")
+    held = digest(*(str(f.metadata.to_json()) for f in dataset.get_fragments()))
+    path, size = where / f"{table}@{dataset.version}-{held[:16]}.rows", rows * (dim * 4 + ROW_BYTES)
     try:
         return _mapped(dataset, path, size, free) if make or path.exists() else None
     except StoreUnavailable:  # an OSError too, but none of the folder
@@ -240,12 +242,6 @@ def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path],
             found = _open(path)
         os.utime(path)
     return found
-
-
-def _name(dataset: LanceDataset) -> str:
-    table = dataset.uri.rstrip("/").rpartition("/")[2].removesuffix(".lance")
-    held = digest(*(str(f.metadata.to_json()) for f in dataset.get_fragments()))
-    return f"{table}@{dataset.version}-{held[:16]}.rows"
 
 
 def _open(path: Path) -> VectorRows:

@@ -19,7 +19,6 @@ from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Kit, Model, Role, Score
-from raypipe.core.records import Fault
 from raypipe.core.references import Reference, Request, domain_of
 from raypipe.core.singleflight import SingleFlight
 from raypipe.store.memo.memo import (
@@ -214,14 +213,18 @@ class _Remembering(ForwardingKit[Kit]):
         return score
 
     def generator(self, model: Model) -> Generator:
-        table = replies_of(model)
+        table, tokens = replies_of(model), self._tally.tokens
         # A generator from outside may compute a batch at a time, as an embedder does.
         send = in_pieces if is_path(model.loader) else each
 
         async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             async def ask(rows: list[int]) -> Values:
                 replies = await self._kit.generator(model)([chats[i] for i in rows], sampling, adapter)
-                self._count(replies)
+                for reply in (r for r in replies if isinstance(r, Generated)):
+                    tokens.prompt += reply.prompt_tokens
+                    tokens.cached += reply.cached_tokens
+                    tokens.generated += reply.generated_tokens
+                    tokens.thoughts += thought_tokens(reply.text, reply.generated_tokens)
                 out = np.empty(len(replies), object)
                 out[:] = replies
                 return out
@@ -230,20 +233,10 @@ class _Remembering(ForwardingKit[Kit]):
             replies: Replies
             with owned(keys):
                 replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
-            cut = (isinstance(reply, Generated) and reply.finish == "length" for reply in replies)
-            self._tally.tokens.cut += sum(cut)
+            tokens.cut += sum(isinstance(r, Generated) and r.finish == "length" for r in replies)
             return replies
 
         return generate
-
-    def _count(self, replies: Sequence[Generated | Fault]) -> None:
-        tokens = self._tally.tokens
-        for reply in replies:
-            if isinstance(reply, Generated):
-                tokens.prompt += reply.prompt_tokens
-                tokens.cached += reply.cached_tokens
-                tokens.generated += reply.generated_tokens
-                tokens.thoughts += thought_tokens(reply.text, reply.generated_tokens)
 
     def data(self, ref: Reference[T]) -> T:
         """Caches requests to a server one by one, for as long as their domain's replies hold."""

@@ -103,9 +103,19 @@ class StoreMemo:
         """Writes a file, whole or not at all. Its name is its digest: a lost bit shows."""
         if not keys:
             return
-        data = _table(table, keys, values, of)
-        if self._replaces and table.replies:
-            data = data.replace_schema_metadata({_REPLACES: b"1"})
+        if table.replies:
+            rows = [
+                {"key": key, **asdict(reply), "recipe": of.recipe, "questions": list(of.owners(key))}
+                for key, reply in zip(keys, values, strict=True)
+            ]
+            data = pa.Table.from_pylist(rows, schema=REPLIES)
+            if self._replaces:
+                data = data.replace_schema_metadata({_REPLACES: b"1"})
+        else:
+            numbers = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
+            column = pa.FixedSizeListArray.from_arrays(numbers, table.dim) if table.dim else numbers
+            schema = embeddings_schema(table.dim) if table.dim else SCORES
+            data = pa.Table.from_arrays([pa.array(keys, pa.string()), column], schema=schema)
         content = arrow.file_of(data).to_pybytes()
         self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
 
@@ -114,51 +124,23 @@ def _replaces(schema: pa.Schema) -> bool:
     return _REPLACES in (schema.metadata or {})
 
 
-def _schema(table: MemoTable) -> pa.Schema:
-    if table.replies:
-        return REPLIES
-    return embeddings_schema(table.dim) if table.dim else SCORES
-
-
-def _table(table: MemoTable, keys: Sequence[str], values: Values, of: About) -> pa.Table:
-    names = pa.array(keys, pa.string())
-    if table.replies:
-        rows = [
-            {"key": key, **asdict(reply), "recipe": of.recipe, "questions": list(of.owners(key))}
-            for key, reply in zip(keys, values, strict=True)
-        ]
-        return pa.Table.from_pylist(rows, schema=REPLIES)
-    numbers = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
-    column = pa.FixedSizeListArray.from_arrays(numbers, table.dim) if table.dim else numbers
-    return pa.Table.from_arrays([names, column], schema=_schema(table))
-
-
-def _columns(table: MemoTable) -> list[str]:
-    """Returns those that a value is in."""
-    return [f.name for f in fields(Generated)] if table.replies else _schema(table).names[1:]
-
-
-def _values(table: MemoTable, found: pa.Table) -> Values:
-    columns = _columns(table)
-    if table.replies:
-        out = table.empty(found.num_rows)
-        out[:] = [Generated(**row) for row in found.select(columns).to_pylist()]
-        return out
-    column = found[columns[0]].combine_chunks()
-    values: Values = column.flatten().to_numpy().reshape(-1, table.dim) if table.dim else column.to_numpy()
-    return values
-
-
 def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
     """(keys,) bool and the values found, in key order."""
-    found = rows(dataset, "key", keys, ["key", *_columns(table), "_rowid"])
+    columns = [f.name for f in fields(Generated)] if table.replies else ["vector" if table.dim else "score"]
+    found = rows(dataset, "key", keys, ["key", *columns, "_rowid"])
     # Two folds at once may have added a key twice: the value of the oldest row holds.
     found = found.take(pc.sort_indices(found, [("_rowid", "ascending")]))
     place: dict[str, int] = {}
     for i, key in enumerate(found["key"].to_pylist()):
         place.setdefault(key, i)
     known = np.array([k in place for k in keys], bool)
-    return known, _values(table, found)[[place[k] for k in keys if k in place]]
+    if table.replies:
+        values = table.empty(found.num_rows)
+        values[:] = [Generated(**row) for row in found.select(columns).to_pylist()]
+    else:
+        column = found[columns[0]].combine_chunks()
+        values = column.flatten().to_numpy().reshape(-1, table.dim) if table.dim else column.to_numpy()
+    return known, values[[place[k] for k in keys if k in place]]
 
 
 @dataclass(frozen=True, slots=True)

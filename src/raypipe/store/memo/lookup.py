@@ -43,15 +43,11 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
         found -= set(missing(store.dataset(table.name, version), "key", distinct))
     else:
         found = set()
-    return found if version is not None else found | _waiting(store, table, set(distinct) - found)
-
-
-def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
-    found: set[str] = set()
-    for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
+    rest = set() if version is not None else set(distinct) - found
+    for name in store.files.names(f"{MEMO}/{table.name}") if rest else ():
         content = store.files.read(f"{MEMO}/{table.name}/{name}")
         if content is not None and intact(name, content):
-            found |= keys & set(arrow.rows_of(content)["key"].to_pylist())
+            found |= rest & set(arrow.rows_of(content)["key"].to_pylist())
     return found
 
 
