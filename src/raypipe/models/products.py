@@ -23,7 +23,7 @@ def product_on(device: str) -> Product:
 
 
 def torch_product(device: str) -> Product:
-    """The product on a device of torch (`store.products.Product`). Blocks cross to it and scores come back:
+    """The product on a device of torch (`store.vector_search.Product`). Blocks cross to it, scores come back:
     25 and 16 MB for 16,384 vectors of 384 numbers and 256 questions. Raises OutOfMemory and WorkerBroken."""
     import torch
 

@@ -113,7 +113,7 @@ class Store:
 
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
-        """Around a change of a table: what it wrote is on disk when the block ends (`store.durable`). Inside
+        """Around a change of a table: what it wrote is on disk when the block ends (`files.durable`). Inside
         such a block of this very Store nothing more is done."""
         if table in self._changing:
             yield

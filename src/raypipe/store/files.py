@@ -1,9 +1,11 @@
-"""Small files next to the tables, written atomically: completion records, leases, cached values.
+"""Small files next to the tables, written atomically; and changes of tables that a power cut may meet.
 
-A claim is exclusive creation: of all processes that try to make a file of one name, one succeeds. In a local
-folder that is a hard link: one without them is refused, since Lance commits by them, too. On an object store
-it is a conditional put (`If-None-Match: *`), which Lance makes when it creates a table: a claim is the first
-version of a table of one row next to the file.
+Lance syncs none of the files that it writes. While a table is changed, a small file names the version before.
+It goes when all that the change wrote is on disk, and what the change makes needless (completion records,
+cached values) goes only after that. A driver that finds such a file after a restart of the machine takes the
+table back to that version: the same work is then missing, and done again. After a kill without a restart
+nothing is lost, and the files are synced then. On an object store a file is durable when its upload is
+complete; nothing is done there.
 
 Knows a local folder and any object store that pyarrow knows. Knows nothing of what the files mean.
 """

@@ -1,6 +1,13 @@
-"""The passages of some sources and their words, as flat arrays; and the rows of the tables made of them.
+"""Inverts the words of some sources: tables of texts and passages to rows of `postings` and `lengths`.
 
-Knows the columns of texts and passages, and Arrow. Knows no Lance.
+A part may get several segments, each of bounded size, so memory is bounded however many sources there are: by
+a segment, what is read next to it, and the longest source.
+
+Small segments are merged by inverting their sources again: a search reads fewer of them and gives the same
+scores, to the bit. Statistics are sums over segments, so how a snapshot is cut changes none. What segments
+say of passages that were taken out goes with them. Three commits: the merged rows come into `postings`, which
+no reader looks at yet; `lengths` names them in place of the old ones; the old rows go. A process that dies in
+between leaves rows that `lengths` does not name, which the next merge removes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leases: signs on the door that name who is inside, and what each reads.
+"""Leases: which process holds the store, and which table versions readers pin.
 
 A driver's lease saves a second driver from doing the same work, and keeps housekeeping and work apart.
 Commits do not depend on it: clocks jump, pauses outlive any limit, and they are exactly-once without it. A
@@ -8,8 +8,11 @@ them.
 A process of this boot and this pid namespace lives while its pid does. Another one, on another machine or in
 another container, lives while its sign moves: its beats are watched, since two clocks may differ by minutes.
 
-Signs of one lease are numbered. The next number after the highest one is taken by creating its sign, which
-only one process can (`files.claim`): so of all that find the same sign dead, one takes the lease over.
+Signs of one lease are numbered. The next number after the highest one is taken by claiming its sign, which
+only one process can: so of all that find the same sign dead, one takes the lease over. In a local folder a
+claim is a hard link: one without them is refused, since Lance commits by them, too. On an object store it is
+a conditional put (`If-None-Match: *`), which Lance makes when it creates a table: a claim is the first
+version of a table of one row next to the file.
 """
 
 from __future__ import annotations

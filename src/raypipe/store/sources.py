@@ -1,4 +1,4 @@
-"""All sources of a store: the sum that names them, which of them the searched tables lack, and their lengths.
+"""All sources of a store: their name as a whole, what tables lack of them, their lengths, chunks and layouts.
 
 An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over
 fragments names all. A store that grows by a fragment reads that fragment's ids. What a table lacks of all

@@ -1,8 +1,12 @@
-"""Exact dense search over a snapshot: all of it, or the pages that questions name.
+"""Dense search over a snapshot: all of it, the pages that questions name, or by an approximate index.
 
 A whole snapshot is one float32 product for each batch of questions: a product of 256 reads the vectors once,
 where a scan for each question reads them 256 times. What could be among the best within float32's error is
 then scored in double precision.
+
+LanceDB's k-means draws its start, so two builds of an approximate index over the same vectors find other
+rows. Each build therefore has a name of its own, which the snapshot's name contains; the index lies in the
+table's versions, so a release pins it with them. Compaction keeps its name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Rows of vectors in memory or mapped from a file, the passage that each is of, and exact search within them.
+"""Rows of vectors in memory or mapped from files of this machine, and exact search within them.
 
-Knows Arrow columns of passages and of vectors; knows no store.
+A small table is read into memory. A larger one is copied once to the folder of temporary files, which all
+processes map, under a name that says which data files of which version it holds; so any process may make or
+remove a copy, and a table that was made again has another one. Where the disk has no room for it, or the
+folder cannot be written, there is none, and the caller reads the table itself, a block at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Counters of a kit: calls that were computed and that were cached, and tokens of language models."""
+"""The cache by value behind a kit: equal texts, pairs and chats to an equal model are computed once.
+
+Of requests one of which raises, what came for the others is kept, and is not sent again. Knows the contracts
+of kits; knows nothing of where values are kept except through `Memo`. Steps do not know of it.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,10 @@ once: no transaction is needed. A value whose write failed is owed: the next cal
 
 A plan takes what a finished run asked for cached as long as its table never lost anything. So each loss is
 noted, by an empty file of its own: processes need not agree on an order.
+
+A damaged table never ends a run. One whose newest manifest cannot be read goes back to the version before;
+fragments that cannot be read go; an index that cannot be read is built again. A file counts as damaged if its
+bytes can be read, or it is gone, and Lance can make nothing of it. A store that cannot be reached raises.
 """
 
 from __future__ import annotations
@@ -302,9 +306,7 @@ def mend_memo(store: Store) -> int:
 def _mend(store: Store, table: str) -> bool:
     damaged = False
     if not store.has(table) and not store.files.names(f"{table}.lance/data"):
-        store.files.remove_folder(
-            f"{table}.lance"
-        )  # what a kill left of a table while it was made: no values
+        store.files.remove_folder(f"{table}.lance")  # a kill left it while it was made: no values
         return False
     while not _reads(store, table, lambda: store.dataset(table)):
         damaged = True
@@ -352,10 +354,9 @@ def _without_newest(store: Store, table: str) -> bool:
     folder = f"{table}.lance/_versions"
     every = store.files.names(folder)
     found = {version: name for name in every if (version := manifest_version(name)) is not None}
-    if not found:
-        return False
-    newest = found[max(found)]
-    log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
-    for name in (newest, *(n for n in every if manifest_version(n) is None)):
-        store.files.remove(f"{folder}/{name}")  # with the hint which one is the newest
+    if found:
+        newest = found[max(found)]
+        log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
+        for name in (newest, *(n for n in every if manifest_version(n) is None)):
+            store.files.remove(f"{folder}/{name}")  # with the hint which one is the newest
     return len(found) > 1

@@ -1,6 +1,7 @@
 """Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
 
-Knows how keys are made (`store.memo.memo.cached`) and where values lie (`store.memo.disk`); changes nothing.
+Knows how keys are made (`store.memo.cached.cached`) and where values lie (`store.memo.disk`); changes
+nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Cache keys of the memo: one digest per vector, score, reply, and reply of a graph's server.
+"""Maps from the digest of a request to its value: a vector, a score, a reply, or a server's reply.
 
-Requests are equal if their keys are. Knows identities and the contracts of requests. Keys are stored, so what
-a digest is made of never changes.
+Requests are equal if their keys are. Keys are stored, so what a digest is made of never changes. A memo may
+forget but never errs. Knows identities and the contracts of requests.
 """
 
 from __future__ import annotations
