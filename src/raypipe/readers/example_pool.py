@@ -79,16 +79,16 @@ def _read(path: Path) -> tuple[tuple[ExampleRow, ...], str]:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as e:
         raise DataError(f"{path}: cannot be read as a pool of examples: {e}. {_MAKE}") from e
-    rows = tuple(_row(f"{path}:{n}", x) for n, x in enumerate(text.split("\n"), 1) if x.strip())
+    rows = list[ExampleRow]()
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            fields = Fields({"document": "", "explanation": ""} | lines.decode(line.encode(), ReadCounts()))
+            shown = (fields.get(name) for name in ("document", "explanation"))
+            rows.append(ExampleRow(fields.filled("question"), fields.filled("answer"), *shown))
+        except UnusableLine as e:
+            raise DataError(f"{path}:{number}: {e.fault.detail}. {_MAKE}") from e
     if not rows:
         raise DataError(f"{path}: expected examples, one a line, found none. {_MAKE}")
-    return rows, f"examples:{hashlib.blake2b(content, digest_size=16).hexdigest()}"
-
-
-def _row(where: str, line: str) -> ExampleRow:
-    try:
-        fields = Fields({"document": "", "explanation": ""} | lines.decode(line.encode(), ReadCounts()))
-        shown = (fields.get(name) for name in ("document", "explanation"))
-        return ExampleRow(fields.filled("question"), fields.filled("answer"), *shown)
-    except UnusableLine as e:
-        raise DataError(f"{where}: {e.fault.detail}. {_MAKE}") from e
+    return tuple(rows), f"examples:{hashlib.blake2b(content, digest_size=16).hexdigest()}"

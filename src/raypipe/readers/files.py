@@ -76,8 +76,11 @@ def find(
         else:
             raise DataError(f"{path}: {NOTHING}")
         for file in named:
-            found = _input(file)
-            inputs.setdefault(found.name, found)
+            if not (match := NAME.fullmatch(file.name)):
+                raise DataError(f"{file}: expected a name that ends in {READABLE}.")
+            stem, packing = file.with_name(match["stem"]), match["packing"] or ""
+            parts = (file,) if match["part"] is None else _parts(stem)
+            inputs.setdefault(str(stem), Input(str(stem), parts, match["kind"] == "tar", packing))
     return list(inputs.values())
 
 
@@ -137,15 +140,6 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         again = partial(_raw, source, ReadCounts()) if several else None
         raw = unpacked(source.name, source.packing, raw, limits, again)
     return _agreeing(raw, source)
-
-
-def _input(path: Path) -> Input:
-    match = NAME.fullmatch(path.name)
-    if not match:
-        raise DataError(f"{path}: expected a name that ends in {READABLE}.")
-    stem = path.with_name(match["stem"])
-    parts = (path,) if match["part"] is None else _parts(stem)
-    return Input(str(stem), parts, match["kind"] == "tar", match["packing"] or "")
 
 
 def _parts(stem: Path) -> tuple[Path, ...]:
@@ -255,7 +249,13 @@ def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[
         archive: Any = tarfile.TarFile(name, "r", stream, None, _Member, encoding="utf-8", errors="replace")
         while (member := archive.next()) is not None:
             archive.members.clear()  # it keeps all of them
-            _refuse_strange(name, member)
+            parts = PurePosixPath(member.name.replace("\\", "/"))
+            if parts.is_absolute() or ".." in parts.parts:
+                strange = f"member {member.name!r} leads out of the archive. Do not trust this file."
+                raise DataError(f"{name}: {strange}")
+            if not (member.isreg() or member.isdir()) or member.issparse():
+                found = f"member {member.name!r} is a link, a device or sparse"
+                raise DataError(f"{name}: {found}; expected files and folders.")
             if member.isreg():
                 yield member.name, stream.pieces(member.size)
     except tarfile.TarError as e:
@@ -264,12 +264,3 @@ def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[
     while rest := stream.some(PIECE):
         if rest.strip(b"\0"):
             raise DataError(f"{name}: bytes follow the end of the tar archive. Get it again.")
-
-
-def _refuse_strange(name: str, member: tarfile.TarInfo) -> None:
-    parts = PurePosixPath(member.name.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts:
-        raise DataError(f"{name}: member {member.name!r} leads out of the archive. Do not trust this file.")
-    if not (member.isreg() or member.isdir()) or member.issparse():
-        found = f"member {member.name!r} is a link, a device or sparse"
-        raise DataError(f"{name}: {found}; expected files and folders.")

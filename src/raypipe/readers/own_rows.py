@@ -244,7 +244,13 @@ def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None
 def _items(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
     if not fields.asks() or "documents" not in fields.fields:
         return [] if fields.fields.keys().isdisjoint(CONTENT) else [_own(value, fields)]
-    items = [item for given in fields.all(value, "documents") for item in _several(_listed(given))]
+    items = list[Any]()
+    for given in map(_listed, fields.all(value, "documents")):
+        lists = {k: v for k, v in given.items() if isinstance(v, list)} if isinstance(given, Mapping) else {}
+        if len({len(v) for v in lists.values()}) == 1:  # an object of parallel lists
+            items += [dict(zip(lists, some, strict=True)) for some in zip(*lists.values(), strict=True)]
+        else:
+            items += [item for item in given if item is not None] if isinstance(given, list) else [given]
     title, url = (_said(fields.get(value, n)) for n in ("title", "url"))
     if len(items) == 1 and isinstance(items[0], str) and (title or url) and _path_of(items[0], {}) is None:
         return [{"title": title, "url": url, "text": items[0]}]  # the row's own title is that of its document
@@ -253,17 +259,6 @@ def _items(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
 
 def _own(value: Mapping[str, Any], fields: FieldMap) -> dict[str, Any]:
     return {role: fields.get(value, role) for role in OF_DOCUMENT if role in fields.fields}
-
-
-def _several(given: Any) -> list[Any]:
-    """Documents: those of a list, of an object of parallel lists, or one alone."""
-    if isinstance(given, Mapping):
-        lists = {k: v for k, v in given.items() if isinstance(v, list)}
-        if len({len(v) for v in lists.values()}) == 1:
-            return [dict(zip(lists, items, strict=True)) for items in zip(*lists.values(), strict=True)]
-    if isinstance(given, list):
-        return [item for item in given if item is not None]
-    return [given]
 
 
 def _listed(given: Any) -> Any:

@@ -84,18 +84,18 @@ def _moment(text: str) -> datetime:
     sure = True if _DAY_FIRST.match(text) else False if _MONTH_FIRST.match(text) else None
     # read twice, so that a year that is lacking, or a day that may be a month, gives two dates
     orders = (sure, sure) if sure is not None else (False, True)
+
+    def zone(
+        name: str | None, offset: int | None
+    ) -> tzinfo | None:  # KeyError: a name that is none of `_HOURS`
+        seconds = offset if offset is not None or name is None else 3600 * _HOURS[name.upper()]
+        return None if seconds is None else timezone(timedelta(seconds=seconds))
+
     one, other = (
-        parser.parse(text, default=datetime(year, 1, 1), dayfirst=first, tzinfos=_zone)
+        parser.parse(text, default=datetime(year, 1, 1), dayfirst=first, tzinfos=zone)
         for year, first in enumerate(orders, 1)
     )
     if one != other:
         raise ValueError(text)
     moment: datetime = one
     return moment
-
-
-def _zone(name: str | None, offset: int | None) -> tzinfo | None:
-    """The zone that a date names. Raises KeyError for a name that is none of `_HOURS`."""
-    if offset is not None:
-        return timezone(timedelta(seconds=offset))
-    return None if name is None else timezone(timedelta(hours=_HOURS[name.upper()]))

@@ -164,31 +164,26 @@ def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Js
         raise DataError(f"{file.name}:{table.line_num}: {why}") from e
 
 
-def _parquet(file: RowFile) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(file.path) as opened:
-        for group in range(opened.metadata.num_row_groups):
-            size = opened.metadata.row_group(group).total_byte_size
-            if size > GROUP_BYTES:
-                raise DataError(
-                    f"{file.name}: row group {group} has {size:,} bytes; expected at most {GROUP_BYTES:,}. "
-                    "Write it again with smaller row groups."
-                )
-        groups = None if file.span is None else range(file.span.start, file.span.stop)
-        yield from opened.iter_batches(batch_size=BATCH, row_groups=groups and list(groups))
-
-
 def _table_rows(file: RowFile, counts: ReadCounts) -> Iterator[JsonLine]:
     begins = file.span is None or not file.span.start  # the read of its beginning counts the file
     counts.files += begins
     size = file.path.stat().st_size
     counts.empty_files += begins and size == 0
     number = file.span.first - 1 if file.span else 0
+    groups = None if file.span is None else list(range(file.span.start, file.span.stop))
     try:
-        for batch in _parquet(file):
-            for value in _values(batch):
-                number += 1
-                counts.lines += 1
-                yield _line(file, number, value, counts)
+        with pq.ParquetFile(file.path) as opened:
+            for group in range(opened.metadata.num_row_groups):
+                if (held := opened.metadata.row_group(group).total_byte_size) > GROUP_BYTES:
+                    raise DataError(
+                        f"{file.name}: row group {group} has {held:,} bytes; expected at most {GROUP_BYTES:,}"
+                        ". Write it again with smaller row groups."
+                    )
+            for batch in opened.iter_batches(batch_size=BATCH, row_groups=groups):
+                for value in _values(batch):
+                    number += 1
+                    counts.lines += 1
+                    yield _line(file, number, value, counts)
     except (pa.ArrowException, OSError) as e:
         raise DataError(
             f"{file.name}: expected Parquet, damaged or another kind: {str(e)[:200]}. "
@@ -205,7 +200,11 @@ def _values(batch: pa.RecordBatch) -> list[Any]:
     except Exception:  # of a date beyond the year 9999, say: the slow way, three times, finds its row
         for place, column in enumerate(batch.schema):
             if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-                batch = batch.set_column(place, column.name, _known_zone(batch[place]))
+                try:
+                    pa.scalar(0, column.type).as_py()
+                except (pa.ArrowException, LookupError, ValueError):  # a zone that this machine does not know
+                    times = batch[place].cast(pa.timestamp(column.type.unit, "UTC"))
+                    batch = batch.set_column(place, column.name, times)
         return [_value(batch.slice(row, 1)) for row in range(len(batch))]
 
 
@@ -218,12 +217,3 @@ def _value(row: pa.RecordBatch) -> Any:
         except UnusableLine as e:
             return UnusableLine(e.fault.reason, f"{name}: {e.fault.detail}")
     return found
-
-
-def _known_zone(times: pa.Array) -> pa.Array:
-    """The times in their zone, or in UTC where this machine does not know it."""
-    try:
-        pa.scalar(0, times.type).as_py()
-        return times
-    except (pa.ArrowException, LookupError, ValueError):
-        return times.cast(pa.timestamp(times.type.unit, "UTC"))

@@ -155,20 +155,18 @@ def _body(record: Any, most: int) -> bytes:
     data = bytes(raw.read(most))
     for coding in reversed([c for c in codings if c not in ("", "identity", "chunked")]):
         try:
-            data = _unpacked(data, coding, most)
+            if coding in _CODECS:
+                with pa.CompressedInputStream(pa.BufferReader(data), _CODECS[coding]) as stream:
+                    data = stream.read(most)
+                continue
+            if coding not in ("gzip", "x-gzip", "deflate"):
+                raise KeyError(coding)
+            try:
+                data = zlib.decompressobj(wbits=47).decompress(data, most)  # gzip or zlib, as its head says
+            except zlib.error:
+                data = zlib.decompressobj(wbits=-15).decompress(data, most)  # of deflate without a head
         except (KeyError, OSError, zlib.error) as e:
             if _CONTROL.search(data):
                 found = f"found bytes packed as {coding!r}, which cannot be unpacked"
                 raise UnusableLine("unsupported", f"expected a page, {found}") from e
     return data
-
-
-def _unpacked(data: bytes, coding: str, most: int) -> bytes:
-    if coding in ("gzip", "x-gzip", "deflate"):
-        try:
-            return zlib.decompressobj(wbits=47).decompress(data, most)  # gzip or zlib, as its head says
-        except zlib.error:
-            return zlib.decompressobj(wbits=-15).decompress(data, most)  # of deflate without a head
-    with pa.CompressedInputStream(pa.BufferReader(data), _CODECS[coding]) as stream:
-        unpacked: bytes = stream.read(most)
-        return unpacked

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -125,17 +125,14 @@ def index_spec(
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
 
-    def pin_words(name: str) -> tuple[str, Pinned, Pinned]:
-        postings, lengths = words[name]
-        while True:
-            # `lengths` first: it is committed last, and names the segments that are read.
-            named = pin(lengths)
-            found = pin(postings)
-            if store.version(lengths) == named.version:  # else segments may have been merged in between
-                return name, found, named
-
-    looked_up = tuple(pin_words(name) for name in sorted(words))
-    return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
+    looked_up = list[tuple[str, Pinned, Pinned]]()
+    for name, (postings, lengths) in sorted(words.items()):
+        # `lengths` first: it is committed last, and names the segments that are read.
+        named, found = pin(lengths), pin(postings)
+        while store.version(lengths) != named.version:  # segments may have been merged in between
+            named, found = pin(lengths), pin(postings)
+        looked_up.append((name, found, named))
+    return IndexSpec(store.uri, pin(texts), pin(passages), searched, tuple(looked_up))
 
 
 class LanceIndex(SourceTexts):
@@ -171,15 +168,13 @@ class LanceIndex(SourceTexts):
         whole = {i: query for i, (query, scope) in enumerate(queries) if scope is None}
         pages = {i: (query, scope) for i, (query, scope) in enumerate(queries) if scope is not None}
 
-        async def of_whole() -> list[list[VectorHit]]:
-            product = self._products[model_identity(model)]
-            return await product((np.stack(list(whole.values())), top)) if whole else []
-
-        async def of_pages() -> list[list[VectorHit]]:
-            return await asyncio.to_thread(held.within, list(pages.values()), top) if pages else []
-
-        found = await asyncio.gather(of_whole(), of_pages())
-        hits = dict(zip([*whole, *pages], [*found[0], *found[1]], strict=True))
+        searches = list[Awaitable[list[list[VectorHit]]]]()
+        if whole:
+            searches.append(self._products[model_identity(model)]((np.stack(list(whole.values())), top)))
+        if pages:
+            searches.append(asyncio.to_thread(held.within, list(pages.values()), top))
+        found = [hits for some in await asyncio.gather(*searches) for hits in some]
+        hits = dict(zip([*whole, *pages], found, strict=True))
         return [hits[i] for i in range(len(queries))]
 
     async def near(
