@@ -162,23 +162,19 @@ def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row | None:
     content = "\n\n".join(p for p in pieces if p)
     if not content:
         return None
-    source = source_of("document", content)
-    layout = Layout(id, source.id, ARXIV + id, pieces[0], (), _marks(pieces, sections))
-    return Row(where, document=Document(id, pieces[0], source.id), layout=layout, sources=(source,))
-
-
-def _marks(pieces: list[str], sections: list[tuple[int, str]]) -> tuple[Mark, ...]:
-    """Returns where the sections stand in the parsed text: the pieces with a space between them."""
-    starts, at = [], 0
+    starts, at = [], 0  # of the pieces in the parsed text, with a space between them
     for piece in pieces:
         starts.append(at)
         at += len(piece) + 1 if piece else 0
     ends = [*(starts[piece] for piece, _ in sections[1:]), at - 1]
-    return tuple(
+    marks = tuple(
         Mark(starts[piece], max(starts[piece], end), name)
         for (piece, name), end in zip(sections, ends, strict=False)  # no section: one end too many
         if name
     )
+    source = source_of("document", content)
+    layout = Layout(id, source.id, ARXIV + id, pieces[0], (), marks)
+    return Row(where, document=Document(id, pieces[0], source.id), layout=layout, sources=(source,))
 
 
 def _folded(value: Any) -> str:

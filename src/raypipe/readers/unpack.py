@@ -75,6 +75,10 @@ class Bits:
     def before(self, other: Bits) -> Bits:
         return Bits(self.value << other.count | other.value, self.count + other.count)
 
+    def crc(self) -> int:
+        """A block's own checksum, which stands behind its mark."""
+        return (self.value >> (self.count - 80)) & 0xFFFFFFFF
+
 
 def _cut(data: bytes | bytearray, start: int, end: int) -> Bits:
     last = (end + 7) // 8
@@ -83,18 +87,13 @@ def _cut(data: bytes | bytearray, start: int, end: int) -> Bits:
     return Bits(value & ((1 << count) - 1), count)
 
 
-def _crc(block: Bits) -> int:
-    """A block's own checksum, which stands behind its mark."""
-    return (block.value >> (block.count - 80)) & 0xFFFFFFFF
-
-
 _Unpacking: TypeAlias = tuple[bytes, bz2.BZ2Decompressor]
 """A block on its way: its next bytes, and what unpacks the rest where there is more."""
 
 
 def _unpacked(head: bytes, block: Bits) -> _Unpacking:
     """Unpacks a block, wrapped as a stream of its own. Raises OSError for bits that are none."""
-    whole = block.before(Bits(END, 48)).before(Bits(_crc(block), 32))
+    whole = block.before(Bits(END, 48)).before(Bits(block.crc(), 32))
     pad = -whole.count % 8
     inflater = bz2.BZ2Decompressor()
     first = inflater.decompress(head + (whole.value << pad).to_bytes((whole.count + pad) // 8), FIRST)
@@ -158,8 +157,12 @@ class BlockInflater:
         for bit, mark in marks(self._data, self._looked):
             if self._start is None and bit != HEAD * 8:
                 break
-            if mark == END and not self._ends(bit):
-                continue
+            if mark == END:
+                if len(self._data) * 8 < bit + 80:
+                    continue  # looked at again when its checksum is whole
+                crc = self._crc if self._start is None else self._with(_cut(self._data, self._start, bit))
+                if _cut(self._data, bit + 48, bit + 80).value != crc:
+                    raise OSError("the checksum of the stream is wrong")
             if self._start is not None:
                 block = _cut(self._data, self._start, bit)
                 self._waiting.append(self._pool.submit(_unpacked, self._head, block))
@@ -180,17 +183,7 @@ class BlockInflater:
             self._start = (self._start or 0) - 8 * cut
 
     def _with(self, block: Bits) -> int:
-        return ((self._crc << 1 | self._crc >> 31) & 0xFFFFFFFF) ^ _crc(block)
-
-    def _ends(self, bit: int) -> bool:
-        """Returns whether an END is whole. Raises OSError if the checksum behind it is not that of the
-        blocks."""
-        if len(self._data) * 8 < bit + 80:
-            return False  # looked at again when it is whole
-        crc = self._crc if self._start is None else self._with(_cut(self._data, self._start, bit))
-        if _cut(self._data, bit + 48, bit + 80).value != crc:
-            raise OSError("the checksum of the stream is wrong")
-        return True
+        return ((self._crc << 1 | self._crc >> 31) & 0xFFFFFFFF) ^ block.crc()
 
 
 class _Gunzip:

@@ -272,11 +272,10 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
         return None
     body = json.loads(text)
     fragments = tuple(FragmentMetadata.from_json(json.dumps(f)) for f in body["fragments"])
-    record = Record(body["rows"], fragments, body["facts"])
-    for path, size in data_files(table, record.fragments).items():
+    for path, size in data_files(table, fragments).items():
         if store.files.size(path) != size:
             return None
-    return record
+    return Record(body["rows"], fragments, body["facts"])
 
 
 def need_record(store: Store, table: str, run: str, part: str) -> Record:
@@ -294,11 +293,9 @@ def part_rows(
     store: Store, table: str, run: str, part: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """The rows of a finished part of a run that is not committed. `columns` None: all of them."""
-    found = [
-        LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)).read_all().to_table()
-        for name in data_files(table, need_record(store, table, run, part).fragments)
-    ]
-    return pa.concat_tables(found)
+    names = data_files(table, need_record(store, table, run, part).fragments)
+    readers = (LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)) for name in names)
+    return pa.concat_tables([reader.read_all().to_table() for reader in readers])
 
 
 def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str) -> set[str]:
@@ -329,17 +326,13 @@ def record_path(table: str, run: str, part: str) -> str:
 
 def halt(store: Store, table: str, run: str, why: str) -> None:
     """Says in a file of a run why no more of its parts begin; it goes with the completion records."""
-    store.files.write(_halt(table, run), sealed(why))
+    store.files.write(f"{_folder(table, run)}/halt", sealed(why))
 
 
 def halted(store: Store, table: str, run: str) -> str | None:
     """Why no more parts begin; None: they do."""
-    return unsealed(store.files.read(_halt(table, run)) or b"")
+    return unsealed(store.files.read(f"{_folder(table, run)}/halt") or b"")
 
 
 def go_on(store: Store, table: str, run: str) -> None:
-    store.files.remove(_halt(table, run))
-
-
-def _halt(table: str, run: str) -> str:
-    return f"{_folder(table, run)}/halt"
+    store.files.remove(f"{_folder(table, run)}/halt")

@@ -174,24 +174,19 @@ def in_tables(
             yield FoundText(table, count, "rows lose their detail, which may repeat a text")
         if write:
             store.forget(table, place.column, place.ids(gone, table))
-            _edit(store, table, place, gone)
+            dataset = store.dataset(table)
+            found = rows(dataset, place.column, place.edited_ids(gone)).to_pylist()
+            changed = [(row, place.edit(gone, row)) for row in found]
+            if new := [after for before, after in changed if after != before]:  # in one commit
+                with store.durable(table), reaching(dataset.uri):
+                    written = pa.Table.from_pylist(new, dataset.schema)
+                    dataset.merge_insert(place.column).when_matched_update_all().execute(written)
             if table == "faults":
                 with store.durable(table):
                     store.dataset(table).update({"detail": f"'{TAKEN_OUT}'"}, where=said)
             rewrite_deleted(store, table)
             others = {table: () if table == "faults" else named.get(table, ())}
             keep_only(store, table, set(others[table]) - holding(store, gone, others)[table])
-
-
-def _edit(store: Store, table: str, place: TextTable, gone: Gone) -> None:
-    """Puts rows without a part in the place of those that have it, in one commit."""
-    dataset = store.dataset(table)
-    found = rows(dataset, place.column, place.edited_ids(gone)).to_pylist()
-    changed = [(row, place.edit(gone, row)) for row in found]
-    if new := [after for before, after in changed if after != before]:
-        with store.durable(table), reaching(dataset.uri):
-            written = pa.Table.from_pylist(new, dataset.schema)
-            dataset.merge_insert(place.column).when_matched_update_all().execute(written)
 
 
 Change: TypeAlias = tuple[str, int, bytes | pa.Buffer | None]
