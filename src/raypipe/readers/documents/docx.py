@@ -25,10 +25,6 @@ from raypipe.readers.documents.docx_parts import (
     Numbering,
     Package,
     W,
-    check,
-    core_title,
-    numbering_of,
-    styles,
     value,
 )
 from raypipe.readers.documents.page_text import table_row
@@ -103,9 +99,8 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
 
 def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, Any]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        check(archive, limits)
-        package, text = Package(archive), _Text()
-        look = _Look(package, *styles(package), numbering_of(package), depth)
+        package, text = Package(archive, limits), _Text()
+        look = _Look(package, *package.styles(), package.numbering(), depth)
         for part in (package.main, *filter(None, map(package.part, NOTES))):
             if part != package.main and text.blocks[-1]:
                 text.headings.append("")
@@ -114,7 +109,7 @@ def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, 
                 _block(element, text, look)
         parts = zip(text.headings, text.blocks, strict=True)
         sections = [(heading, "\n\n".join(blocks)) for heading, blocks in parts if blocks]
-        return {"title": core_title(package) or text.title, "sections": sections}
+        return {"title": package.title() or text.title, "sections": sections}
 
 
 def _top_level(package: Package, part: str) -> Iterator[etree._Element]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import IO, Any, NamedTuple
@@ -21,6 +22,9 @@ from lxml import etree
 from raypipe.readers.rows import DocumentLimits
 
 MAIN, CORE = "word/document.xml", "docProps/core.xml"  # where a package does not name them
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+DC = "{http://purl.org/dc/elements/1.1/}"
+HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
 RELATIONS_BYTES = 16 << 20  # of one file of relations; 10,000 of them have 2 MB
 
 
@@ -37,8 +41,10 @@ class PartRelation(NamedTuple):
 class Package:
     """The parts of an open docx by their names, which differ in neither case nor kind of slash."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
+    def __init__(self, archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
+        """Raises Damaged for an archive without a document, or that is larger than the limits allow."""
         self._archive = archive
+        self._check(limits)
         self._names = {_plain(name): name for name in archive.namelist()}
         found = (r.target for r in self.relations("").values() if r.kind == "officeDocument")
         self.main = next(found, MAIN)
@@ -56,10 +62,6 @@ class Package:
         usual = posixpath.join(posixpath.dirname(self.main), f"{kind}.xml")
         related = (r.target for r in self.relations(self.main).values() if r.kind == kind)
         return next((part for part in (*related, usual) if part in self), None)
-
-    def core(self) -> str | None:
-        related = (r.target for r in self.relations("").values() if r.kind == "core-properties")
-        return next((part for part in (*related, CORE) if part in self), None)
 
     @cache  # noqa: B019, a package lives as long as one read
     def relations(self, part: str) -> dict[str, PartRelation]:
@@ -79,13 +81,99 @@ class Package:
             found[element.get("Id", "")] = PartRelation(kind, path.lstrip("/"), outside)
         return found
 
+    def elements(self, part: str | None, *tags: str) -> Iterator[etree._Element]:
+        """Each element of these tags in a part, which is parsed as a stream; none where there is no part."""
+        if part is not None:
+            with self.open(part) as stream:
+                for _, element in etree.iterparse(stream, ("end",), tag=tags, resolve_entities=False):
+                    yield element
+                    element.clear()
+
+    def title(self) -> str:
+        related = (r.target for r in self.relations("").values() if r.kind == "core-properties")
+        part = next((part for part in (*related, CORE) if part in self), None)
+        return next((" ".join((e.text or "").split()) for e in self.elements(part, f"{DC}title")), "")
+
+    def styles(self) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
+        """The outline level of each style that has one, or its base; the styles of titles; those of lists."""
+        own: dict[str, int] = {}
+        base: dict[str, str] = {}
+        titles = set[str]()
+        lists: dict[str, tuple[str, str]] = {}
+        for style in self.elements(self.part("styles"), f"{W}style"):
+            id = style.get(f"{W}styleId", "")
+            named, based = style.find(f"{W}name"), style.find(f"{W}basedOn")
+            name = "" if named is None else named.get(f"{W}val", "").lower()
+            level, number = value(style, "pPr/outlineLvl"), name.removeprefix("heading ")
+            if num := value(style, "pPr/numPr/numId"):
+                lists[id] = num, value(style, "pPr/numPr/ilvl")
+            if level.isdigit():
+                own[id] = int(level)
+            elif number != name and number.isdigit():
+                own[id] = int(number) - 1
+            if based is not None:
+                base[id] = based.get(f"{W}val", "")
+            if name == "title":
+                titles.add(id)
+        for id in base:
+            tables: tuple[dict[str, Any], ...] = (own, lists)
+            for table in tables:
+                at, steps = id, 0
+                while at not in table and at in base and steps < HEADING_LEVELS:
+                    at, steps = base[at], steps + 1
+                if at in table:
+                    table.setdefault(id, table[at])
+        return own, titles, lists
+
+    def numbering(self) -> Numbering:
+        """Counters of its lists, none of which has begun."""
+        found = Numbering()
+        styles: dict[str, str] = {}  # style of a list -> its abstractNum
+        linked: dict[str, str] = {}  # abstractNum -> style that has its levels
+        tags = f"{W}abstractNum", f"{W}num"
+        for element in self.elements(self.part("numbering"), *tags):
+            if element.tag == tags[0]:
+                id = element.get(f"{W}abstractNumId", "")
+                found.lists[id] = _levels(element)
+                if own := value(element, "styleLink"):
+                    styles[own] = id
+                if of := value(element, "numStyleLink"):
+                    linked[id] = of
+            else:
+                num = _Num(value(element, "abstractNumId"), {}, {})
+                for change in element.iterfind(f"{W}lvlOverride"):
+                    level, start = change.get(f"{W}ilvl", ""), value(change, "startOverride")
+                    num.levels |= _levels(change)
+                    if level.isdigit() and start.isdigit():
+                        num.starts[int(level)] = int(start)
+                found.nums[element.get(f"{W}numId", "")] = num
+        for num in found.nums.values():
+            num.of = styles.get(linked.get(num.of, ""), num.of)
+        return found
+
+    def _check(self, limits: DocumentLimits) -> None:
+        """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
+        members = self._archive.infolist()
+        whole = sum(m.file_size for m in members)
+        if len(members) > limits.zip_members or whole > limits.zip_bytes:
+            most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
+            raise Damaged("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
+        for m in members:
+            if m.flag_bits & 1:
+                raise Damaged("encrypted", f"a password protects the part {m.filename}")
+            packed = limits.zip_ratio * max(m.compress_size, 1)
+            if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
+                most = (
+                    f"at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} times the packed size"
+                )
+                found = f"found {m.file_size:,} from {m.compress_size:,}"
+                raise Damaged("too_large", f"{m.filename}: expected {most}, {found}")
+
 
 def _plain(name: str) -> str:
     return name.replace("\\", "/").lstrip("/").lower()
 
 
-W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-DC = "{http://purl.org/dc/elements/1.1/}"
 LEVELS = 9
 _PLACE = re.compile(r"%([1-9])")
 _ROMAN = (
@@ -159,36 +247,6 @@ class Numbering:
         return _PLACE.sub(shown, own.text).strip()
 
 
-def numbering_of(package: Package) -> Numbering:
-    found = Numbering()
-    if (part := package.part("numbering")) is None:
-        return found
-    styles: dict[str, str] = {}  # style of a list -> its abstractNum
-    linked: dict[str, str] = {}  # abstractNum -> style that has its levels
-    tags = f"{W}abstractNum", f"{W}num"
-    with package.open(part) as stream:
-        for _, element in etree.iterparse(stream, ("end",), tag=tags, resolve_entities=False):
-            if element.tag == tags[0]:
-                id = element.get(f"{W}abstractNumId", "")
-                found.lists[id] = _levels(element)
-                if own := value(element, "styleLink"):
-                    styles[own] = id
-                if of := value(element, "numStyleLink"):
-                    linked[id] = of
-            else:
-                num = _Num(value(element, "abstractNumId"), {}, {})
-                for change in element.iterfind(f"{W}lvlOverride"):
-                    level, start = change.get(f"{W}ilvl", ""), value(change, "startOverride")
-                    num.levels |= _levels(change)
-                    if level.isdigit() and start.isdigit():
-                        num.starts[int(level)] = int(start)
-                found.nums[element.get(f"{W}numId", "")] = num
-            element.clear()
-    for num in found.nums.values():
-        num.of = styles.get(linked.get(num.of, ""), num.of)
-    return found
-
-
 def _levels(element: etree._Element) -> dict[int, _Level]:
     found = {}
     for level in element.iterfind(f"{W}lvl"):
@@ -251,70 +309,3 @@ def _counted(number: int, digits: str, tens: str) -> str:
             out += zeros + ("" if bare else digits[digit]) + (tens[place - 1] if place else "")
         zeros = "" if digit else digits[0]
     return out
-
-
-HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
-
-
-def check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
-    """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
-    members = archive.infolist()
-    whole = sum(m.file_size for m in members)
-    if len(members) > limits.zip_members or whole > limits.zip_bytes:
-        most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
-        raise Damaged("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
-    for m in members:
-        if m.flag_bits & 1:
-            raise Damaged("encrypted", f"a password protects the part {m.filename}")
-        packed = limits.zip_ratio * max(m.compress_size, 1)
-        if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
-            raise Damaged(
-                "too_large",
-                f"{m.filename}: expected at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} "
-                f"times the packed size, found {m.file_size:,} from {m.compress_size:,}",
-            )
-
-
-def styles(package: Package) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-    """The outline level of each style that has one, or whose base has one; the styles of titles; lists."""
-    if (part := package.part("styles")) is None:
-        return {}, set(), {}
-    own: dict[str, int] = {}
-    base: dict[str, str] = {}
-    titles = set[str]()
-    lists: dict[str, tuple[str, str]] = {}
-    with package.open(part) as stream:
-        for _, style in etree.iterparse(stream, ("end",), tag=f"{W}style", resolve_entities=False):
-            id = style.get(f"{W}styleId", "")
-            named, based = style.find(f"{W}name"), style.find(f"{W}basedOn")
-            name = "" if named is None else named.get(f"{W}val", "").lower()
-            level, number = value(style, "pPr/outlineLvl"), name.removeprefix("heading ")
-            if num := value(style, "pPr/numPr/numId"):
-                lists[id] = num, value(style, "pPr/numPr/ilvl")
-            if level.isdigit():
-                own[id] = int(level)
-            elif number != name and number.isdigit():
-                own[id] = int(number) - 1
-            if based is not None:
-                base[id] = based.get(f"{W}val", "")
-            if name == "title":
-                titles.add(id)
-            style.clear()
-    for id in base:
-        tables: tuple[dict[str, Any], ...] = (own, lists)
-        for table in tables:
-            at, steps = id, 0
-            while at not in table and at in base and steps < HEADING_LEVELS:
-                at, steps = base[at], steps + 1
-            if at in table:
-                table.setdefault(id, table[at])
-    return own, titles, lists
-
-
-def core_title(package: Package) -> str:
-    if (part := package.core()) is None:
-        return ""
-    with package.open(part) as stream:
-        for _, element in etree.iterparse(stream, ("end",), tag=f"{DC}title", resolve_entities=False):
-            return " ".join((element.text or "").split())
-    return ""
