@@ -41,17 +41,7 @@ from typing import Any, get_args
 from raypipe.core.plain import written
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import (
-    STEP,
-    Fields,
-    ReadCounts,
-    Row,
-    Seen,
-    UnusableLine,
-    kind,
-    settled,
-    source_of,
-)
+from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
 
 CAPTURED = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)

@@ -8,12 +8,4 @@ from raypipe.readers.documents.reader import DocumentReader, FileText, reader_of
 from raypipe.readers.documents.walk import FoundFile, fresh_bytes, walk
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
-__all__ = [
-    "DOCUMENT_LIMITS",
-    "DocumentReader",
-    "FileText",
-    "FoundFile",
-    "fresh_bytes",
-    "reader_of",
-    "walk",
-]
+__all__ = ["DOCUMENT_LIMITS", "DocumentReader", "FileText", "FoundFile", "fresh_bytes", "reader_of", "walk"]

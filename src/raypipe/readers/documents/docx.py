@@ -19,14 +19,7 @@ from typing import Any
 
 from lxml import etree
 
-from raypipe.readers.documents.docx_parts import (
-    HEADING_LEVELS,
-    Damaged,
-    Numbering,
-    Package,
-    W,
-    value,
-)
+from raypipe.readers.documents.docx_parts import HEADING_LEVELS, Damaged, Numbering, Package, W, value
 from raypipe.readers.documents.page_text import table_row
 from raypipe.readers.documents.plain import decoded
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine

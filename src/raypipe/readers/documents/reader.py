@@ -28,8 +28,7 @@ GARBLED = 0.05  # share of characters without a meaning above which a page canno
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
 XFA_CHARS = 2_000  # of the page that a form of XFA shows where it is not drawn; Adobe's has 700
 _XFA = re.compile(
-    r"not\s+eventually\s+replaced\s+by\s+the\s+proper\s+content|adobe\.com/go/(?:reader_down|acrreader)",
-    re.I,
+    r"not\s+eventually\s+replaced\s+by\s+the\s+proper\s+content|adobe\.com/go/(?:reader_down|acrreader)", re.I
 )
 _FILE_NAME = re.compile(
     r"\A(?:.*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*)", re.I
