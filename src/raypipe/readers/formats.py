@@ -159,8 +159,7 @@ def referenced(paths: Paths, format: Format) -> list[Path]:
 
 
 def check(paths: Paths, format: Format) -> None:
-    """Raises what can be known before anything is read: a missing file; of rows, a field that is not there,
-    and CSV that cannot be read."""
+    """Raises what can be known before anything is read: a missing file, a field, CSV that is damaged."""
     if (rows := _rows(format)) is not None:
         own_rows.check(paths, rows)
     else:
@@ -210,8 +209,7 @@ _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic
 
 
 def _are_crag(files: list[Path]) -> bool:
-    """Returns whether the first rows of the first file that has some have one of CRAG's fields, or none has
-    any."""
+    """Returns whether the first rows have one of CRAG's fields, or no file has rows."""
     for file in files:
         try:
             [found] = row_files.find([file])

@@ -89,8 +89,7 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
-    """Yields the place, the pid and the JSON of each paper, one at a time: a file has hundreds of
-    MB."""
+    """Yields place, pid and JSON of each paper, one at a time: a file has hundreds of MB."""
     text = _Text(path, counts, limits)
     text.expect("{")
     if text.skip("}"):

@@ -66,8 +66,7 @@ def adapter_file(files: Files, name: str, file: str) -> bytes | None:
 
 
 def adapter_recipe(files: Files, name: str) -> dict[str, Any]:
-    """Returns what an adapter was made of, and the identity of its weights (`adapter`); {} if it is not
-    whole."""
+    """The sources of an adapter, and the identity of its weights (`adapter`); {} if it is not whole."""
     return yaml.safe_load(adapter_file(files, name, RECIPE) or b"") or {}
 
 

@@ -254,8 +254,7 @@ class Staged:
 
 
 def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Staged:
-    """Writes the rows that are not in one of the ingested tables as they are given, as a part of a run: none,
-    where all of them are."""
+    """Writes rows that an ingested table lacks, or has otherwise, as a part of a run, if there are any."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
     names = rows[id].to_pylist()

@@ -46,8 +46,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_of_the_place(error: StoreUnavailable) -> bool:
-    """Returns whether an address can hold no store, now or later: a file is in the way, or it may not be
-    written."""
+    """Returns whether an address can never hold a store: a file is in the way, or it is read-only."""
     return _PLACE.search(str(error.__cause__)) is not None
 
 

@@ -269,8 +269,7 @@ def restore_all(files: Files) -> None:
 
 
 def restore(files: Files, table: str) -> None:
-    """Takes a table back to the version before an unfinished change, if the machine was started since; one
-    that had no version goes."""
+    """Takes a table back to before an unfinished change, if the machine was started since."""
     raw = files.read(_note(table))
     if raw is None:
         return

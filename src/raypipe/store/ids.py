@@ -203,8 +203,7 @@ def repeats(ids: pa.Array) -> int:
 
 
 def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.ndarray:
-    """(ids,) int32: the number of each id in some rows (ids, (ids,) numbers below 2^31), -1 where it is in
-    none."""
+    """(ids,) int32: the number, below 2^31, of each id in some rows (ids, numbers); -1: it is in none."""
     out = np.full(len(ids), -1, np.int32)
     for names, numbers in rows:
         mine, names = _alike(ids, names)

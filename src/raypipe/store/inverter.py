@@ -59,8 +59,7 @@ def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
 
 
 def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> PassageSpans:
-    """The passages of the sources in `order`, from tables that hold only these. `texts`: source, words and
-    starts of one analyzer."""
+    """The passages of the sources in `order`. `texts`: source, words and starts of one analyzer."""
     _, words, starts_at = texts.columns
     names = texts["source"].combine_chunks()
     real = passages.filter(pc.greater(passages["end"], passages["start"]))
@@ -172,8 +171,7 @@ class Inverter:
         return pa.concat_tables(lengths), pa.concat_tables(postings)
 
     def _segments(self, ids: list[str]) -> Iterator[tuple[list[str], pa.Table, pa.Table]]:
-        """Sources, their texts and passages, a segment at a time: none has more words than it may, but one
-        that is a single source."""
+        """Sources, texts and passages, a segment at a time: of bounded words, or of a single source."""
         names: list[str] = []
         texts: list[pa.Table] = []
         passages: list[pa.Table] = []
@@ -296,8 +294,7 @@ def _parts(
 
 
 def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:
-    """Inverts the sources of some segments again, and lets `lengths` name what comes of it in their place.
-    Returns how many segments that is."""
+    """Inverts the sources of some segments again, in place of these; how many segments that makes."""
     there, run = store.dataset(lengths), f"merged-{uuid.uuid4().hex}"
     where = f"passage >= 0 AND segment IN ({', '.join(map(str, old))})"
     with reaching(there.uri):

@@ -215,8 +215,7 @@ def compact(
 
 
 def abandon(store: Store, what: str) -> str | None:
-    """Gives up unfinished work, by its name: its parts and then its plan. Returns its run; None where the
-    plan is damaged."""
+    """Gives up unfinished work: its parts, then its plan. Returns its run; None: the plan is damaged."""
     run = run_of(store, what)
     for table in store.files.names(PARTS) if run else ():
         store.files.remove_folder(f"{PARTS}/{table}/{run}")

@@ -130,8 +130,7 @@ class Lease(_Beating):
         return bool(_living(self._files, self._signs(), self._watch_s))
 
     def _take(self) -> bool:
-        """Takes the place of the sign that stands highest now; False if another process was faster. Raises
-        StoreError for one whose owner lives."""
+        """Takes the highest sign's place; False: another was faster. Raises StoreError: its owner lives."""
         found = self._signs()
         for sign in _living(self._files, found, self._watch_s).values():
             raise StoreError(
@@ -285,8 +284,7 @@ _CLAIM = ".claim"  # of the table that an object store has next to the file
 
 
 def claim(files: Files, name: str, content: bytes) -> bool:
-    """Makes a file that is not there; True if this call made it. Raises StoreError on an object store that
-    lets two make it."""
+    """Makes a file that is not there; True if this call made it. Raises StoreError where two can."""
     if files.local:
         return files.create(name, content)
     if not _create(files, name, content):

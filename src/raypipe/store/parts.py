@@ -118,8 +118,7 @@ def begin(
     store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False,
     groups: Mapping[str, int] = NO_GROUPS,
 ) -> TableRun:  # fmt: skip
-    """Begins a run over the ids in their order, `per_part` to a part at most (`part_starts`); or gives back
-    the unfinished one."""
+    """Begins a run over the ids in their order (`part_starts`), or returns the unfinished one."""
     run = TableRun(uuid.uuid4().hex, Ids.of(ids), part_starts(ids, per_part, groups), replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
         return run
@@ -148,8 +147,7 @@ def _written(store: Store, run: TableRun) -> bytes:
 
 
 def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
-    """The ids that some rows of a plan have: a worker reads its own, and no others. Raises StoreError where
-    the plan is gone."""
+    """The ids of some rows of a plan, and no others. Raises StoreError where the plan is gone."""
     with _reading(store, rows.run) as file:
         plan = pa.ipc.open_file(file)
         last = rows.first + rows.count - 1
@@ -252,8 +250,7 @@ def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadat
 
 
 def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any]]:
-    """Part -> facts, of each part that need not be done again. One whose record is damaged, or whose files
-    are gone, is not among them."""
+    """Part -> facts, of each part whose record and files are whole: it need not be done again."""
     return dict(new_parts(store, table, run, set()))
 
 

@@ -217,8 +217,7 @@ def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
 
 
 def merge_sizes(store: Store) -> None:
-    """Puts the notes of all sources that the store has into one file, in place of one for each part of each
-    ingest."""
+    """Merges the notes of all sources of the store into one file."""
     names = store.files.names(SIZES)
     here = store.scan("sources", columns=["id"])["id"].combine_chunks()
     tables = list(_size_notes(store))
@@ -342,8 +341,7 @@ def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[s
 
 
 def folder_roots(store: Store) -> dict[str, str]:
-    """Returns where each folder lies, or lay when it was read: how the ids of its documents begin -> its
-    path."""
+    """Begin of the ids of a folder's documents -> where it lies, or lay when it was read."""
     notes = {n: json.loads(store.files.read(f"{FOLDERS}/{n}") or b"{}") for n in store.files.names(FOLDERS)}
     return {name[:8]: note["root"] for name, note in notes.items() if "root" in note}
 

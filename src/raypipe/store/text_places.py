@@ -259,8 +259,7 @@ def _answer_keys(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _whole(folder: str, named: str = "") -> InFiles:
-    """Removes a folder that no command needs while none works; with `named`, those in it that this field of
-    Gone names."""
+    """Removes a folder that no idle store needs; with `named`, those in it that this field names."""
 
     def in_files(store: Store, gone: Gone) -> Iterator[Change]:
         for place in [f"{folder}/{name}" for name in getattr(gone, named)] if named else [folder]:
@@ -286,8 +285,7 @@ FILES: Mapping[str, InFiles] = {
 
 
 def in_small_files(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-    """Yields what the files next to the tables hold of it. With `write` it is taken out, and the same again
-    finds nothing."""
+    """Yields entries of files next to the tables that hold it; with `write` they are taken out."""
     changes = (c for in_files in FILES.values() for c in in_files(store, gone))
     for place, count, content in (c for c in changes if c[1]):
         yield FoundText(place, count)

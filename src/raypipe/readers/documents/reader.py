@@ -52,8 +52,7 @@ class FileText:
 
 @cache
 def reader_of(kind: str) -> str:
-    """Names what reads files of a kind: the rules here, and for a PDF, or a file that could not be read, the
-    build of its library."""
+    """Names the reader of a kind: the rules here, and the build of PDFium where it took part."""
     if kind in ("pdf", "none"):
         from raypipe.readers.documents.pdf import PDFIUM
 

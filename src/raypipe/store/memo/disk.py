@@ -227,8 +227,7 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
 
 
 def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
-    """Returns what these cache files bring their table, which must be there unless all of them are damaged.
-    Damaged ones are removed."""
+    """Rows that these cache files bring their table, which must be there; damaged ones are removed."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
         content = store.files.read(name)

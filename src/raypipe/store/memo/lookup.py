@@ -113,8 +113,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
 
 class ChatRecorder(ForwardingKit[Kit]):
-    """A kit that keeps each chat that a language model gets, by adapter and in order, and its reply: None
-    where it is not cached."""
+    """A kit that keeps each chat by adapter, in order, and its reply; None: it is not cached."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
