@@ -310,9 +310,16 @@ def _mend(store: Store, table: str) -> bool:
     while not _reads(store, table, lambda: store.dataset(table)):
         damaged = True
         note_loss(store, table, "a manifest was damaged")
-        if not _without_newest(store, table):
+        folder = f"{table}.lance/_versions"
+        every = store.files.names(folder)
+        found = {version: name for name in every if (version := manifest_version(name)) is not None}
+        if len(found) <= 1:  # none is left before it
             store.files.remove_folder(f"{table}.lance")
             return True
+        newest = found[max(found)]
+        log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
+        for name in (newest, *(n for n in every if manifest_version(n) is None)):
+            store.files.remove(f"{folder}/{name}")  # with the hint which one is the newest
     if _reads(store, table, lambda: deque(store.batches(table, ["key"], filter="key >= ''"), 0)):
         return damaged  # all keys by the index: each of its pages was read
     dataset = store.dataset(table)
@@ -346,16 +353,3 @@ def _reads(store: Store, table: str, read: Callable[[], object]) -> bool:
             store.files.read(name)  # raises while the store is down
         return False
     return True
-
-
-def _without_newest(store: Store, table: str) -> bool:
-    """Removes the newest manifest of a table; False if it was the last one."""
-    folder = f"{table}.lance/_versions"
-    every = store.files.names(folder)
-    found = {version: name for name in every if (version := manifest_version(name)) is not None}
-    if found:
-        newest = found[max(found)]
-        log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
-        for name in (newest, *(n for n in every if manifest_version(n) is None)):
-            store.files.remove(f"{folder}/{name}")  # with the hint which one is the newest
-    return len(found) > 1
