@@ -278,7 +278,7 @@ def restore(files: Files, table: str) -> None:
         files.remove_folder(folder)
     elif found["boot"] != boot():
         for name in files.names(f"{folder}/_versions"):
-            if (of := manifest_version(name)) is None or of > found["version"]:  # the hint, too
+            if (of := manifest_version(name)) is None or of > found["version"]:  # None: a hint
                 files.remove(f"{folder}/_versions/{name}")
     _sync(files, files.walk(folder))
     files.remove(_note(table))

@@ -48,6 +48,7 @@ FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
 _READER = "reader-"
 _SPACE = Path("/proc/self/ns/pid")
 _LEFT: set[str] = set()  # tokens of leases that this process holds no more, whether or not the sign is gone
+_CLAIM = ".claim"  # of the table that an object store has next to the file
 
 log = logging.getLogger("raypipe.store")
 
@@ -278,9 +279,6 @@ def _place_here() -> tuple[str, str]:
     neither. Systems without /proc have one namespace of pids."""
     space = os.readlink(_SPACE) if _SPACE.is_symlink() else ""
     return (boot() if space else f"{socket.gethostname()} {boot()}"), space
-
-
-_CLAIM = ".claim"  # of the table that an object store has next to the file
 
 
 def claim(files: Files, name: str, content: bytes) -> bool:

@@ -45,7 +45,10 @@ from raypipe.store.ids import (
 )
 from raypipe.store.layout import CORPUS_SUMS, COVERAGE, FOLDERS, SIZES
 
-BITS = 128
+BITS = 128  # of an id
+KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
+NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
+READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
 
 
 def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
@@ -107,10 +110,6 @@ def sum_of(ids: pa.StringArray) -> int:
         raise StoreError("a source has an id that is no digest of 32 hex digits. Ingest its files again")
     words = np.frombuffer(raw, ">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
     return sum(int(total) << 96 - 32 * at for at, total in enumerate(words.sum(axis=0, dtype=np.uint64)))
-
-
-KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
-NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
 
 
 def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
@@ -204,9 +203,6 @@ def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
     """Distinct sources of a `passages` table that a `lengths` table lacks."""
     every = Ids(distinct(passages, "source"))
     return list(every.where(pc.invert(present(lengths, "source", every.array))))
-
-
-READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
 
 
 def write_sizes(store: Store, name: str, sources: pa.Table) -> None:

@@ -44,6 +44,9 @@ from raypipe.store.vectors import (
     vector_copy,
 )
 
+PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
+NEAR_AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together
+BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
 OpenCopy: TypeAlias = Callable[[LanceDataset, Path, bool], VectorRows | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
 """queries (n, dim) -> what gives a block's (rows, dim) scores, (n, rows); all float32, and none errs by more
@@ -191,11 +194,6 @@ def nearest_rows(
             begin = end
         first += len(block)
     return [rows for rows, _ in kept]
-
-
-PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
-NEAR_AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together
-BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,14 @@ from raypipe.core.records import digest
 from raypipe.store.errors import StoreUnavailable, reaching
 from raypipe.store.files import RESERVE
 
+log = logging.getLogger("raypipe.store.vectors")
+
+IN_MEMORY = 64 << 20  # bytes; above, the copies of several workers would add up
+BLOCK = 16_384  # rows of a product: 16 MB of scores for 256 questions
+ROW_BYTES = 20  # of a passage: its span, that of its parent, and the place of its source
+FILES = ("vectors", "spans", "places", "sources", "runs")  # the fields of VectorRows, an array each
+UNUSED_S = 86_400.0  # after which a copy that no process opened again may go
+
 
 @dataclass(frozen=True, slots=True)
 class VectorRows:
@@ -176,15 +184,6 @@ def _candidates(
     of = np.searchsorted(ends, kept, side="right") - 1
     found = kept + (np.array([first for first, _ in stretches], np.int64) - ends[:-1])[of]
     return rows.hits(found, exact_scores(rows.vectors(found), query))
-
-
-log = logging.getLogger("raypipe.store.vector_copy")
-
-IN_MEMORY = 64 << 20  # bytes; above, the copies of several workers would add up
-BLOCK = 16_384  # rows of a product: 16 MB of scores for 256 questions
-ROW_BYTES = 20  # of a passage: its span, that of its parent, and the place of its source
-FILES = ("vectors", "spans", "places", "sources", "runs")  # the fields of VectorRows, an array each
-UNUSED_S = 86_400.0  # after which a copy that no process opened again may go
 
 
 def blocks(dataset: LanceDataset) -> Iterator[np.ndarray]:

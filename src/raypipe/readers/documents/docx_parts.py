@@ -26,6 +26,25 @@ W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 DC = "{http://purl.org/dc/elements/1.1/}"
 HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
 RELATIONS_BYTES = 16 << 20  # of one file of relations; 10,000 of them have 2 MB
+LEVELS = 9
+_PLACE = re.compile(r"%([1-9])")
+_ROMAN = (
+    (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"),
+    (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
+)  # fmt: skip
+_CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
+_COUNTED = {  # digits, and the signs of ten, a hundred and a thousand
+    "chineseCounting": (_CHINESE, "十百千"), "chineseCountingThousand": (_CHINESE, "十百千"),
+    "taiwaneseCounting": (_CHINESE, "十百千"), "taiwaneseCountingThousand": (_CHINESE, "十百千"),
+    "japaneseCounting": (_CHINESE, "十百千"), "chineseLegalSimplified": (_LEGAL, "拾佰仟"),
+}  # fmt: skip
+_SERIES = {
+    "ideographTraditional": "甲乙丙丁戊己庚辛壬癸", "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
+    "decimalEnclosedCircle": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳", "ganada": "가나다라마바사아자차카타파하",
+    "decimalEnclosedCircleChinese": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳",
+    "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя", "russianUpper": "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЫЭЮЯ",
+}  # fmt: skip
+MOST = 10_000  # counted beyond in digits: a roman number of a million has a thousand letters
 
 
 class Damaged(Exception):
@@ -172,27 +191,6 @@ class Package:
 
 def _plain(name: str) -> str:
     return name.replace("\\", "/").lstrip("/").lower()
-
-
-LEVELS = 9
-_PLACE = re.compile(r"%([1-9])")
-_ROMAN = (
-    (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"),
-    (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
-)  # fmt: skip
-_CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
-_COUNTED = {  # digits, and the signs of ten, a hundred and a thousand
-    "chineseCounting": (_CHINESE, "十百千"), "chineseCountingThousand": (_CHINESE, "十百千"),
-    "taiwaneseCounting": (_CHINESE, "十百千"), "taiwaneseCountingThousand": (_CHINESE, "十百千"),
-    "japaneseCounting": (_CHINESE, "十百千"), "chineseLegalSimplified": (_LEGAL, "拾佰仟"),
-}  # fmt: skip
-_SERIES = {
-    "ideographTraditional": "甲乙丙丁戊己庚辛壬癸", "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
-    "decimalEnclosedCircle": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳", "ganada": "가나다라마바사아자차카타파하",
-    "decimalEnclosedCircleChinese": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳",
-    "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя", "russianUpper": "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЫЭЮЯ",
-}  # fmt: skip
-MOST = 10_000  # counted beyond in digits: a roman number of a million has a thousand letters
 
 
 @dataclass(frozen=True, slots=True)
