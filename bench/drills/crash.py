@@ -45,8 +45,7 @@ from life import COMMANDS, Contents, Life, contents, counted, differences, files
 from write_events import watched
 
 from raypipe.core.records import digest
-from raypipe.store.files import boot
-from raypipe.store.layout import ANSWER_KEYS, RECORDS
+from raypipe.store.files import ANSWER_KEYS, RECORDS, boot
 
 JOBS = 2
 CUT = ("gone", "cut", "empty")  # what becomes of files that were not synced

@@ -56,7 +56,7 @@ from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import POLL_S, ReleaseFollower
 from raypipe.store import Store, commit, layout, write_part
 from raypipe.store.adapters import put_adapter
-from raypipe.store.layout import TRAININGS
+from raypipe.store.files import TRAININGS
 from raypipe.text.words import analyse
 
 ROOT = Path(__file__).parents[2]

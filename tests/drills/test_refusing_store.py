@@ -19,7 +19,7 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.store import Store, StoreError
 from raypipe.store.errors import StoreUnavailable
-from raypipe.store.layout import LEASES
+from raypipe.store.files import LEASES
 from raypipe.store.lease import claims
 
 pytestmark = pytest.mark.slow

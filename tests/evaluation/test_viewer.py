@@ -23,7 +23,7 @@ from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.record import read
 from raypipe.store import Store
-from raypipe.store.layout import RECORDS
+from raypipe.store.files import RECORDS
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,9 @@ from raypipe.runs.record import read, recent, remove
 from raypipe.runs.release import promote, releases, rollback
 from raypipe.store import Store, StoreError, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
-from raypipe.store.files import HALF_WRITTEN_S, Files
+from raypipe.store.files import ANSWER_KEYS, CAPTURED, HALF_WRITTEN_S, RECORDS, RELEASES, Files
 from raypipe.store.ids import Ids
 from raypipe.store.keep import free, tag, tagged, unfinished
-from raypipe.store.layout import ANSWER_KEYS, CAPTURED, RECORDS, RELEASES
 from raypipe.store.segments import write_segment
 from raypipe.store.sources import sizes
 

@@ -10,9 +10,9 @@ import pytest
 from raypipe.core import arrow
 from raypipe.core.records import Source, source_id
 from raypipe.store import Store, put
+from raypipe.store.files import CORPUS_SUMS, COVERAGE
 from raypipe.store.ids import DIGEST, HASHED, Ids, gathered, looked_up, packed, repeats, stand_in, texts
 from raypipe.store.keep import compact
-from raypipe.store.layout import CORPUS_SUMS, COVERAGE
 from raypipe.store.sources import all_sources, corpus_sum, lacked, noted, sum_of
 
 

@@ -17,8 +17,8 @@ from raypipe.runs.pipeline.tombstones import write_tombstone
 from raypipe.runs.release import end_releases
 from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
+from raypipe.store.files import FORGETTING
 from raypipe.store.keep import unfinished
-from raypipe.store.layout import FORGETTING
 from raypipe.store.memo.disk import merge_memo, note_loss
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO

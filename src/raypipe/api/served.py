@@ -38,7 +38,7 @@ from raypipe.recipes.step_contract import ChatKind
 from raypipe.runs.cluster.capacity import reachable, sized, startable
 from raypipe.runs.cluster.file import Cluster, EndpointEntry
 from raypipe.store import Store
-from raypipe.store.layout import PROBES
+from raypipe.store.files import PROBES
 
 if TYPE_CHECKING:
     from raypipe.runs.cluster.pools import EngineGroup

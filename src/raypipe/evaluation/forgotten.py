@@ -27,7 +27,7 @@ from raypipe.runs.record import answer_keys, read
 from raypipe.runs.run_parts import FILES, RunFolder
 from raypipe.store import Store
 from raypipe.store.adapters import adapter_names, adapter_recipe
-from raypipe.store.layout import RECORDS
+from raypipe.store.files import RECORDS
 from raypipe.store.text_places import FoundText, Gone
 
 ROWS = 100  # of a table in memory

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from raypipe.core.records import CAPTURED_ID, Citation, Question, Source, digest
 from raypipe.runs.store_records import read_lines
 from raypipe.store import Store, StoreError
-from raypipe.store.layout import CAPTURE_SECRET, CAPTURED, FEEDBACK
+from raypipe.store.files import CAPTURE_SECRET, CAPTURED, FEEDBACK
 from raypipe.store.lease import claim, claimed
 from raypipe.store.segments import segment_names
 

@@ -36,6 +36,7 @@ from raypipe.runs.roots import (
     tables_named,
 )
 from raypipe.store import Store, StoreError, adapters, read_now, sweep
+from raypipe.store.files import INGESTED
 from raypipe.store.ids import filters
 from raypipe.store.keep import (
     KEPT,
@@ -51,7 +52,6 @@ from raypipe.store.keep import (
     unfinished,
     untag,
 )
-from raypipe.store.layout import INGESTED
 from raypipe.store.memo.disk import note_loss
 from raypipe.store.memo.memo import expired
 from raypipe.store.sources import merge_sizes

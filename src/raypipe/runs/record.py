@@ -42,7 +42,7 @@ from raypipe.runs.run_parts import (
 )
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
 from raypipe.store import Store
-from raypipe.store.layout import ANSWER_KEYS, RECORDS
+from raypipe.store.files import ANSWER_KEYS, RECORDS
 
 
 @dataclass(frozen=True, slots=True)

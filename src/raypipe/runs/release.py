@@ -22,9 +22,9 @@ from raypipe.runs.pipeline.recipe_tables import searched_at
 from raypipe.runs.record import Run, answer_keys
 from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
+from raypipe.store.files import LIVE, RELEASES
 from raypipe.store.index import IndexSpec
 from raypipe.store.keep import tables, tag, untag
-from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
 
 FORMAT = 3

@@ -26,7 +26,7 @@ from raypipe.runs.pipeline.tombstones import Tombstones, tombstones
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
-from raypipe.store.layout import CAPTURED, FEEDBACK, TOMBSTONES
+from raypipe.store.files import CAPTURED, FEEDBACK, TOMBSTONES
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0

@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from raypipe.store.files import Files
-from raypipe.store.layout import ADAPTERS, TRAININGS
+from raypipe.store.files import ADAPTERS, TRAININGS, Files
 from raypipe.store.lease import Lease
 
 RECIPE = "recipe.yaml"

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from raypipe.store import ids as lookups
 from raypipe.store.errors import StoreError, StoreUnavailable, is_of_the_place, reaching, says_absent
-from raypipe.store.files import Files, durable, restore, restore_all
-from raypipe.store.layout import FORGETTING, MARK
+from raypipe.store.files import FORGETTING, MARK, Files, durable, restore, restore_all
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 

@@ -1,4 +1,6 @@
-"""Small files next to the tables, written atomically; and changes of tables that a power cut may meet.
+"""Small files next to the tables: their names, and how they are written; and what a power cut may meet.
+
+Names of files and folders start with an underscore; each file is written atomically.
 
 Lance syncs none of the files that it writes. While a table is changed, a small file names the version before.
 It goes when all that the change wrote is on disk, and what the change makes needless (completion records,
@@ -7,7 +9,7 @@ table back to that version: the same work is then missing, and done again. After
 nothing is lost, and the files are synced then. On an object store a file is durable when its upload is
 complete; nothing is done there.
 
-Knows a local folder and any object store that pyarrow knows. Knows nothing of what the files mean.
+Knows a local folder and any object store that pyarrow knows.
 """
 
 from __future__ import annotations
@@ -29,7 +31,35 @@ from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from raypipe.store.errors import DiskFull, StoreError, reaching
-from raypipe.store.layout import CHANGING
+
+MARK = "_store.json"  # the format of what lies in the store
+LEASES = "_lease"  # who drives, and which versions readers pin
+PARTS = "_parts"  # completion records, by table and run
+RUNS = "_runs"  # plans of unfinished runs
+PLANNED = "_runs/ids"  # the ids of each unfinished run, by its name
+RECORDS = "_runs/records"  # of finished runs, by time
+ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
+ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
+INGESTED = "_ingested"  # which files were read, and what they contained
+PROBES = "_probes"  # what models behind an address said to fixed texts, by model
+READS = "_reads"  # what tasks that read files found, until it is in the tables, by run
+FOLDERS = "_folders"  # the files of each folder that was read, as they were then
+ANN = "_ann"  # the measured recall of each approximate index, by table
+COVERAGE = "_coverage"  # which sources a table lacked of all, and which rows there were then, by table
+CORPUS_SUMS = "_corpus_sums.json"  # the sum of the ids of each fragment of sources
+SIZES = "_sizes"  # characters of each source
+CHANGING = "_changing"  # the version of each table that is being changed, before the change
+MEMO = "_memo"  # cached values that no memo table contains yet
+MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
+ADAPTERS = "_adapters"  # LoRA weights that `finetune` made, a folder for each
+TRAININGS = "_trainings"  # checkpoints of trainings that are not done yet
+RELEASES = "_releases"  # one file per release
+LIVE = "live"  # the file of RELEASES that says which release answers
+TOMBSTONES = "_tombstones"  # what was forgotten and may not come in again, by digest
+FORGETTING = "_forgetting"  # what a forget that has not ended is doing
+CAPTURED = "_captured/answers"  # what an endpoint was asked and answered, in segments
+FEEDBACK = "_captured/feedback"  # what users said of captured answers, in segments
+CAPTURE_SECRET = "_captured/secret"  # what signs the ids of captured answers
 
 HALF_WRITTEN_S = 3600.0  # no write goes without a byte for so long, over a slow network either
 

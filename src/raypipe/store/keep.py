@@ -22,8 +22,8 @@ from lance.optimize import Compaction, CompactionOptions, CompactionTask, Rewrit
 from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
+from raypipe.store.files import COVERAGE, PARTS, PLANNED, READS, RUNS
 from raypipe.store.ids import HASHED, filters
-from raypipe.store.layout import COVERAGE, PARTS, PLANNED, READS, RUNS
 from raypipe.store.parts import end, run_of
 from raypipe.store.sources import keep_rows_id, rows_id
 from raypipe.store.tables import OF_MEMO, kind_of

@@ -37,8 +37,7 @@ import psutil
 import pyarrow as pa
 
 from raypipe.store.errors import StoreError, StoreUnavailable, reaching, says_absent
-from raypipe.store.files import Files, boot
-from raypipe.store.layout import LEASES
+from raypipe.store.files import LEASES, Files, boot
 from raypipe.store.tables import check_run
 
 STALE_S = 60.0  # a sign without a beat for this long has no owner: four beats, of which some may be late

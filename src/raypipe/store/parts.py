@@ -25,8 +25,8 @@ from lance.fragment import write_fragments
 from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
+from raypipe.store.files import PARTS, PLANNED, RUNS
 from raypipe.store.ids import Ids, gathered
-from raypipe.store.layout import PARTS, PLANNED, RUNS
 from raypipe.store.tables import check_run, checked
 
 PLAN_SCHEMA = pa.schema([pa.field("id", pa.string())])

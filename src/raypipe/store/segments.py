@@ -14,8 +14,7 @@ from typing import Any
 
 from raypipe.core.plain import json_lines
 from raypipe.store.errors import StoreError
-from raypipe.store.files import Files
-from raypipe.store.layout import MARK
+from raypipe.store.files import MARK, Files
 
 ENDING = ".jsonl"
 

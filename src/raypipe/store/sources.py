@@ -27,6 +27,7 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.records import Layout, digest
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
+from raypipe.store.files import CORPUS_SUMS, COVERAGE, FOLDERS, SIZES
 from raypipe.store.ids import (
     HASHED,
     SCAN_RATIO,
@@ -43,7 +44,6 @@ from raypipe.store.ids import (
     sources_with_chunks,
     stand_in,
 )
-from raypipe.store.layout import CORPUS_SUMS, COVERAGE, FOLDERS, SIZES
 
 BITS = 128  # of an id
 KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 
 from raypipe.core import arrow
-from raypipe.store import layout
+from raypipe.store import files
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import SCAN_ROWS, filters, rows
@@ -206,16 +206,16 @@ def _text(lines: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _captured(store: Store, gone: Gone) -> Iterator[Change]:
-    for place, lines in _segments(store, layout.CAPTURED):
+    for place, lines in _segments(store, files.CAPTURED):
         left = [line for line in lines if not gone.answered_by(line)]
         yield place, len(lines) - len(left), _text(left)
 
 
 def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
     """Takes out feedback on answers that go, and of others the texts, which may be pasted from any page."""
-    captured = (line for _, lines in _segments(store, layout.CAPTURED) for line in lines)
+    captured = (line for _, lines in _segments(store, files.CAPTURED) for line in lines)
     answers = {line["answer_id"] for line in captured if gone.answered_by(line)}
-    for place, lines in _segments(store, layout.FEEDBACK):
+    for place, lines in _segments(store, files.FEEDBACK):
         left = [
             {**x, "text": None}
             for x in lines
@@ -252,7 +252,7 @@ def _without(tree: Any, ids: set[str]) -> Any:
 
 def _answer_keys(store: Store, gone: Gone) -> Iterator[Change]:
     ids = pa.array(gone.questions, pa.string())
-    for place in store.files.walk(layout.ANSWER_KEYS):
+    for place in store.files.walk(files.ANSWER_KEYS):
         table = arrow.rows_of(store.files.read(place) or b"")
         left = table.filter(pc.invert(pc.is_in(table["question"], value_set=ids)))
         yield place, table.num_rows - left.num_rows, arrow.file_of(left)
@@ -269,17 +269,17 @@ def _whole(folder: str, named: str = "") -> InFiles:
 
 
 FILES: Mapping[str, InFiles] = {
-    layout.FEEDBACK: _feedback,  # before CAPTURED: by these lines it is found
-    layout.CAPTURED: _captured,
-    layout.INGESTED: _json(layout.INGESTED),
-    layout.FOLDERS: _json(layout.FOLDERS),
-    layout.ANN: _json(layout.ANN),
-    layout.ANSWER_KEYS: _answer_keys,
-    layout.ADAPTERS: _whole(layout.ADAPTERS, "adapters"),  # weights cannot be taken apart
-    layout.TRAININGS: _whole(layout.TRAININGS),  # labels that show it may be in checkpoints
-    layout.PARTS: _whole(layout.PARTS),
-    layout.READS: _whole(layout.READS),
-    layout.PLANNED: _whole(layout.PLANNED),
+    files.FEEDBACK: _feedback,  # before CAPTURED: by these lines it is found
+    files.CAPTURED: _captured,
+    files.INGESTED: _json(files.INGESTED),
+    files.FOLDERS: _json(files.FOLDERS),
+    files.ANN: _json(files.ANN),
+    files.ANSWER_KEYS: _answer_keys,
+    files.ADAPTERS: _whole(files.ADAPTERS, "adapters"),  # weights cannot be taken apart
+    files.TRAININGS: _whole(files.TRAININGS),  # labels that show it may be in checkpoints
+    files.PARTS: _whole(files.PARTS),
+    files.READS: _whole(files.READS),
+    files.PLANNED: _whole(files.PLANNED),
 }
 """Folder of a store -> what is done there."""
 

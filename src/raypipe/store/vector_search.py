@@ -29,8 +29,8 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import AnnRecall, Approximate, VectorHit
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
+from raypipe.store.files import ANN
 from raypipe.store.ids import rows
-from raypipe.store.layout import ANN
 from raypipe.store.vectors import (
     BLOCK,
     VectorRows,

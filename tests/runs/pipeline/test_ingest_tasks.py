@@ -19,7 +19,7 @@ from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
-from raypipe.store.layout import READS
+from raypipe.store.files import READS
 from raypipe.store.tables import INGEST_TABLES
 
 SILENT = Progress(io.StringIO(), silent=True)

@@ -26,7 +26,7 @@ from raypipe.metrics.textfile import require_writable, write_text
 from raypipe.models.catalog import Catalog
 from raypipe.store import Store, adapters
 from raypipe.store.adapters import RECIPE, adapter_file
-from raypipe.store.layout import ADAPTERS, TRAININGS
+from raypipe.store.files import ADAPTERS, TRAININGS
 
 if TYPE_CHECKING:
     from raypipe.contrib.finetune.engine_check import EngineReplies

@@ -19,7 +19,7 @@ from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
-from raypipe.store.layout import ATTEMPTS
+from raypipe.store.files import ATTEMPTS
 from raypipe.store.memo.cached import CallCounts, add_up
 
 Counts: TypeAlias = dict[str, StageCounters]

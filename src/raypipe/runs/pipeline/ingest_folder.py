@@ -24,8 +24,7 @@ from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
 from raypipe.runs.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
 from raypipe.runs.pipeline.tombstones import REASON, Tombstones, tombstones
 from raypipe.store import Store
-from raypipe.store.files import need
-from raypipe.store.layout import FOLDERS
+from raypipe.store.files import FOLDERS, need
 
 UNREAD = "none"  # kind of a file that no reader takes
 

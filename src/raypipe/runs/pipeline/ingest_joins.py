@@ -22,7 +22,7 @@ from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.records import digest
 from raypipe.store import Store
-from raypipe.store.layout import READS
+from raypipe.store.files import READS
 from raypipe.store.parts import sealed, unsealed
 
 KEY = 16  # bytes of a key: `disk_map.key_of`

@@ -18,7 +18,7 @@ from raypipe.core.config import Where
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Question, digest
 from raypipe.store import Store
-from raypipe.store.layout import TOMBSTONES
+from raypipe.store.files import TOMBSTONES
 from raypipe.store.text_places import PARTS
 
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from raypipe.core.records import digest
 from raypipe.store.commit import append
 from raypipe.store.database import Store
 from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
-from raypipe.store.files import manifest_version
+from raypipe.store.files import MEMO, MEMO_LOSSES, manifest_version
 from raypipe.store.ids import missing, rows
-from raypipe.store.layout import MEMO, MEMO_LOSSES
 from raypipe.store.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.parts import write_rows
 from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of

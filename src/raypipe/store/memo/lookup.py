@@ -22,8 +22,8 @@ from raypipe.core.protocols import CorpusStep, Kit, Model, Step
 from raypipe.core.records import Fault, Question
 from raypipe.core.references import Reference, Request
 from raypipe.store.database import Store
+from raypipe.store.files import MEMO
 from raypipe.store.ids import missing
-from raypipe.store.layout import MEMO
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import intact
 from raypipe.store.memo.memo import Memo, MemoryMemo, MemoTable, Values
