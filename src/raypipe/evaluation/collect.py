@@ -48,12 +48,11 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
-from raypipe.store.index import LanceIndex
+from raypipe.store.index import LanceIndex, folder_roots, layouts_at, layouts_of
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.memo.lookup import ChatRecorder
 from raypipe.store.memo.memo import Memo
-from raypipe.store.sources import folder_roots, layouts_at, layouts_of
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 HEADINGS = ("title", "heading")

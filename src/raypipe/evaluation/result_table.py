@@ -24,7 +24,7 @@ from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import EVAL_AGAIN
-from raypipe.store.sources import file_address
+from raypipe.store.index import file_address
 from raypipe.text.moments import moment
 from raypipe.text.places import place
 

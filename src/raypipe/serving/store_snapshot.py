@@ -18,8 +18,7 @@ from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import rows
-from raypipe.store.index import LanceIndex
-from raypipe.store.sources import layouts_at, layouts_of
+from raypipe.store.index import LanceIndex, layouts_at, layouts_of
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first

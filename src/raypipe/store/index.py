@@ -2,34 +2,39 @@
 
 Knows the columns of the corpus tables (arrow.py) and the store. Exact: a score is the inner product in double
 precision of the float32 vectors, and ties go by source and span, so an answer depends neither on the order of
-rows in a table nor on which of the two holds them.
+rows in a table nor on which of the two holds them. Of documents of folders it has the layouts, by source:
+what citations of pages and sections are made from.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
-from raypipe.core.records import Block, Span, parse_chunk_id
+from raypipe.core.records import Block, Layout, Span, parse_chunk_id
 from raypipe.core.singleflight import Gathering
-from raypipe.store import Store
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
+from raypipe.store.files import FOLDERS
 from raypipe.store.ids import rows
 from raypipe.store.inverter import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
@@ -279,3 +284,30 @@ def _checked(
     if top < 1:
         raise ValueError(f"top must be at least 1, found {top}")
     return list(zip(np.asarray(vectors, np.float32), scopes, strict=True))
+
+
+def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
+    """The table at a version (None: as it is now); None where no folder was read: version 0, or no table."""
+    return store.dataset("layouts", version) if version != 0 and store.has("layouts") else None
+
+
+def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:
+    """Source -> its layout, for those that have one. Of several documents with one text, the first by id."""
+    if dataset is None or not sources:
+        return {}
+    found = arrow.layout.records(rows(dataset, "source", sorted(sources)))
+    return {x.source: x for x in sorted(found, key=lambda x: x.id, reverse=True)}
+
+
+def folder_roots(store: Store) -> dict[str, str]:
+    """Begin of the ids of a folder's documents -> where it lies, or lay when it was read."""
+    notes = {n: json.loads(store.files.read(f"{FOLDERS}/{n}") or b"{}") for n in store.files.names(FOLDERS)}
+    return {name[:8]: note["root"] for name, note in notes.items() if "root" in note}
+
+
+def file_address(layout: Layout, roots: Mapping[str, str]) -> str | None:
+    """A document's file as an address of this machine, `file:///...`; None where its folder is not known."""
+    if (root := roots.get(layout.id.partition("/")[0])) is None:
+        return None
+    place = Path(root)
+    return (place if place.is_file() else place / unquote(layout.url)).as_uri()

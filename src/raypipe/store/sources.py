@@ -1,4 +1,4 @@
-"""All sources of a store: their name as a whole, what tables lack of them, their lengths, chunks and layouts.
+"""All sources of a store: their name as a whole, what tables lack of them, their lengths and chunks.
 
 An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over
 fragments names all. A store that grows by a fragment reads that fragment's ids. What a table lacks of all
@@ -12,9 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import lance
 import numpy as np
@@ -24,10 +22,10 @@ from lance import LanceDataset
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
-from raypipe.core.records import Layout, digest
+from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
-from raypipe.store.files import CORPUS_SUMS, COVERAGE, FOLDERS, SIZES
+from raypipe.store.files import CORPUS_SUMS, COVERAGE, SIZES
 from raypipe.store.ids import (
     HASHED,
     SCAN_RATIO,
@@ -321,30 +319,3 @@ class Chunks:
             if self._store.drives:
                 self._store.files.write(place, json.dumps(known).encode())
         return int(known[name])
-
-
-def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
-    """The table at a version (None: as it is now); None where no folder was read: version 0, or no table."""
-    return store.dataset("layouts", version) if version != 0 and store.has("layouts") else None
-
-
-def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:
-    """Source -> its layout, for those that have one. Of several documents with one text, the first by id."""
-    if dataset is None or not sources:
-        return {}
-    found = arrow.layout.records(rows(dataset, "source", sorted(sources)))
-    return {x.source: x for x in sorted(found, key=lambda x: x.id, reverse=True)}
-
-
-def folder_roots(store: Store) -> dict[str, str]:
-    """Begin of the ids of a folder's documents -> where it lies, or lay when it was read."""
-    notes = {n: json.loads(store.files.read(f"{FOLDERS}/{n}") or b"{}") for n in store.files.names(FOLDERS)}
-    return {name[:8]: note["root"] for name, note in notes.items() if "root" in note}
-
-
-def file_address(layout: Layout, roots: Mapping[str, str]) -> str | None:
-    """A document's file as an address of this machine, `file:///...`; None where its folder is not known."""
-    if (root := roots.get(layout.id.partition("/")[0])) is None:
-        return None
-    place = Path(root)
-    return (place if place.is_file() else place / unquote(layout.url)).as_uri()
