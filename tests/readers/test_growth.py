@@ -15,7 +15,7 @@ from pace import within
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Question
-from raypipe.readers import LIMITS, ReadCounts, files, row_files, shards
+from raypipe.readers import LIMITS, ReadCounts, files, formats, row_files
 from raypipe.readers.documents import docx, docx_parts
 from raypipe.readers.documents.pdf import Box, in_order
 from raypipe.readers.lines import decode
@@ -88,7 +88,7 @@ def test_row_groups_fill_shards_one_by_one(tmp_path):
         for i in range(10):
             out.write_table(pa.table({"question": [f"q{i}"] * (i + 1)}))
     size = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
-    found = shards.cut([path], "rows", 4 * size, ReadCounts())
+    found = formats.cut([path], "rows", 4 * size, ReadCounts())
     spans = [s.span for s in found if s.span]
     assert [s.start for s in spans[1:]] == [s.stop for s in spans[:-1]], "none is left out, none is twice"
     assert (spans[0].start, spans[-1].stop, len(spans)) == (0, 10, 3)

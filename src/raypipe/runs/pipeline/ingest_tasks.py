@@ -23,9 +23,9 @@ from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import digest
 from raypipe.models.kit import LocalKit
-from raypipe.readers import Format, ReadCounts, shards
+from raypipe.readers import Format, ReadCounts, formats
+from raypipe.readers.formats import Shard
 from raypipe.readers.rows import DuplicateCheck, Newest, Seen
-from raypipe.readers.shards import Shard
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import READER, FileReading, StagedFiles, batches, mib, read_here
 from raypipe.runs.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
@@ -88,7 +88,7 @@ def _read(store: Store, work: ReadTask, name: str) -> tuple[int, int]:
     )
     counts = ReadCounts()
     staging = Staging(store, work.of, run=work.run, prefix=f"{name}-{again}-" if again else f"{name}-")
-    for batch in batches(shards.read(shard, work.format, counts, seen)):
+    for batch in batches(formats.read_shard(shard, work.format, counts, seen)):
         staging.add(batch)
     for which, rows in (
         ("questions", seen.questions.firsts()),
@@ -141,11 +141,11 @@ class TaskReading:
         if size < self.least_bytes:
             return read_here(store, of, paths, format, progress)
         counts = ReadCounts()
-        cut = shards.cut(paths, format, self.shard_bytes, counts)
+        cut = formats.cut(paths, format, self.shard_bytes, counts)
         if len(cut) == 1:
             return read_here(store, of, paths, format, progress)
         self.connect()
-        if shards.bring_layouts(paths, format):
+        if formats.bring_layouts(paths, format):
             store.ensure("layouts", arrow.layout.schema)  # here, since two workers cannot make one table
         work = ReadTask(
             self.worker, format, of, read_id(store, of), {f"{n:06d}": s for n, s in enumerate(cut)}
