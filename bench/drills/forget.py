@@ -54,7 +54,8 @@ from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, Server
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import POLL_S, ReleaseFollower
-from raypipe.store import Store, commit, layout, write_part
+from raypipe.store import Store, commit, write_part
+from raypipe.store import files as store_files
 from raypipe.store.adapters import put_adapter
 from raypipe.store.files import TRAININGS
 from raypipe.text.words import analyse
@@ -233,8 +234,11 @@ class World:
         return forget(self.names()[n], self.store.uri, dry_run, "the licence ended", places, session)
 
     def unlisted(self) -> list[str]:
-        """Files and folders of the store that its layout does not name."""
-        known = {name.partition("/")[0] for key, name in vars(layout).items() if key.isupper()}
+        """Files and folders of the store that `store.files` does not name."""
+        names = (
+            value for key, value in vars(store_files).items() if key.isupper() and isinstance(value, str)
+        )
+        known = {name.partition("/")[0] for name in names}
         return [n for n in self.store.files.names("") if n not in known and not n.endswith(".lance")]
 
 
