@@ -53,7 +53,7 @@ def reader_of(kind: str) -> str:
     """Names what reads files of a kind: the rules here, and for a PDF, or a file that could not be read, the
     build of its library."""
     if kind in ("pdf", "none"):
-        from raypipe.readers.documents.pdf import PDFIUM
+        from raypipe.readers.documents.pdf import PDFIUM  # its library
 
         return f"{kind}/{READER}/{PDFIUM}"
     return f"{kind}/{READER}"

@@ -45,12 +45,6 @@ class CallCounts:
     replies: CallCount = field(default_factory=CallCount)
     tokens: Tokens = field(default_factory=Tokens)
 
-    @classmethod
-    def of(cls, tree: dict[str, dict[str, int]]) -> CallCounts:
-        """From what `dataclasses.asdict` makes of one."""
-        counts = {name: CallCount(**tree[name]) for name in ("vectors", "scores", "replies")}
-        return cls(**counts, tokens=Tokens(**tree["tokens"]))
-
     @property
     def computed(self) -> int:
         return self.vectors.computed + self.scores.computed + self.replies.computed
