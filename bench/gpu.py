@@ -53,7 +53,8 @@ from gpu_table import Line, Timing, rates, table
 
 from raypipe.core.llm import Chat, Message, Sampling
 from raypipe.core.protocols import Model
-from raypipe.models.load import EngineLimits, open_model
+from raypipe.models.hosts import EngineLimits
+from raypipe.models.load import open_model
 
 PART_S = 480.0  # of a part: an hour that is lent has all of them, and some for mistakes
 TRIES = 5  # of a timing, as far as its time goes; the fastest counts: what else runs only ever adds

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raypipe.models.machine_limits import SIDE, best, gemm, processor
+from raypipe.models.products import SIDE, best, gemm, processor
 
 BYTES = 256 << 20  # of a copy: larger than any cache
 
@@ -21,11 +21,11 @@ class Machine:
         """FLOP a second of a product of float32 matrices, by whichever of torch's is faster."""
         import torch
 
-        from raypipe.models import cpu_linear
+        from raypipe.models import bert
 
-        if not cpu_linear.usable():
+        if not bert.usable():
             return gemm()
-        layer = cpu_linear.PackedLinear(torch.nn.Linear(SIDE, SIDE, bias=False))
+        layer = bert.PackedLinear(torch.nn.Linear(SIDE, SIDE, bias=False))
         return max(gemm(), gemm(layer))
 
     @cached_property

@@ -180,7 +180,8 @@ def team(local_ray, pools, standins):
 
     from raypipe.api.session import load_recipe
     from raypipe.core import config
-    from raypipe.core.config import Conf, Where
+    from raypipe.core.conf import Conf
+    from raypipe.core.config import Where
     from raypipe.runs.cluster import connection
     from raypipe.runs.cluster.file import Cluster
 
@@ -253,7 +254,7 @@ def filled(world, tmp_path_factory) -> Filled:
     """The invented world, indexed and answered with fakes that compute."""
     from raypipe.api.session import load_recipe
     from raypipe.core import arrow
-    from raypipe.core.config import Conf
+    from raypipe.core.conf import Conf
     from raypipe.core.plain import json_lines
     from raypipe.core.progress import Progress
     from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

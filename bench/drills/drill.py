@@ -31,8 +31,8 @@ from raypipe.core.llm import Generated, Generator, Sampling
 from raypipe.core.protocols import Model
 from raypipe.models import catalog, engine_actors
 from raypipe.models.engine import Engine
+from raypipe.models.hosts import EngineLimits
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EngineLimits
 
 ROWS = 60
 ROOM = EngineLimits()

@@ -225,7 +225,7 @@ def _taken(path: Path) -> bool:
 def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, poison: str) -> str:
     """One eval over the store in a folder, on Ray; "" or how it ended. `chance` that a call fails."""
     from raypipe.api.session import load_recipe
-    from raypipe.core.config import Conf
+    from raypipe.core.conf import Conf
     from raypipe.core.progress import Progress
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.evaluation.options import EvalOptions

@@ -38,7 +38,7 @@ from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.contrib.finetune.label_files import Label, write_labels
 from raypipe.contrib.world.write import write
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.llm import Message
 from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress

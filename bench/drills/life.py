@@ -21,7 +21,7 @@ from write_events import kind
 
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate

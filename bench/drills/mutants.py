@@ -24,7 +24,7 @@ from typing import Any
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question, Source, source_id
 from raypipe.evaluation.fault_budget import row_faults

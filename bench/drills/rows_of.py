@@ -31,7 +31,7 @@ DIGESTS = """
 import json, sys
 from pathlib import Path
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 conf, models = Path(sys.argv[1]), sys.argv[2]
 names = sorted(f.stem for f in (conf / "recipes").glob("*.yaml"))
 print(json.dumps({name: load_recipe(name, models, Conf((conf,))).digest() for name in names}))

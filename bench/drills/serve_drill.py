@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
 from serve import ROOT, filled
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.records import Question
 
 RECIPE = str(

@@ -34,18 +34,17 @@ from nodes import SOON, Raylet
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.runs.cluster.file import LIMITS, Pool
-from raypipe.runs.pipeline.blocks import PartRows
 from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.operators import Operate, Operator
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.pipeline.tasks import Task, WorkerConfig, inline
+from raypipe.runs.pipeline.tasks import PartRows, Task, WorkerConfig, inline
 from raypipe.store import Store, put
 
 ROOT = Path(__file__).parents[2]

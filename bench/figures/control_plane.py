@@ -29,7 +29,7 @@ from memory import highest
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
@@ -39,8 +39,8 @@ from raypipe.runs.pipeline.answer_operators import answers_table
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.store_tasks import CompactTask
 from raypipe.runs.pipeline.tasks import HandedBack, Task, TaskResult, Verb, WorkerConfig, inline
-from raypipe.runs.pipeline.upkeep import CompactTask
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
 from raypipe.store.sources import write_sizes

@@ -38,7 +38,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.engine import Engine
 from raypipe.models.folder import identity
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
 from raypipe.models.vllm_terms import arguments
 
 CALLERS = 4

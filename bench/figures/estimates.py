@@ -22,7 +22,7 @@ from typing import Any
 
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.prices import Prices
 from raypipe.core.progress import Progress

@@ -32,7 +32,7 @@ from raypipe.contrib.crag.steps.kg_query import KgQuery
 from raypipe.contrib.crag.steps.match_calls import MatchCalls
 from raypipe.contrib.crag.tables import load
 from raypipe.contrib.world.write import write
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit

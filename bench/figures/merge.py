@@ -22,7 +22,7 @@ from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit

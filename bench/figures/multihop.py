@@ -42,7 +42,7 @@ from raypipe.contrib.crag.graph import open_folder
 from raypipe.contrib.crag.language.parser import parser
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Ask, Kit, Model

@@ -36,15 +36,15 @@ import psutil
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.plain import json_lines
 from raypipe.core.protocols import Model
 from raypipe.core.records import Question, Source
+from raypipe.models.hosts import EngineLimits
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EngineLimits
 from raypipe.readers import ReadCounts
 from raypipe.readers import open as open_rows
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor

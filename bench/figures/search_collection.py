@@ -36,7 +36,7 @@ from raypipe.core.index import VectorHit
 from raypipe.core.records import Question, source_id
 from raypipe.models import load
 from raypipe.models.kit import LocalKit
-from raypipe.runs.pipeline.postings_task import PART_SOURCES, PostingsTask
+from raypipe.runs.pipeline.store_tasks import PART_SOURCES, PostingsTask
 from raypipe.runs.pipeline.tasks import Task, WorkerConfig
 from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part

@@ -42,7 +42,7 @@ from ray import serve
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world import write as synth
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit

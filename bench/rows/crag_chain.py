@@ -18,7 +18,7 @@ from machine import Machine
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.plain import json_lines
 from raypipe.core.records import Citation, Question, Source, source_id

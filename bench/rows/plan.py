@@ -20,7 +20,7 @@ from machine import Machine
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.golds import questions_of

@@ -16,7 +16,7 @@ from machine import Machine
 
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions

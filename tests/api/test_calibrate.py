@@ -10,7 +10,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.plans import calibrate
 from raypipe.api.run import chip
 from raypipe.api.session import Session, from_environment
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.runs.cluster.capacity import is_here
 

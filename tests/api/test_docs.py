@@ -17,8 +17,8 @@ from raypipe.api.indexes import open_docs
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
 from raypipe.core.errors import DataError
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.serving.answerer import Answerer
 from raypipe.store import Store
 from raypipe.store.keep import tables

@@ -11,7 +11,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.api.starting_points import FILES
 from raypipe.core import config
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 
 
 @pytest.fixture(scope="module")

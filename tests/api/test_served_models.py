@@ -8,11 +8,11 @@ from checkout import ROOT, SUPPORT
 
 import raypipe
 from raypipe.api.cli.main import main
-from raypipe.api.served import ServedModel, open_judge, read_judge, require_answering, require_same
+from raypipe.api.served import open_judge, read_judge, require_answering, require_same
 from raypipe.api.session import Session, from_environment, load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress, ServedModel
 from raypipe.runs.stage_records import models_of
 
 CONF = Conf((ROOT / "conf",))

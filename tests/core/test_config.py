@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from raypipe.core.config import Conf, Where, build, read_yaml
+from raypipe.core.conf import Conf
+from raypipe.core.config import Where, build, read_yaml
 from raypipe.core.errors import ConfError
 
 

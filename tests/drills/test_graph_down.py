@@ -14,7 +14,7 @@ from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.references import GraphRef
 from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions

@@ -19,9 +19,9 @@ from raypipe.api.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
+from raypipe.runs.pipeline.store_tasks import compact_all
 from raypipe.runs.pipeline.table_build import nowhere
 from raypipe.runs.pipeline.tasks import inline
-from raypipe.runs.pipeline.upkeep import compact_all
 from raypipe.runs.prune import prune
 from raypipe.runs.record import read
 from raypipe.runs.release import promote

@@ -18,8 +18,8 @@ from chat_server import ChatServer
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
-from raypipe.models.load import EndpointAddress
+from raypipe.core.conf import Conf
+from raypipe.models.hosts import EndpointAddress
 from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 

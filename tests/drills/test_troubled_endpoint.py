@@ -12,11 +12,11 @@ from chat_server import serving
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store

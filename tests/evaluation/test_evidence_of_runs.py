@@ -22,7 +22,7 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.ranking import read_run
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 from raypipe.recipes.read_recipe import swapped
 from raypipe.runs.release import live
 from raypipe.runs.run_parts import RunFolder

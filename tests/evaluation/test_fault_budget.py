@@ -4,7 +4,7 @@ import pytest
 from checkout import ROOT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Fault, Question, Reply
 from raypipe.evaluation.fault_budget import AnswerFaults, RowFaults, check

@@ -15,7 +15,7 @@ from reruns import refusing
 from raypipe.api.scores import score_crag
 from raypipe.api.served import JudgeKit
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import CapReached, ConfError, DataError
 from raypipe.core.kits import ForwardingKit
@@ -33,13 +33,13 @@ from raypipe.metrics.crag import Prediction, mark
 from raypipe.models import catalog
 from raypipe.models.constraint import longest_reply
 from raypipe.models.fake import Scripted
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.recipes.resolve import prompt_file
 from raypipe.runs.pipeline.counters import Caps, RunCounters
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.runs.plan.money import estimated
+from raypipe.runs.plan.costs import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store

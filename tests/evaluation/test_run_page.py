@@ -14,13 +14,13 @@ import pytest
 from hostile_run import hostile_run
 
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.evaluation.report.web_page import script_json
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import report_page, run_page
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines
+from raypipe.text.web_page import script_json
 
 
 class Tags(HTMLParser):

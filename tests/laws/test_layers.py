@@ -5,6 +5,7 @@
 
 import ast
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 # From the bottom up. A module imports its own package and packages of lower layers, nothing else of raypipe.
@@ -31,10 +32,6 @@ LAYERS: tuple[dict[str, str], ...] = (
 )  # fmt: skip
 SRC = Path(__file__).parents[2] / "src" / "raypipe"  # also where this file is run as a script
 LEVEL = {package: n for n, layer in enumerate(LAYERS, 1) for package in layer}
-UP = {"serving": {"http.app": "report.web_page"}}
-"""Package -> its modules that import what lies higher, in evaluation. The arrow is to end: the page of the
-endpoint is made as those of runs are."""
-
 # Which packages may import a heavy library. `store` is the only one that knows LanceDB.
 HEAVY = {
     "ray": {"models", "runs", "serving", "api", "contrib"},  # api: the type of Serve's application
@@ -59,12 +56,6 @@ def package(dotted: str) -> str:
     return dotted.split(".")[0]
 
 
-def up(path: Path) -> set[str]:
-    """What a module imports of evaluation though it lies below."""
-    me, _, module = name(path).partition(".")
-    return {f"raypipe.evaluation.{m}" for m in UP.get(me, {}).get(module, "").split()}
-
-
 def name(path: Path) -> str:
     parts = path.relative_to(SRC).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -83,12 +74,12 @@ def imported(path: Path) -> set[str]:
 
 
 def ours(path: Path) -> set[str]:
-    allowed = tuple(up(path)) or ("-",)
-    names = {n for n in imported(path) if n.startswith("raypipe.") and not n.startswith(allowed)}
+    names = {n for n in imported(path) if n.startswith("raypipe.")}
     return {package(n.removeprefix("raypipe.")) for n in names}
 
 
 MODULES = sorted(p for p in SRC.rglob("*.py") if p.parent != SRC)
+NAMES = {f"raypipe.{name(p)}" for p in MODULES}
 
 
 def test_a_module_imports_only_lower_layers():
@@ -101,9 +92,59 @@ def test_a_module_imports_only_lower_layers():
     assert wrong == []
 
 
-def test_an_import_that_runs_up_is_listed_for_as_long_as_it_is_there():
-    gone = [f"{name(p)}: {old}" for p in MODULES for old in up(p) if not str(imported(p)).count(f"'{old}")]
-    assert gone == []
+def run_imports(path: Path) -> set[str]:
+    """The modules of raypipe that a module imports when it runs, within functions, too: none that typing
+    alone needs."""
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        yield node
+        for child in ast.iter_child_nodes(node):
+            if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+                yield from walk(child)
+
+    found: set[str] = set()
+    for node in walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named = (f"{node.module}.{a.name}" for a in node.names)
+            found |= {n if n in NAMES else node.module for n in named}
+    return {n.removeprefix("raypipe.") for n in found & NAMES}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Of strongly connected modules each reaches all others."""
+    graph = {name(p): run_imports(p) for p in MODULES}
+    reached: dict[str, set[str]] = {}
+    for module in graph:
+        reached[module], left = set(), [module]
+        while left:
+            new = graph[left.pop()] - reached[module]
+            reached[module] |= new
+            left += new
+    circles = {frozenset(m for m in reached[n] if n in reached[m]) for n in graph if n in reached[n]}
+    assert sorted(map(sorted, circles)) == []
+
+
+def own_imports(path: Path) -> Iterator[ast.ImportFrom]:
+    """The imports of raypipe's modules within the functions of a module."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = (n for n in ast.walk(function) if isinstance(n, ast.ImportFrom))
+            yield from (n for n in inner if n.module and n.module.startswith("raypipe"))
+
+
+def test_an_import_within_a_function_says_why_it_is_there():
+    """On its line, or on that of an import right above. The API and plugins import what a call uses when it
+    is called, so that `import raypipe` stays fast."""
+    bare = set()
+    for path in (p for p in MODULES if package(name(p)) not in ("api", "contrib")):
+        lines = path.read_text().splitlines()
+        for node in own_imports(path):
+            above, line = lines[node.lineno - 2].strip(), lines[node.lineno - 1]
+            if "#" not in line + (above if above.startswith(("from", "import")) else ""):
+                bare.add(f"{name(path)}:{node.lineno}")
+    assert sorted(bare) == []
 
 
 def test_the_core_has_no_name_of_a_plugin_folder_in_its_text():

@@ -12,7 +12,7 @@ from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.references import FactsRef
 from raypipe.contrib.crag.steps.facts import FactsRule
 from raypipe.core import config
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.readers.example_pool import PoolRef

@@ -12,13 +12,13 @@ from chat_server import serving
 from checkout import ROOT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store

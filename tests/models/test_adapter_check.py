@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import catalog
-from raypipe.models.adapter_check import check_adapter, max_rank
+from raypipe.models.generator_files import check_adapter, max_rank
 
 LAYERS, HIDDEN, RANK = 2, 16, 4
 SHAPES = {"self_attn.q_proj": (16, 16), "self_attn.v_proj": (8, 16), "mlp.up_proj": (32, 16)}

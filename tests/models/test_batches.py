@@ -15,7 +15,7 @@ from raypipe.core.prices import TokenPrice
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.batches import BatchClient, watched
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.openai import OpenAIClient
 
 MODEL = Model("m", "generator", "openai", "m", "", "", "openai:openai@e:m", dialect="openai")

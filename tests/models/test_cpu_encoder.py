@@ -46,7 +46,7 @@ def test_texts_in_one_row_get_the_hidden_states_that_each_gets_alone(
 def test_a_packed_layer_gives_the_numbers_of_the_layer_for_any_number_of_rows() -> None:
     import torch
 
-    from raypipe.models.cpu_linear import PackedLinear
+    from raypipe.models.bert import PackedLinear
 
     torch.manual_seed(1)
     layer = torch.nn.Linear(48, 80)

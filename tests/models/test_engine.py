@@ -28,7 +28,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.constraint import longest_reply
 from raypipe.models.engine import Engine
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
 
 pytestmark = [pytest.mark.engine, pytest.mark.drill]
 

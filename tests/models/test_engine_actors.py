@@ -17,7 +17,7 @@ import pytest
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.llm import Alone, Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.lora_batch_lock import LoraBatchLock
+from raypipe.models.engine import LoraBatchLock
 
 if TYPE_CHECKING:
     from raypipe.models.engine_actors import Client

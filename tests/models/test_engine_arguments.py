@@ -6,8 +6,8 @@ import pytest
 
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.models import catalog, engine_arguments, vllm_terms
-from raypipe.models.load import EngineLimits
+from raypipe.models import catalog, vllm_terms
+from raypipe.models.hosts import EngineLimits
 
 ENTRY = {"kind": "generator", "loader": "vllm", "repo": "a/b", "revision": "0" * 40, "max_model_len": 64}
 
@@ -38,12 +38,15 @@ def test_what_an_entry_says_is_identity_and_what_a_cluster_says_is_not(tmp_path)
 def test_a_name_that_vllm_does_not_have_or_that_raypipe_sets_is_refused(given, message):
     pytest.importorskip("vllm", reason="vLLM is not installed: make setup has it")
     with pytest.raises(ConfError, match=message):
-        engine_arguments.require(given, "here")
+        vllm_terms.require_arguments(given, "here")
 
 
 def test_every_name_that_raypipe_sets_itself_is_one_of_vllms():
     pytest.importorskip("vllm", reason="vLLM is not installed: make setup has it")
-    assert engine_arguments._known() >= engine_arguments.OWN and "block_size" in engine_arguments._known()
+    assert (
+        vllm_terms._known_arguments() >= vllm_terms.OWN_ARGUMENTS
+        and "block_size" in vllm_terms._known_arguments()
+    )
 
 
 def test_arguments_stand_with_loader_vllm_alone(tmp_path):

@@ -13,7 +13,7 @@ from raypipe.core.llm import Chat, Generated, Message, Sampling
 from raypipe.core.protocols import Model
 from raypipe.models.engine import Engine, EngineDied
 from raypipe.models.folder import identity
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
 
 pytestmark = [pytest.mark.engine, pytest.mark.drill]
 LONG = Sampling(max_tokens=2000)

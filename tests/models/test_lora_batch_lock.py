@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from raypipe.models.lora_batch_lock import LoraBatchLock
+from raypipe.models.engine import LoraBatchLock
 
 
 async def spin() -> None:

@@ -19,7 +19,7 @@ from checkout import ROOT
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Model
-from raypipe.models import catalog, folder, generator
+from raypipe.models import catalog, folder, generator_files
 from raypipe.models.catalog import Catalog
 from raypipe.models.entry import KIND, REMOTE, WEIGHTLESS
 
@@ -163,8 +163,8 @@ def test_a_folder_that_the_command_fetches_has_all_that_its_library_saved(
             (target / file).symlink_to(source / file)
         assert folder.identity(target, model.kind, model.loader) == model.weights.partition("+")[0], name
         if model.loader == "vllm":
-            generator.check(replace(model, path=str(target)))
-            templates += (target / generator.TEMPLATE).is_file()
+            generator_files.check(replace(model, path=str(target)))
+            templates += (target / generator_files.TEMPLATE).is_file()
     assert templates, "a chat template has a file of its own"
 
 

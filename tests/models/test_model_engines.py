@@ -13,7 +13,7 @@ from checkout import ROOT
 
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
-from raypipe.models.load import Backend
+from raypipe.models.hosts import Backend
 
 pytestmark = pytest.mark.slow
 

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def maxsim() -> ModuleType:
+def encoder_models() -> ModuleType:
     """The module, which imports torch and so is none of collection's."""
-    from raypipe.models import maxsim
+    from raypipe.models import encoder_models
 
-    return maxsim
+    return encoder_models
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def by_hand(model: Model, query: str, passage: str) -> float:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from raypipe.models.maxsim import piece_weights
+    from raypipe.models.encoder_models import piece_weights
 
     tokenizer = AutoTokenizer.from_pretrained(model.path)
     net = AutoModel.from_pretrained(model.path).eval()
@@ -76,16 +76,18 @@ def test_a_score_depends_on_its_pair_alone(tiny_maxsim: Model, texts: list[str])
 
 
 def test_texts_without_tokens_or_without_words_have_a_stated_score(
-    maxsim: ModuleType, tiny_maxsim: Model, texts: list[str]
+    encoder_models: ModuleType, tiny_maxsim: Model, texts: list[str]
 ) -> None:
     model = load.open_model(tiny_maxsim, "transformers", "cpu")
     scores = model.score([("", texts[0]), (texts[0], ""), ("...", "..."), (texts[0], texts[0])])
-    np.testing.assert_allclose(scores, [maxsim.NO_TOKENS, maxsim.NO_TOKENS, 1, 1], atol=CLOSE)
+    np.testing.assert_allclose(scores, [encoder_models.NO_TOKENS, encoder_models.NO_TOKENS, 1, 1], atol=CLOSE)
 
 
-def test_rare_pieces_weigh_more_than_frequent_ones_and_punctuation_nothing(maxsim: ModuleType) -> None:
+def test_rare_pieces_weigh_more_than_frequent_ones_and_punctuation_nothing(
+    encoder_models: ModuleType,
+) -> None:
     vocabulary = ["[PAD]", "[unused7]", "!", "a", "the", "of", "##s", "harbour", "##ousness"]
-    weights = maxsim.piece_weights(vocabulary)
+    weights = encoder_models.piece_weights(vocabulary)
     assert weights[:3].tolist() == [0, 0, 0]
     assert weights[3] == 0.5
     assert (np.diff(weights[4:]) > 0).all() and weights[4] == 0 and weights[-1] <= 1

@@ -18,7 +18,7 @@ from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
-from raypipe.models.load import Backend
+from raypipe.models.hosts import Backend
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vec
     import torch
     from safetensors.torch import load_file
 
-    from raypipe.models.convert import convert
+    from raypipe.models.convert import from_pickles
 
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
     before = load.open_model(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
@@ -63,18 +63,18 @@ def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vec
     ):
         load.open_model(pickled, "transformers", "cpu")
 
-    assert convert(here) == [here / "model.safetensors"]
+    assert from_pickles(here) == [here / "model.safetensors"]
     after = load.open_model(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
     np.testing.assert_array_equal(after, before)
 
 
 def test_a_pickle_that_would_run_code_is_not_converted_and_does_not_run(tmp_path: Path) -> None:
-    from raypipe.models.convert import convert
+    from raypipe.models.convert import from_pickles
 
     mark = tmp_path / "ran"
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"w": Bomb(mark)}))
     with pytest.raises(DataError, match="refused"):
-        convert(tmp_path)
+        from_pickles(tmp_path)
     assert not mark.exists() and not (tmp_path / "model.safetensors").exists()
 
 

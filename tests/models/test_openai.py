@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models.load import SHOWN, EndpointAddress
+from raypipe.models.hosts import SHOWN, EndpointAddress
 from raypipe.models.openai import OpenAIClient
 
 SAMPLING = Sampling(max_tokens=20)

@@ -11,7 +11,7 @@ from checkout import ROOT
 
 from raypipe.api.cli.main import main
 from raypipe.api.session import Session, from_environment
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 
 CONF = Conf((ROOT / "conf",))

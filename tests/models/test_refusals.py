@@ -6,7 +6,7 @@ import asyncio
 
 from raypipe.core.llm import Chat, Generated, Message, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.refusals import READY, proven
+from raypipe.models.generators import READY, proven
 
 SAMPLING = Sampling(max_tokens=20)
 

@@ -16,7 +16,7 @@ from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models import load
 from raypipe.models.catalog import Catalog
 from raypipe.models.fake import HashEmbedder, OverlapReranker
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.remote import BATCH, RemoteModel
 
 Entries = Callable[..., Catalog]

@@ -240,7 +240,7 @@ def test_a_modules_pickle_is_asked_for_and_converted_with_the_models_own(entries
     import torch
     from safetensors.torch import load_file
 
-    from raypipe.models.convert import convert
+    from raypipe.models.convert import from_pickles
 
     source = tiny_t5(tmp_path / "m")
     of = {"kind": "embedder", "loader": "instructor", "dim": 64, "max_tokens": 64, "path": "m"}
@@ -257,5 +257,5 @@ def test_a_modules_pickle_is_asked_for_and_converted_with_the_models_own(entries
         load.present(entries(m=of).model("m"))
     files[0].unlink()
     assert "'*_*/pytorch_model.bin'" in folder.convert_command(source, "maker/name", "0" * 40)
-    assert convert(source) == files
+    assert from_pickles(source) == files
     assert np.array_equal(vectors(), before)

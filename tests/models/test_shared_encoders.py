@@ -11,7 +11,7 @@ import pytest
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.catalog import Catalog
-from raypipe.models.shared_encoders import SharedEncoders
+from raypipe.models.device import SharedEncoders
 
 Pair = tuple[Model, Model]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raypipe.core.protocols import Model
-from raypipe.models import load
+from raypipe.models import hosts, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.token_arrays import (
@@ -37,7 +37,7 @@ def model(entries: Callable[..., Catalog], tiny: Callable[[str, bool], Path]) ->
 
 @pytest.mark.parametrize("backend", ["transformers", "flagembedding"])
 def test_arrays_give_the_vectors_of_their_texts(
-    model: Model, texts: list[str], backend: load.Backend
+    model: Model, texts: list[str], backend: hosts.Backend
 ) -> None:
     embedder = load.open_model(model, backend, "cpu")
     expected = embedder.embed(texts, "passage")

@@ -5,7 +5,7 @@ import yaml
 from checkout import ROOT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description, to_plain

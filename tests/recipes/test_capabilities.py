@@ -10,7 +10,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import parse_chunk_id
 from raypipe.models.kit import LocalKit

@@ -23,14 +23,14 @@ from vllm_server import VllmServer
 from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.server import serve as serve_graph
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.steps.generate import Generate

@@ -12,7 +12,8 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.cli.main import main
 from raypipe.api.session import endpoint_addresses, from_environment, load_recipe
 from raypipe.core import config
-from raypipe.core.config import Conf, Where
+from raypipe.core.conf import Conf
+from raypipe.core.config import Where
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError, ModelMissing
 from raypipe.core.llm import Message, Sampling
@@ -20,8 +21,8 @@ from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models import catalog
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.runs.cluster.capacity import preflight
 from raypipe.runs.cluster.file import Cluster, Engines, Pool
 from raypipe.runs.pipeline.corpus_operators import CorpusTask

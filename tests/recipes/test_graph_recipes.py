@@ -15,7 +15,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Reach

@@ -16,7 +16,8 @@ from real_model import real_session
 
 from raypipe.contrib.world.write import write
 from raypipe.core import config
-from raypipe.core.config import Conf, Where
+from raypipe.core.conf import Conf
+from raypipe.core.config import Where
 from raypipe.core.llm import Message, Regex, Sampling
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate

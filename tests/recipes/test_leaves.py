@@ -3,7 +3,7 @@
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.recipes.serialize import leaves, to_plain
 
 

@@ -11,7 +11,7 @@ from checkout import ROOT, SUPPORT
 from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow, config
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models.kit import LocalKit

@@ -13,7 +13,8 @@ from raypipe.contrib.crag.language.example_bank import masked
 from raypipe.contrib.world.ask.questions import templates
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
-from raypipe.core.config import Conf, read_yaml
+from raypipe.core.conf import Conf
+from raypipe.core.config import read_yaml
 from raypipe.core.digests import model_identity
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build

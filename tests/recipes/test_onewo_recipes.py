@@ -17,7 +17,7 @@ from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.collection import write_collection
 from raypipe.core import arrow, config
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.progress import Progress

@@ -9,7 +9,7 @@ from checkout import ROOT
 
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question

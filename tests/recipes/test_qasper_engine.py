@@ -12,7 +12,7 @@ from test_qasper_recipes import MARKED, RECIPES
 
 from raypipe.api.made_data import build_examples
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate

@@ -14,7 +14,7 @@ from raypipe import readers
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question

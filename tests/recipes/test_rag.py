@@ -10,7 +10,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment, load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fake_models.yaml")

@@ -8,7 +8,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment, load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 
 FAKES = str(SUPPORT / "fake_models.yaml")
 QUESTION = "on which river does the birthplace of velora's director lie?"

@@ -9,7 +9,8 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.contrib.crag.references import GraphRef
-from raypipe.core.config import Conf, Where
+from raypipe.core.conf import Conf
+from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Reply
 from raypipe.recipes.read_recipe import from_tree

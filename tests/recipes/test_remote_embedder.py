@@ -19,8 +19,8 @@ from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.fake import HashEmbedder
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.recipes.executor import answer
 from raypipe.runs.record import read
 from raypipe.runs.release import live, promote

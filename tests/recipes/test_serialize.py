@@ -6,7 +6,7 @@ import pytest
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import classes, from_plain, to_plain
 from raypipe.recipes.verbs import STEPS

@@ -10,7 +10,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError
 from raypipe.core.prices import NO_PRICES, Prices
 from raypipe.runs.pipeline.tasks import Workers
-from raypipe.runs.plan.assumed import Assumed, assumed_plan
+from raypipe.runs.plan.expected_corpus import Assumed, assumed_plan
 
 
 def planned(pages, count=8, prices=NO_PRICES, **changed):

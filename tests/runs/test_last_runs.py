@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from raypipe.runs.roots import last_of_each
+from raypipe.runs.release import last_of_each
 
 
 def run(name, file, *sets):

@@ -17,7 +17,7 @@ from raypipe.evaluation.report.plans import print_plan
 from raypipe.recipes.recipe import Stage
 from raypipe.runs.pipeline.tasks import Workers, inline
 from raypipe.runs.plan.planner import plan
-from raypipe.runs.plan.store_state import left, left_answers
+from raypipe.runs.plan.standing import left, left_answers
 from raypipe.runs.record import answer_keys, read, recent
 from raypipe.runs.stage_records import chains
 from raypipe.store import Store, begin

@@ -11,10 +11,9 @@ from raypipe.api.run import KEPT, chip, keep, measured
 from raypipe.api.session import Settings
 from raypipe.api.starting_points import DEMO
 from raypipe.contrib.world.write import write
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.evaluation.golds import questions_of
-from raypipe.runs.plan.new_files import read_questions
-from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.planner import plan, read_questions
 from raypipe.runs.run_parts import RunFolder
 
 pytestmark = pytest.mark.slow

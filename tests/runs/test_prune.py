@@ -13,7 +13,7 @@ from reruns import FAKES, MODELS, Bench
 from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Fault
-from raypipe.runs import roots
+from raypipe.runs import release
 from raypipe.runs.changes import compared_with
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.prune import prune, uncited
@@ -254,7 +254,7 @@ def test_a_prune_killed_after_the_rows_of_some_tables_is_finished_by_the_next(be
 
 
 def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, monkeypatch):
-    monkeypatch.setattr(roots, "LOOKED_BACK", 2)
+    monkeypatch.setattr(release, "LOOKED_BACK", 2)
     every = Ids(store.dataset("sources").to_table()["id"].combine_chunks())
     wanted = sizes(store, every).tolist()
     texts = bench.pipeline().recipe.texts_table

@@ -13,7 +13,7 @@ from checkout import ROOT, SUPPORT
 from http_app import JSON, send
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
 from raypipe.core.records import Question

@@ -5,7 +5,7 @@ from checkout import ROOT, SUPPORT
 from http_app import ask, served
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.release_follower import bounded_memo

@@ -7,7 +7,7 @@ from checkout import ROOT
 
 from raypipe.api.models import fetch_model
 from raypipe.api.session import Session, from_environment
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ModelMissing, Unavailable
 from raypipe.models import load
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress

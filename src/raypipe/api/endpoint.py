@@ -19,7 +19,7 @@ from raypipe.core import config
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.progress import heartbeat
 from raypipe.models import load
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable

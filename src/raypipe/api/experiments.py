@@ -39,7 +39,7 @@ from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.plan import planner
-from raypipe.runs.plan.new_files import read_questions
+from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights

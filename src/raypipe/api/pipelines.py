@@ -18,7 +18,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.cluster import capacity
@@ -31,7 +31,7 @@ from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Wor
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.models.load import EndpointAddress
+    from raypipe.models.hosts import EndpointAddress
     from raypipe.runs.cluster.pools import EngineGroup
     from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 

@@ -33,9 +33,9 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse
 from raypipe.runs.plan import planner
-from raypipe.runs.plan.assumed import Assumed, AssumedPlan, AssumedStep, assumed_plan
-from raypipe.runs.plan.money import priced
-from raypipe.runs.plan.new_files import read_questions
+from raypipe.runs.plan.costs import priced
+from raypipe.runs.plan.expected_corpus import Assumed, AssumedPlan, AssumedStep, assumed_plan
+from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan, StepPlan
 from raypipe.runs.record import recent
 

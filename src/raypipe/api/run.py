@@ -37,7 +37,7 @@ from raypipe.evaluation.result_table import each, flat_row
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
-from raypipe.models.machine_limits import processor, value_in
+from raypipe.models.products import processor, value_in
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.changes import Change, Changes, changes, compared_with

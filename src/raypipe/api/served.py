@@ -13,97 +13,34 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raypipe.api.session import Session, Settings, endpoint_addresses
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.errors import ConfError, FieldsRefused, ModelMissing
+from raypipe.core.errors import ConfError, FieldsRefused
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
+from raypipe.core.prices import JUDGE
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, digest
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling
 from raypipe.metrics.crag import DEFAULT_RULE, Rule
-from raypipe.models import load
-from raypipe.models.catalog import Catalog, StandIn, served_name
+from raypipe.models import hosts, load
+from raypipe.models.catalog import served_name
 from raypipe.models.entry import LLM, REMOTE
+from raypipe.models.hosts import KEY_VARIABLES, EndpointAddress, ServedModel, is_served
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.recipes.resolve import prompt_file
 from raypipe.recipes.step_contract import ChatKind
 from raypipe.runs.cluster.capacity import reachable, sized, startable
-from raypipe.runs.cluster.file import Cluster, EndpointEntry
 from raypipe.store import Store
 from raypipe.store.files import PROBES
 
 if TYPE_CHECKING:
     from raypipe.runs.cluster.pools import EngineGroup
-
-JUDGE = "judge"  # the endpoint that `--judge URL#MODEL` gives an address
-KEYS: Mapping[str, str] = {LLM: "RAYPIPE_LLM_KEY", JUDGE: "RAYPIPE_JUDGE_KEY"}
-"""Endpoint -> the environment variable that has its key. Not set: no key is sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model behind an address."""
-
-    url: str  # up to and with /v1
-    model: str  # as the server calls it
-
-    @classmethod
-    def parse(cls, text: str, option: str) -> ServedModel:
-        """Reads `URL#MODEL`. Raises ConfError for anything else, naming the option; a URL with a name or
-        password in it is refused, since logs would show it."""
-        url, _, model = text.partition("#")
-        expected = f"{option}: expected URL#MODEL, such as http://127.0.0.1:8000/v1#Qwen/Qwen3-8B"
-        host = url.partition("://")[2].partition("/")[0]
-        if "@" in host:
-            raise ConfError(
-                f"{expected}; the address has a name or password in it. Put the key in the environment "
-                f"variable {' or '.join(KEYS.values())}"
-            )
-        if not url.startswith(("http://", "https://")) or not host or "?" in url:
-            raise ConfError(f"{expected}; found the address {url!r}")
-        if not model.strip():
-            raise ConfError(
-                f"{expected}; found no model. `curl {url.rstrip('/')}/models` lists what is served"
-            )
-        return cls(url.rstrip("/"), model)
-
-
-def is_served(text: str) -> bool:
-    """Whether a name is an address in place of an entry's name."""
-    return "://" in text
-
-
-def stand_in(catalog: Catalog, option: str, name: str, endpoint: str = LLM) -> StandIn:
-    """The generator that an option names: an entry of the models file, a folder, or URL#MODEL of a server
-    for an option that gives an endpoint its address. Raises ConfError and ModelMissing."""
-    if endpoint and is_served(name):
-        return catalog.served(endpoint, ServedModel.parse(name, option).model)
-    if name not in catalog.entries and Path(name).expanduser().is_dir():
-        return catalog.in_folder(Path(name).expanduser())
-    try:
-        return catalog.named(name)
-    except ModelMissing as e:
-        server = ", or URL#MODEL of a server" if endpoint else ""
-        raise ModelMissing(
-            f"{option} {name}: {e}. Name one of it, a folder, or give a file with it by --models{server}"
-        ) from e
-    except ConfError as e:
-        raise ConfError(f"{option} {e}") from e
-
-
-def with_endpoint(file: Cluster, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
-    """The cluster file with the address of an endpoint; limits stay as the file says them."""
-    key = KEYS[name] if keys.get(KEYS[name]) else ""
-    at = replace(file.endpoints.get(name, EndpointEntry(url)), url=url, key_env=key)
-    return replace(file, endpoints={**file.endpoints, name: at})
 
 
 def require_same(models: Sequence[Model], session: Session) -> None:
@@ -111,7 +48,7 @@ def require_same(models: Sequence[Model], session: Session) -> None:
     if session.llm is None:
         return
     catalog = session.catalog()
-    given = catalog.resolved(stand_in(catalog, "--llm", session.llm))
+    given = catalog.resolved(catalog.stand_in("--llm", session.llm))
     for model in (m for m in models if m.kind == "generator"):
         served = model.path == given.path == LLM
         if model.repo != given.repo if served else model.weights != given.weights:
@@ -138,14 +75,14 @@ def require_answering(
     for model, of in kinds.items():
         from raypipe.models.server_check import fields_refused
 
-        at, taken = load.address_of(model, endpoints), settings.taken_chats()
+        at, taken = hosts.address_of(model, endpoints), settings.taken_chats()
         bodies = {digest(at.url, stable((model, model.unsent, *kind))): kind for kind in of}
         if remembered:
             bodies = {key: kind for key, kind in bodies.items() if key not in taken}
         if not bodies:
             continue
         settings.keep_taken_chats({key: when for key, when in taken.items() if key not in bodies})
-        key_name = KEYS.get(model.path, "of its endpoint")
+        key_name = KEY_VARIABLES.get(model.path, "of its endpoint")
         refused, took = fields_refused(model, at, list(dict.fromkeys(bodies.values())), key_name)
         now = {key: time.time() for key, kind in bodies.items() if kind in took}
         settings.keep_taken_chats({**settings.taken_chats(), **now})
@@ -160,9 +97,9 @@ def require_answering(
 
 def generator_of(session: Session, option: str, name: str, endpoint: str = "") -> Model:
     """The generator that an option names, whatever `--llm` puts in the place of others. Raises as
-    `stand_in`."""
+    `Catalog.stand_in`."""
     catalog = replace(session, llm=None).catalog()
-    return catalog.resolved(stand_in(catalog, option, name, endpoint))
+    return catalog.resolved(catalog.stand_in(option, name, endpoint))
 
 
 async def replies(
@@ -314,7 +251,7 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack, rule: Rule)
     written = session.cluster_file()
     if is_served(name):
         url = ServedModel.parse(name, "--judge").url
-        written = with_endpoint(written, JUDGE, url, session.settings.keys)
+        written = written.with_endpoint(JUDGE, url, session.settings.keys)
     wanted = startable(written, [model])
 
     def own() -> EngineGroup:

@@ -18,14 +18,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypipe.core import config
-from raypipe.core.config import Conf, Where
+from raypipe.core.conf import Conf
+from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.core.progress import Progress
     from raypipe.core.protocols import Model
     from raypipe.models.catalog import Catalog
-    from raypipe.models.load import EndpointAddress
+    from raypipe.models.hosts import EndpointAddress
     from raypipe.recipes.recipe import Recipe
     from raypipe.runs.cluster.file import Cluster
     from raypipe.store import Store
@@ -192,23 +193,20 @@ class Session:
         whole = replace(whole, unsent=self.settings.unsent())
         if self.llm is None:
             return whole
-        from raypipe.api.served import stand_in
-
-        return replace(whole, llm=stand_in(whole, "--llm", self.llm))
+        return replace(whole, llm=whole.stand_in("--llm", self.llm))
 
     def cluster_file(self) -> Cluster:
         """The cluster file, read; its endpoint `llm` gets the address of the session's, with the key that the
         environment has."""
+        from raypipe.models.entry import LLM  # what a session reads is imported when it is read
+        from raypipe.models.hosts import ServedModel, is_served
         from raypipe.runs.cluster.file import Cluster
 
         path = self.settings.conf.find("clusters", self.cluster)
         file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-        from raypipe.api.served import ServedModel, is_served, with_endpoint
-        from raypipe.models.entry import LLM
-
         if self.llm is None or not is_served(self.llm):
             return file
-        return with_endpoint(file, LLM, ServedModel.parse(self.llm, "--llm").url, self.settings.keys)
+        return file.with_endpoint(LLM, ServedModel.parse(self.llm, "--llm").url, self.settings.keys)
 
     def shown(self) -> Progress:
         """Progress on stderr, where it is shown."""
@@ -284,7 +282,7 @@ def endpoint_addresses(
     """The endpoints of these models, with keys; `batch`: for work that may wait a day. Raises ConfError for a
     key that the environment lacks."""
     from raypipe.models.entry import REMOTE
-    from raypipe.models.load import EndpointAddress
+    from raypipe.models.hosts import EndpointAddress
 
     wanted = {m.path for m in models if m.loader in REMOTE}
     found = {}

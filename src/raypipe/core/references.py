@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
-from raypipe.core.config import Conf, Resolve, Where
+from raypipe.core.conf import Conf
+from raypipe.core.config import Resolve, Where
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import answer_cut, answering, asked_models, chat_kinds
-from raypipe.runs.flips import known_rate, measured_rate
 from raypipe.runs.pipeline.counters import Counts, RunCounters
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary
-from raypipe.runs.plan.money import asking, estimated, spent
+from raypipe.runs.plan.costs import asking, estimated, spent
+from raypipe.runs.plan.planner import known_rate, measured_rate
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.record import Origin, Run
 from raypipe.runs.run_parts import (

@@ -30,13 +30,13 @@ from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
 from raypipe.recipes.step_contract import holds_golds
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.flips import SAMPLE
 from raypipe.runs.pipeline.counters import RunCounters, WallClock
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
 from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
+from raypipe.runs.plan.planner import SAMPLE
 from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store.memo.disk import memo_versions, mend_memo

@@ -145,8 +145,8 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
         return JudgedRun(
             str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
         )
-    from raypipe.evaluation.result_table import each
-    from raypipe.runs.record import read
+    from raypipe.evaluation.result_table import each  # which import Arrow
+    from raypipe.runs.record import read  # a file needs neither
 
     results, record = RunFolder(path).results, read(path)
     rows, texts = list[crag.Prediction](), dict[str, str]()

@@ -22,10 +22,10 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import requested_by
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.plan.money import priced
+from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
-from raypipe.runs.plan.standing import lacking
+from raypipe.runs.plan.standing import uncached
 from raypipe.runs.record import Run
 from raypipe.store.files import need
 
@@ -97,5 +97,5 @@ def expired_answers(
     if not stages:
         return set()
     answered = [a for a in pipeline.answers(list(questions)) if a.outcome and a.outcome != "fault"]
-    found = (lacking(pipeline, stage, answered, clock).items() for stage in stages if answered)
+    found = (uncached(pipeline, stage, answered, clock).items() for stage in stages if answered)
     return {id for whys in found for id, why in whys if why == "expired"}

@@ -29,7 +29,7 @@ from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, gr
 from raypipe.metrics.kinds import Measure, grouped
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
-from raypipe.runs.plan.money import asking, estimated
+from raypipe.runs.plan.costs import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.record import recent

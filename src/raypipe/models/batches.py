@@ -26,9 +26,8 @@ from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Samplin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, digest
 from raypipe.core.retry import Backoff
-from raypipe.models.chat_replies import read_chat
-from raypipe.models.load import EndpointAddress
-from raypipe.models.openai import OpenAIClient
+from raypipe.models.hosts import EndpointAddress
+from raypipe.models.openai import OpenAIClient, read_chat
 from raypipe.models.server import ServerClient, Trouble
 from raypipe.store.memo.memo import reply_keys
 

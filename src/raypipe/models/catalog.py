@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raypipe.core import config, plugins
+from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models import folder
-from raypipe.models.adapter_check import check_adapter
-from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, WHEEL, ModelEntry
+from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, WHEEL, ModelEntry, loader_id
+from raypipe.models.generator_files import check_adapter
+from raypipe.models.hosts import ServedModel, is_served
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
 """Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
@@ -79,11 +80,28 @@ class Catalog:
 
     def in_folder(self, path: Path) -> StandIn:
         """A generator in a folder, with the entry that its files propose. Raises ConfError, ModelMissing."""
-        from raypipe.models.propose import from_folder, propose  # which imports an HTTP client
+        from raypipe.models.propose import from_folder, propose  # .2 s of an HTTP client
 
         where = Where(str(path), "")
         fields = dict(propose(from_folder(path.resolve()), "generator").entry)
         return StandIn(path.resolve().name, config.build(ModelEntry, fields, where), where)
+
+    def stand_in(self, option: str, name: str, endpoint: str = LLM) -> StandIn:
+        """The generator that an option names: an entry of the models file, a folder, or URL#MODEL of a server
+        for an option that gives an endpoint its address. Raises ConfError and ModelMissing."""
+        if endpoint and is_served(name):
+            return self.served(endpoint, ServedModel.parse(name, option).model)
+        if name not in self.entries and Path(name).expanduser().is_dir():
+            return self.in_folder(Path(name).expanduser())
+        try:
+            return self.named(name)
+        except ModelMissing as e:
+            server = ", or URL#MODEL of a server" if endpoint else ""
+            raise ModelMissing(
+                f"{option} {name}: {e}. Name one of it, a folder, or give a file with it by --models{server}"
+            ) from e
+        except ConfError as e:
+            raise ConfError(f"{option} {e}") from e
 
     def resolved(self, given: StandIn) -> Model:
         """The model of an entry. Raises as `model`."""
@@ -281,11 +299,6 @@ def _folder(path: str, where: Where) -> Path:
     return (Path(where.file).parent / path).resolve()
 
 
-def loader_id(loader: str) -> str:
-    """Names a loader from outside by its path and its source: part of the identity of its models."""
-    return f"{loader}@{plugins.load(loader, 'a loader of models')[1].source}"
-
-
 def _package(name: str, package: str) -> Path:
     """The folder inside an installed package, found without importing the package."""
     top, _, inside = package.partition("/")
@@ -301,7 +314,7 @@ def _package(name: str, package: str) -> Path:
 def _hub_cache() -> Path:
     if importlib.util.find_spec("huggingface_hub") is None:
         return Path.home() / ".cache" / "huggingface" / "hub"
-    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.constants import HF_HUB_CACHE  # .1 s that most commands do without
 
     return Path(HF_HUB_CACHE)
 

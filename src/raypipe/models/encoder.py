@@ -20,9 +20,9 @@ from tokenizers import Encoding, Tokenizer
 
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
-from raypipe.models import cpu_linear, folder
+from raypipe.models import bert, folder
 from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights, read_word_pieces
-from raypipe.models.shared_encoders import SharedEncoders
+from raypipe.models.device import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
 from raypipe.models.weight_files import folder_headers
 
@@ -167,12 +167,16 @@ class Encoder:
         with folder.opened(model) as path:
             own = _bert(model, Path(path)) if device == "cpu" else None
             net = own or _of_transformers(model, path)
-            tokenizer = read_word_pieces(Path(path)) or _tokenizer_of_transformers(path)
+            tokenizer: Any = read_word_pieces(Path(path))
+            if tokenizer is None:
+                from transformers import AutoTokenizer  # which takes five seconds
+
+                tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         check(model, net, tokenizer)
         if own is None:
             check_weights(model, net)
             if device == "cpu" and net.config.model_type in KINDS:
-                cpu_linear.pack(net)
+                bert.pack(net)
         return cls(model, net, tokenizer, device)
 
     @classmethod
@@ -219,14 +223,11 @@ class Encoder:
             return self.net(**inputs)
 
     def hidden(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        return self._packed(encodings) if self.packed else self._padded(encodings)
-
-    def _padded(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        for batch in self.batches(encodings):
+        """Of a `Bert` without padding: those of one length at a time."""
+        for batch in () if self.packed else self.batches(encodings):
             yield HiddenStates(batch.rows, self.run(batch).last_hidden_state.float(), batch.mask)
-
-    def _packed(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        """The same without padding: those of one length at a time."""
+        if not self.packed:
+            return
         for rows in by_length([len(e.ids) for e in encodings], self.budget):
             some = [encodings[i] for i in rows]
             types = [e.type_ids for e in some] if self.typed else None
@@ -246,12 +247,6 @@ def _bert(model: Model, path: Path) -> Bert | None:
     weights = read_weights(path, torch_dtype(model))
     require_weights(model, names(config), weights)
     return Bert(config, weights)
-
-
-def _tokenizer_of_transformers(path: str) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path, local_files_only=True)
 
 
 def no_bars() -> None:

@@ -13,18 +13,76 @@ import asyncio
 import itertools
 import json
 import os
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from typing import Any
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models import generator, vllm_terms
-from raypipe.models.generator import harmless, marks_of
-from raypipe.models.load import EngineLimits
-from raypipe.models.lora_batch_lock import LoraBatchLock
+from raypipe.models import generator_files, vllm_terms
+from raypipe.models.generator_files import harmless, marks_of
+from raypipe.models.hosts import EngineLimits
 from raypipe.models.orphan_reaper import OrphanReaper
 from raypipe.models.vllm_terms import fault, refused, reply
+
+
+class LoraBatchLock:
+    """`async with gate.turn(kind)`. A kind that equals no other (`object()`) is let in alone."""
+
+    def __init__(self) -> None:
+        self._kind: Hashable = None
+        self._inside = 0
+        self._waiting: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def turn(self, kind: Hashable) -> AsyncIterator[None]:
+        await self._enter(kind)
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._admit()
+
+    async def _enter(self, kind: Hashable) -> None:
+        if not self._waiting and (not self._inside or self._kind == kind):
+            self._kind = kind
+            self._inside += 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((kind, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._waiting.remove((kind, place))
+            else:  # let in at the very moment it was cancelled
+                self._inside -= 1
+            self._admit()
+            raise
+
+    def _admit(self) -> None:
+        """Admits the calls that may run now.
+
+        When the gate is empty those are all calls of the kind that has waited longest, also those queued
+        behind other kinds: these wait for that kind's round in any case."""
+        if not self._waiting:
+            return
+        if not self._inside:
+            self._kind = self._waiting[0][0]
+        elif self._waiting[0][0] != self._kind:
+            return
+        stay: deque[tuple[Hashable, asyncio.Future[None]]] = deque()
+        for kind, place in self._waiting:
+            if kind == self._kind and not place.cancelled():
+                self._inside += 1
+                place.set_result(None)
+            else:
+                stay.append((kind, place))
+        self._waiting = stay
+
 
 CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
 
@@ -40,7 +98,7 @@ class Engine:
 
     def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
         """`exit_when_dead`: where EngineDied would be raised, end this process, to be restarted."""
-        generator.check(model)
+        generator_files.check(model)
         self.model, self.limits = model, limits
         self._exit = exit_when_dead
         self._guard = OrphanReaper()
@@ -214,12 +272,9 @@ class Engine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if isinstance(e, EngineDeadError):
-            self._died(e)
-
-    def _died(self, e: BaseException) -> NoReturn:
-        if self._exit:
-            os._exit(1)  # a supervisor sees a crash; an orderly exit would not be restarted
-        raise EngineDied(f"{self.model.path}: {e}") from e
+            if self._exit:
+                os._exit(1)  # a supervisor sees a crash; an orderly exit would not be restarted
+            raise EngineDied(f"{self.model.path}: {e}") from e
 
 
 def _start(model: Model, limits: EngineLimits) -> Any:

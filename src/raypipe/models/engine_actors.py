@@ -3,23 +3,25 @@
 `start_actor` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first of
 a job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
 `llm.Generator` from any process of the job. An engine that dies is restarted, after a longer pause each time
-(`engine_actor`), and only what was in flight is sent again. A chat that kills its engine costs its own row
+(`pause_s`), and only what was in flight is sent again. A chat that kills its engine costs its own row
 and at most three attempts. Knows Ray; the engine does not.
 
 Some engines come and go while a job runs (`JoiningEngines`). Who starts one announces it in the cluster once
 it has loaded its model, under a token of that start; who asks looks every `LOOK_S`. What was in flight on one
-that goes is sent to one that stays (`engine_routing`).
+that goes is sent to one that stays (`generators.routed`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -28,10 +30,105 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
-from raypipe.core.llm import STEP, Chat, Chats, Generated, Generator, Replies, Sampling
+from raypipe.core.llm import STEP, Alone, Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.engine_actor import LONGEST_PAUSE_S, RESTARTS, EngineActor, Make, suspected
-from raypipe.models.engine_routing import EngineGone
+from raypipe.core.singleflight import SingleFlight
+from raypipe.models.generators import EngineGone
+
+RESTARTS = 12  # of one engine; after four chats that kill it, or a machine that does, the job fails
+LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
+
+
+class EngineProtocol(Protocol):
+    """What an engine actor needs of an engine: `models.engine.Engine`, or a stand-in."""
+
+    async def ready(self) -> None: ...
+    async def generate(
+        self, chats: Chats, sampling: Sampling, adapter: str | None, alone: Alone | None
+    ) -> Replies: ...
+    def close(self) -> None: ...
+
+
+Make: TypeAlias = Callable[[], EngineProtocol]
+"""Creates the engine inside its actor. A function of a module, or a partial of one: it is pickled."""
+
+
+def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
+    """Seconds that an engine started at these times (the last is now) waits before it is made again.
+
+    >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
+    ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
+    """
+    restarts = sum(now - start < WINDOW_S for start in starts) - 1
+    return 0.0 if restarts < 1 else min(longest, 2.0 ** (restarts - 1))
+
+
+def record_start(name: str, longest: float) -> float:
+    """Records the start of a named engine in the cluster; returns the seconds to wait before it."""
+    key, now = f"raypipe-starts-{name}", time.time()
+    starts = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
+    _internal_kv_put(key, json.dumps(starts), overwrite=True)
+    return pause_s(starts, now, longest)
+
+
+def suspect(name: str, call: str) -> None:
+    _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
+
+
+def suspected(name: str) -> str:
+    """The last call that an engine ran alone; "" for none."""
+    return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
+
+
+class EngineActor:
+    def __init__(self, make: Make, name: str, longest_pause_s: float) -> None:
+        """The first call makes the engine: what a constructor raises, Ray reports as a death."""
+        self._make, self._name, self._longest_pause_s = make, name, longest_pause_s
+        self._engine: EngineProtocol | None = None
+        self._making = asyncio.Lock()
+        self._in_flight: SingleFlight[tuple[Chat, Sampling, str | None], Generated | Fault] = SingleFlight()
+
+    async def _open(self) -> EngineProtocol:
+        async with self._making:
+            if self._engine is None:
+                await asyncio.sleep(record_start(self._name, self._longest_pause_s))
+                engine = self._make()
+                try:
+                    await engine.ready()
+                except BaseException:
+                    engine.close()
+                    raise
+                self._engine = engine
+        return self._engine
+
+    async def ready(self) -> None:
+        await self._open()
+
+    async def forever(self) -> None:
+        """Never answers."""
+        await asyncio.Event().wait()
+
+    async def generate(
+        self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: str = ""
+    ) -> Replies:
+        """As `EngineProtocol.generate`. Equal requests are computed once while in flight. `alone`: the name
+        of a call that runs with nothing else in the engine."""
+        engine = await self._open()
+        if alone:
+            begun = functools.partial(suspect, self._name, alone)
+            return await engine.generate(chats, sampling, adapter, begun)
+        keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
+
+        async def ask(places: list[int]) -> Replies:
+            return await engine.generate([keys[i][0] for i in places], sampling, adapter, None)
+
+        found = dict(zip(keys, await self._in_flight.of(keys, ask), strict=True))
+        return [found[chat, sampling, adapter] for chat in chats]
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
@@ -169,13 +266,9 @@ class Client:
             ray.cancel(ref)  # else the engine would go on without a caller
             raise
         except RayTaskError as e:
-            raise _own(e) from e
+            own = isinstance(e.cause, RaypipeError)
+            raise (e.cause if own else EngineRaised(f"the engine raised {e.cause!r}")) from e
         return replies
-
-
-def _own(e: RayTaskError) -> Exception:
-    """Unwraps an error of ours that the engine raised from Ray's."""
-    return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")
 
 
 def held(place: Needs, name: str) -> PlacementGroup | None:

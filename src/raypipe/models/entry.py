@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from raypipe.core import plugins
 from raypipe.core.config import did_you_mean
 from raypipe.core.plugins import is_path
 from raypipe.core.prices import TokenPrice
@@ -17,7 +18,7 @@ KIND: Mapping[str, ModelKind] = {
     "flagembedding": "embedder",  # FlagEmbedding's FlagModel: BERT or XLM-R shapes
     "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
     "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
-    "maxsim": "reranker",  # maxsim.py: over an embedder's token vectors
+    "maxsim": "reranker",  # encoder_models.py: over an embedder's token vectors
     "sentence-transformers": "embedder",  # that library's models, as their folders say: sentence_models.py
     "instructor": "embedder",  # the same, with the instruction left out of the mean of the token vectors
     "cross-encoder": "reranker",  # its cross-encoders
@@ -160,3 +161,8 @@ class ModelEntry:
         for name in ("max_tokens", "max_model_len"):
             if getattr(self, name) < 8:
                 raise ValueError(f"{name}: expected at least 8, found {getattr(self, name)}")
+
+
+def loader_id(loader: str) -> str:
+    """Names a loader from outside by its path and its source: part of the identity of its models."""
+    return f"{loader}@{plugins.load(loader, 'a loader of models')[1].source}"

@@ -211,7 +211,7 @@ def _allowed(text: str, constraint: Constraint) -> bool:
                 return False
             return bool(jsonschema.Draft202012Validator(json.loads(schema)).is_valid(tree))
         case Grammar(grammar):
-            import lark
+            import lark  # for grammars alone
 
             try:
                 lark.Lark(grammar, parser="earley").parse(text)

@@ -13,6 +13,7 @@ from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
+from raypipe.models.device import SharedEncoders
 from raypipe.models.encoder import (
     QUERY_SHARE,
     Encoder,
@@ -23,7 +24,6 @@ from raypipe.models.encoder import (
     rows_of,
     torch_dtype,
 )
-from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
 
 

@@ -14,35 +14,32 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
 from raypipe.core.batches import batches
-from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError
+from raypipe.core.digests import model_identity, stable
+from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.index import Index
-from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
+from raypipe.core.llm import Chat, Generator, Message, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.progress import IN_HAND
-from raypipe.core.protocols import Embed, Model, ModelKind, Role, Score, Tokenize
-from raypipe.core.references import Reference
+from raypipe.core.protocols import Embed, Kit, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.records import Fault
+from raypipe.core.references import Reference, Tools
 from raypipe.core.shared_clock import SharedClock
-from raypipe.models import load
-from raypipe.models.data_files import DataFiles
-from raypipe.models.device_errors import computing, loading
-from raypipe.models.engine_routing import routed
+from raypipe.models import hosts, load
+from raypipe.models.device import SharedEncoders, computing, loading
 from raypipe.models.entry import REMOTE
 from raypipe.models.fake import Scripted
-from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.models.generators import proven, routed
+from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
-from raypipe.models.refusals import proven
-from raypipe.models.shared_encoders import SharedEncoders
-
-if TYPE_CHECKING:
-    from raypipe.models.token_arrays import TokenArray
+from raypipe.models.token_arrays import TokenArray
 
 T = TypeVar("T")
+
 
 CPU_TEXTS = 64
 """Texts that a CPU embeds in one call: 2 to 4 s of MiniLM, after which progress is counted. A GPU is through
@@ -91,7 +88,8 @@ class LocalKit:
         self._encoders = SharedEncoders()
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
-        self._data = DataFiles(clock)
+        self._data: dict[str, Any] = {}  # what references gave, by what they are and where they lie
+        self._closing_data: list[Callable[[], Awaitable[None]]] = []  # connections
         self._own: dict[Model, OwnEngine] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
@@ -157,7 +155,8 @@ class LocalKit:
         """Ends the engines that this kit started, and its connections, as the end of `async with` does."""
         while self._closing_models:
             await self._closing_models.popitem()[1]()
-        await self._data.close()
+        while self._closing_data:
+            await self._closing_data.pop()()
 
     async def keep(self, models: Iterable[Model]) -> None:
         """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
@@ -183,15 +182,15 @@ class LocalKit:
             adapters = [name for name, _ in model.adapters]
             return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
         if model.loader == "openai":
-            from raypipe.models.openai import OpenAIClient
+            from raypipe.models.openai import OpenAIClient  # which imports an HTTP client
 
-            at = load.address_of(model, self.endpoints)
+            at = hosts.address_of(model, self.endpoints)
             client = OpenAIClient(model, at)
             self._closing_models[_key(model)] = client.close
             generate = proven(client.generate)
             if not at.batch:
                 return generate
-            from raypipe.models.batches import BatchClient
+            from raypipe.models.batches import BatchClient  # for batch APIs alone
 
             batch = BatchClient(model, client, generate)
             self._closing_models[_key(model)] = batch.close
@@ -242,7 +241,16 @@ class LocalKit:
         return self._index
 
     def data(self, ref: Reference[T]) -> T:
-        return self._data.open(ref, self.embedder)
+        """Opens a reference the first time that it is asked for. Raises as `Reference.require`, and
+        Unavailable where its files, which every row needs, cannot be read."""
+        key = type(ref).__name__ + stable(ref) + ref.where
+        if key not in self._data:
+            try:
+                self._data[key] = ref.open(Tools(self.embedder, self._clock, self._closing_data.append))
+            except OSError as e:
+                raise Unavailable(f"{ref.title()} at {ref.where} cannot be read: {e}") from e
+        found: T = self._data[key]
+        return found
 
     def loading_s(self) -> float:
         """Seconds that loading models took so far, with the imports of their libraries."""
@@ -274,7 +282,7 @@ def _shared(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
-    from raypipe.models.engine_actors import JoiningEngines, find
+    from raypipe.models.engine_actors import JoiningEngines, find  # which imports Ray
 
     stay = [find(name).generate for name in names]
     if not (come_and_go := passing.get(identity)):
@@ -291,3 +299,27 @@ def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
 def _key(model: Model) -> Model:
     """The fields that decide a model's numbers: the same weights under two names or paths load once."""
     return replace(model, name="", path="", adapter_paths=())
+
+
+async def compute_once(kit: Kit, model: Model) -> None:
+    """One small request to a model that computes. Raises what the model raises, and Unavailable for a reply
+    that did not come."""
+    if model.kind == "generator":
+        [reply] = await kit.generator(model)(((Message("user", "ready"),),), Sampling(max_tokens=1))
+        if isinstance(reply, Fault) and reply.transient:
+            raise Unavailable(f"{reply.reason}: {reply.detail}")
+    else:
+        await warm_up(kit, [model])
+
+
+async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
+    """Loads models: returns once each has computed, or its engine can. Raises what loading raises."""
+    for model in models:
+        if model.kind == "embedder":
+            await kit.embedder(model)(["ready"], "query")
+        elif model.kind == "reranker":
+            await kit.reranker(model)([("ready", "ready")])
+        elif model.kind == "generator":
+            await kit.generator(model)((), Sampling(max_tokens=1))
+        else:
+            kit.tokenizer(model)

@@ -9,31 +9,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
-from urllib.parse import quote, quote_plus, urlsplit
+from typing import TYPE_CHECKING, Any, cast
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Tokenize
 from raypipe.core.records import Span
-from raypipe.models import engine_arguments, fake, folder, generator
-from raypipe.models.catalog import loader_id
-from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
-from raypipe.models.shared_encoders import SharedEncoders
+from raypipe.models import fake, folder, generator_files, vllm_terms
+from raypipe.models.device import SharedEncoders
+from raypipe.models.entry import REMOTE, WEIGHTLESS, loader_id
+from raypipe.models.hosts import Backend, EndpointAddress, address_of
 
 if TYPE_CHECKING:
     from raypipe.models.remote import RemoteModel
 
-Backend: TypeAlias = Literal["flagembedding", "transformers"]
-"""flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
-
-
-SHOWN = 200  # characters of a server's answer in a message
 OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 """Loaders that are the same with either backend."""
 
@@ -90,135 +83,35 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return from_outside(model, device, "embed" if embeds else "score")
     _computable(model, backend, device)
     if model.loader in folder.SENTENCE_LOADERS:
-        from raypipe.models.sentence_models import SentenceEmbedder, SentenceReranker
+        from raypipe.models.sentence_models import SentenceEmbedder, SentenceReranker  # seconds
 
         return (SentenceEmbedder if embeds else SentenceReranker)(model, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
-        from raypipe.models.maxsim import MaxSim
+        from raypipe.models.encoder_models import MaxSim  # seconds of torch
 
         return MaxSim(model, device, encoders)
     if backend == "transformers" or model.loader == "last-token":
-        from raypipe.models.transformers_backend import TransformersEmbedder, TransformersReranker
+        from raypipe.models.encoder_models import TransformersEmbedder, TransformersReranker  # torch
 
         return (
             TransformersEmbedder(model, device, encoders) if embeds else TransformersReranker(model, device)
         )
-    from raypipe.models.flagembedding import FlagEmbedder, FlagScorer
+    from raypipe.models.flagembedding import FlagEmbedder, FlagScorer  # seconds of FlagEmbedding
 
     return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    device: Literal["cpu", "cuda"] = "cpu"
-    kv_cache_gib: float = 1.0  # cpu: memory for keys and values
-    gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory
-    max_num_seqs: int = 128  # replies written at the same time, at most
-    batch_invariant: bool = False  # whether a reply is the same whatever stands in its batch
-    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments, which change no reply
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointAddress:
-    """An endpoint of the cluster file, with the key that its `key_env` named. In no digest."""
-
-    url: str  # up to and with /v1; where several servers share the chats: with commas between them
-    key: str = field(default="", repr=False)  # "": none is sent
-    concurrency: int = 16  # requests in flight at each address, of one process
-    per_minute: float = math.inf  # requests sent to each address, of one process
-    tokens_per_minute: float = math.inf  # of these requests, prompt and reply
-    timeout_s: float = 120.0  # of one try
-    tries: int = 5
-    batch: Literal["", "openai"] = ""  # openai: chats are sent in files to its batch API, at half the price
-
-    def __post_init__(self) -> None:
-        for url in self.urls:
-            _check_url(url)
-        if " " in self.key or not (self.key.isascii() and self.key.isprintable()):
-            raise ConfError(
-                f"{self.url}: the key has white space, a line end or other signs that no key has. Set its "
-                f"environment variable again, without them"
-            )
-        if self.batch and len(self.urls) > 1:
-            raise ConfError(f"{self.url}: batch: expected one address, which keeps its batches, found more")
-        for name in ("concurrency", "per_minute", "tokens_per_minute", "timeout_s", "tries"):
-            if not getattr(self, name) > 0:
-                raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return tuple(url.strip().rstrip("/") for url in self.url.split(","))
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
-
-    def masked(self, text: str) -> str:
-        """The text without the key, which a server may quote, in each form that JSON, Python or an address
-        gives it. A whole answer is masked before it is cut: of a key at the cut the begin would stay."""
-        return masked(text, self.key)
-
-    def shown(self, answer: str) -> str:
-        """The begin of an answer, without the key."""
-        return shown(answer, self.key)
-
-
-_ESCAPES: tuple[Callable[[str], str], ...] = (
-    lambda text: json.dumps(text)[1:-1], lambda text: repr(text)[1:-1], lambda text: quote(text, safe=""),
-    quote_plus,
-)  # fmt: skip
-
-
-def masked(text: str, key: str) -> str:
-    """The text without a key, see `EndpointAddress.masked`."""
-    forms = {key}
-    for _ in range(2):  # a gateway puts the error of a server into its own
-        forms |= {escaped(form) for form in forms for escaped in _ESCAPES}
-    for form in sorted(forms, key=len, reverse=True) if key else ():
-        text = text.replace(form, "***")
-    return text
-
-
-def shown(answer: str, key: str) -> str:
-    """The begin of what a server said, as a message repeats it, without a key."""
-    return repr(masked(answer, key)[:SHOWN])
-
-
-def _check_url(url: str) -> None:
-    """Raises ConfError for what is no address of a server, or has a password in it."""
-    try:
-        place = urlsplit(url)
-        good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise ConfError(f"url: expected http://... or https://..., found {url!r}")
-    if "@" in place.netloc:
-        raise ConfError("url: it has a name or password in it, which logs would show; use a key")
-
-
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:
-    from raypipe.models.remote import RemoteModel
+    from raypipe.models.remote import RemoteModel  # which imports an HTTP client
 
     return RemoteModel(model, address_of(model, endpoints))
-
-
-def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:
-    """Where a model is served. Raises ConfError for an endpoint that the cluster file does not have."""
-    if (at := endpoints.get(model.path)) is None:
-        raise ConfError(
-            f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
-            f"{', '.join(endpoints) or 'none'}. Put its url, and the name of its key's variable, under "
-            f"`endpoints` there{', or give --llm URL#MODEL' if model.path == LLM else ''}"
-        )
-    return at
 
 
 def require_startable(model: Model) -> None:
     """Raises ModelMissing or ConfError for a vLLM model whose engine cannot start."""
     present(model)
-    generator.check(model)
-    engine_arguments.require(json.loads(model.engine or "{}"), f"model {model.name!r}: engine")
+    generator_files.check(model)
+    vllm_terms.require_arguments(json.loads(model.engine or "{}"), f"model {model.name!r}: engine")
 
 
 def open_tokenizer(model: Model) -> Tokenize:

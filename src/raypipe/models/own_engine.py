@@ -14,8 +14,9 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models.device_errors import loading
-from raypipe.models.load import EngineLimits
+from raypipe.models.device import loading
+from raypipe.models.engine import Engine, EngineDied
+from raypipe.models.hosts import EngineLimits
 from raypipe.text.thoughts import DraftText
 
 
@@ -35,8 +36,6 @@ class OwnEngine:
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """A reply or a transient fault for each chat."""
-        from raypipe.models.engine import EngineDied
-
         if self._sink is not None and len(chats) == 1:
             return [await self._told_on(self._sink, chats[0], sampling, adapter)]
         engine = await self._running()
@@ -48,8 +47,6 @@ class OwnEngine:
 
     async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
         """The pieces of a reply, then the whole reply or its fault."""
-        from raypipe.models.engine import EngineDied
-
         engine = await self._running()
         try:
             async for piece in engine.stream(chat, sampling, adapter):
@@ -60,8 +57,6 @@ class OwnEngine:
     async def healthy(self) -> None:
         """Returns while the engine is alive, or was not started. Raises Unavailable."""
         if (engine := self._engine) is not None:
-            from raypipe.models.engine import EngineDied
-
             try:
                 await engine.healthy()
             except EngineDied as e:
@@ -89,8 +84,6 @@ class OwnEngine:
         async with self._starting:
             if self._engine is None:
                 start = time.perf_counter()
-                from raypipe.models.engine import Engine
-
                 with loading(self._model.path, self._limits.device):
                     self._engine = Engine(self._model, self._limits)
                     await self._engine.ready()

@@ -22,7 +22,7 @@ from raypipe.core.connections import open_client, why_failed
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import folder
 from raypipe.models.folder import text_config
-from raypipe.models.load import shown
+from raypipe.models.hosts import shown
 from raypipe.models.weight_files import BYTES, GIB, per_token
 
 HUB = "https://huggingface.co"

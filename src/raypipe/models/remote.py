@@ -21,7 +21,7 @@ import numpy as np
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model, Role
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.server import ServerClient, Trouble
 
 T = TypeVar("T")

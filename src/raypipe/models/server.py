@@ -19,8 +19,7 @@ import httpx
 
 from raypipe.core.connections import open_client, why_failed
 from raypipe.core.retry import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
-from raypipe.models.chat_replies import BrokenOff
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 
 T = TypeVar("T")
 
@@ -40,6 +39,10 @@ providers have the same sentence, with `Retry-After` or a word about when it end
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
 ASKED_WAIT_S = 60.0  # that a server may ask for: limits are of a minute
+
+
+class BrokenOff(ValueError):
+    """A reply that its server did not finish: the same request may get a whole one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Model
 from raypipe.models.entry import DIALECTS
-from raypipe.models.load import EndpointAddress
+from raypipe.models.generators import READY
+from raypipe.models.hosts import EndpointAddress
 from raypipe.models.openai import OpenAIClient, refused_fields
-from raypipe.models.refusals import READY
 from raypipe.models.remote import RemoteModel
 from raypipe.models.server import ServerClient, Trouble
 

@@ -19,7 +19,6 @@ from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Model, Role
 from raypipe.models import folder
 from raypipe.models.entry import REMOTE, WEIGHTLESS
-from raypipe.models.kit import LocalKit
 
 SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32()))])
 
@@ -79,22 +78,23 @@ def _key(text: str, role: Role) -> bytes:
     return hashlib.blake2b(f"{role} {text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class TokenKit(ForwardingKit[LocalKit]):
-    """A process's kit whose embedders take what `tokens` has of the texts they are asked for."""
+class TokenKit(ForwardingKit[Any]):
+    """A `LocalKit` whose embedders take what `tokens` has of the texts they are asked for."""
 
-    def __init__(self, kit: LocalKit) -> None:
+    def __init__(self, kit: Any) -> None:
         super().__init__(kit)
         self.tokens: Mapping[Model, Mapping[bytes, TokenArray]] = {}
 
     def embedder(self, model: Model) -> Embed:
-        plain = self._kit.embedder(model)
+        plain: Embed = self._kit.embedder(model)
 
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             here = self.tokens.get(model, {})
             found = [here.get(_key(text, role)) for text in texts] if here else []
             arrays = [array for array in found if array is not None]
             if texts and len(arrays) == len(texts):
-                return await self._kit.embed_tokens(model, arrays)
+                vectors: np.ndarray = await self._kit.embed_tokens(model, arrays)
+                return vectors
             return await plain(texts, role)
 
         return embed

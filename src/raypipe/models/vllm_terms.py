@@ -1,16 +1,65 @@
-"""Converts our settings to vLLM's arguments, and vLLM's outputs to replies. Starts nothing."""
+"""Converts our settings to vLLM's arguments, and vLLM's outputs to replies; checks what files give of them.
+
+vLLM's own list of arguments is read from its source, since its import takes ten seconds and a device. Starts
+nothing.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
 from raypipe.core.llm import REPEATED, STEP, Constraint, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models import generator
+from raypipe.models import generator_files
 from raypipe.models.constraint import longest_reply, structured
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
+
+_SOURCE, _CLASS = "engine/arg_utils.py", "EngineArgs"
+
+OWN_ARGUMENTS = frozenset({
+    "model", "dtype", "quantization", "max_model_len", "max_num_seqs", "tensor_parallel_size",
+    "gpu_memory_utilization", "kv_cache_memory_bytes", "enable_lora", "max_loras", "max_lora_rank",
+    "load_format", "trust_remote_code", "generation_config", "logprobs_mode", "structured_outputs_config",
+})  # fmt: skip
+"""Arguments that follow from fields of the models and cluster file, or that replies and safety rest on."""
+
+
+def require_arguments(given: Mapping[str, Any], where: str) -> None:
+    """Raises ConfError for an argument that vLLM does not know, or that raypipe sets itself."""
+    if not given:
+        return
+    for name in given:
+        if name in OWN_ARGUMENTS:
+            raise ConfError(
+                f"{where}: {name} is set by raypipe. Say it by the field of the models or cluster file"
+            )
+        if (known := _known_arguments()) and name not in known:
+            raise ConfError(
+                f"{where}: vLLM has no argument {name!r}; {did_you_mean(name, known - OWN_ARGUMENTS)}"
+            )
+
+
+@cache
+def _known_arguments() -> frozenset[str]:
+    """The names of vLLM's arguments; none where it is not installed, which is said elsewhere."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return frozenset()
+    file = Path(next(iter(spec.submodule_search_locations))) / _SOURCE
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    classes = (x for x in tree.body if isinstance(x, ast.ClassDef) and x.name == _CLASS)
+    fields = (x for c in classes for x in c.body if isinstance(x, ast.AnnAssign))
+    return frozenset(x.target.id for x in fields if isinstance(x.target, ast.Name))
+
 
 GIB = 2**30
 
@@ -30,8 +79,8 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
         given |= {"tensor_parallel_size": model.tensor_parallel, "distributed_executor_backend": "mp"}
     if model.adapters:
         count = len(model.adapters)
-        given |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(model)}
-    # Those of the files come over what only speed rests on; none is a name of `engine_arguments.OWN`.
+        given |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator_files.rank(model)}
+    # Those of the files come over what only speed rests on; none is a name of `OWN_ARGUMENTS`.
     given |= {"enable_prefix_caching": True, "disable_log_stats": True}
     given |= {**limits.engine, **json.loads(model.engine or "{}")}
     return given | {

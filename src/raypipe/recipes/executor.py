@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,11 +74,6 @@ class StageCounters:
     loading: float = 0.0  # wall time of loading the models that it was the first to ask
     calls: CallCounts = field(default_factory=CallCounts)  # model calls computed and cached
     differ: int = 0  # replies that differ when they are asked again; counted where that is asked
-
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> StageCounters:
-        """From what `dataclasses.asdict` makes of one."""
-        return cls(**{**tree, "calls": CallCounts.of(tree["calls"])})
 
     def take(self) -> StageCounters:
         """Returns the counts since the last `take`, and resets them to zero."""

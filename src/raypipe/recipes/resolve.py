@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_origin
 
 from raypipe.core import config
-from raypipe.core.config import Conf, Resolve, Where, did_you_mean
+from raypipe.core.conf import Conf
+from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.plugin_tables import Registry

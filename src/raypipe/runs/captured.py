@@ -15,11 +15,10 @@ from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias
 
 from raypipe.core.records import CAPTURED_ID, Citation, Question, Source, digest
-from raypipe.runs.store_records import read_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.files import CAPTURE_SECRET, CAPTURED, FEEDBACK
 from raypipe.store.lease import claim, claimed
-from raypipe.store.segments import segment_names
+from raypipe.store.segments import read_lines, segment_names
 
 FORMAT = 1
 DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
-from raypipe.runs.pipeline.tombstones import FORMAT, Tombstone, tombstones
-from raypipe.runs.roots import releases_naming, roots
+from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones
+from raypipe.runs.release import releases_naming, roots
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables, tagged, versions

@@ -25,10 +25,10 @@ from raypipe.core.errors import ConfError
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
-from raypipe.runs.release import forget
-from raypipe.runs.roots import (
+from raypipe.runs.release import (
     Roots,
     adapters_named,
+    forget,
     replies_given_up,
     replies_named,
     request_tables,

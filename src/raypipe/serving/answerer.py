@@ -32,7 +32,7 @@ from raypipe.core.records import (
     source_id,
     urls,
 )
-from raypipe.models.warm_up import warm_up
+from raypipe.models.kit import warm_up
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.runs.release import Release

@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.records import Citation, Question, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
-from raypipe.runs.pipeline.tombstones import Tombstones, tombstones
+from raypipe.runs.pipeline.ingest_staging import Tombstones, tombstones
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store

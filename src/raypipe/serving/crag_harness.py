@@ -18,7 +18,7 @@ import httpx
 
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.records import IDK
-from raypipe.models.load import masked, shown
+from raypipe.models.hosts import masked, shown
 
 BATCH_SIZE = 8  # questions in one call of the loop, as in the official baselines
 

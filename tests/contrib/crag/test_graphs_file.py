@@ -8,7 +8,7 @@ from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.references import GraphRef
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
 from raypipe.store.memo.cached import CallCounts, cached

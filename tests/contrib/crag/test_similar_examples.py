@@ -6,7 +6,7 @@ import pytest
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.llm import Grammar
 from raypipe.core.records import Question
 from raypipe.models.fake import Scripted

@@ -19,7 +19,7 @@ def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
     from raypipe.contrib.finetune.model import write_adapter
     from raypipe.core.llm import Sampling
     from raypipe.models.engine import Engine
-    from raypipe.models.load import EngineLimits
+    from raypipe.models.hosts import EngineLimits
 
     job = job_of(base, chats, read_preset(CONF.find("finetune", "tiny"), STEPS))
     silent = tuple(r for r, e in zip(job.rows, [e for e in examples(48) if e.split == "train"], strict=True)

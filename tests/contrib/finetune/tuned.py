@@ -7,7 +7,7 @@ import random
 from checkout import ROOT
 
 from raypipe.contrib.finetune.rows import TrainingExample
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.llm import Message
 
 CONF = Conf((ROOT / "conf",))

@@ -18,7 +18,7 @@ from invented import sentences
 from raypipe.contrib.world import standins
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
-from raypipe.models import catalog, generator
+from raypipe.models import catalog, generator_files
 from raypipe.models.folder import identity
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_the_two_adapters_differ(built):
 
 def test_the_chat_model_passes_the_check_before_a_start(built):
     model = check(built.chat, standins.CONTEXT, dict(built.adapters))
-    assert generator.rank(model) == standins.ADAPTER_RANK
+    assert generator_files.rank(model) == standins.ADAPTER_RANK
 
 
 def test_the_chat_tokenizer_spells_every_text_exactly(built):
@@ -134,7 +134,7 @@ def check(folder: Path, context: int = 4096, adapters: Mapping[str, Path] = Mapp
         "adapters": {name: str(path) for name, path in adapters.items()},
     }  # fmt: skip
     model = catalog.read({"m": entry}, folder / "models.yaml").model("m")
-    generator.check(model)
+    generator_files.check(model)
     return model
 
 
@@ -149,7 +149,7 @@ def check(folder: Path, context: int = 4096, adapters: Mapping[str, Path] = Mapp
         (lambda f: (f / "model.safetensors").unlink(), "expected weights"),
         (lambda f: os.truncate(f / "model.safetensors", 100_000), "end early"),
         (lambda f: (f / "model.safetensors").write_bytes(b"<html>not found</html>"), "end early"),
-        (lambda f: (f / generator.INDEX).write_text('{"weight_map": {"a": "model-2.bin"}}'), "model-2"),
+        (lambda f: (f / generator_files.INDEX).write_text('{"weight_map": {"a": "model-2.bin"}}'), "model-2"),
         (lambda f: (f / "chat_template.jinja").unlink(), "no chat template"),
         (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json"),
     ],

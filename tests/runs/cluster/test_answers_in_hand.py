@@ -10,10 +10,10 @@ from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question
-from raypipe.models.load import EndpointAddress
+from raypipe.models.hosts import EndpointAddress
 from raypipe.runs.cluster.file import Pool
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig

@@ -13,7 +13,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.runs.cluster.capacity import side_by_side

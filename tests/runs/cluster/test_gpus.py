@@ -17,7 +17,7 @@ import pytest
 
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.llm import Generated, Message, Sampling
-from raypipe.models.engine_routing import routed
+from raypipe.models.generators import routed
 from raypipe.runs.cluster.file import Pool
 from raypipe.runs.pipeline.tasks import Task, TaskResult, WorkerConfig
 

@@ -49,7 +49,7 @@ def test_a_job_starts_with_the_least_and_its_tasks_fill_the_most():
 
 @pytest.mark.ray
 def test_a_turn_that_raises_is_reported_once_and_the_next_turn_is_taken(caplog):
-    from raypipe.runs.cluster.joining import take_turns
+    from raypipe.runs.cluster.pools import take_turns
 
     troubles, stop = ["no room", "no room", "no head", "", "no room"], threading.Event()
 
@@ -105,8 +105,8 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
     from raypipe.models import engine_actors as actors
     from raypipe.models import engine_actors as places
     from raypipe.models.engine_actors import JoiningEngines
-    from raypipe.models.engine_routing import routed
-    from raypipe.runs.cluster.joining import FIRST, Joining
+    from raypipe.models.generators import routed
+    from raypipe.runs.cluster.pools import FIRST, Joining
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     diary = tmp_path / "diary"

@@ -17,7 +17,8 @@ from safetensors.numpy import save_file
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core import config as conf
-from raypipe.core.config import Conf, Where
+from raypipe.core.conf import Conf
+from raypipe.core.config import Where
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
 from raypipe.models.weight_files import GIB, ModelSize, model_size

@@ -17,7 +17,7 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.driver import TaskSizes
-from raypipe.runs.plan.money import spent
+from raypipe.runs.plan.costs import spent
 from raypipe.runs.run_parts import StepLine
 
 SMALL = TaskSizes(12, 1)

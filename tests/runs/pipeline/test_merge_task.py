@@ -11,9 +11,9 @@ from raypipe.core import arrow
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Generated
 from raypipe.core.records import Source
+from raypipe.runs.pipeline.store_tasks import compact_all, merge
 from raypipe.runs.pipeline.table_build import nowhere
 from raypipe.runs.pipeline.tasks import HandedBack, WorkerConfig, inline
-from raypipe.runs.pipeline.upkeep import compact_all, merge
 from raypipe.store import Store
 from raypipe.store import put as put_rows
 from raypipe.store.files import Files

@@ -17,10 +17,9 @@ from raypipe.core.progress import Progress
 from raypipe.readers.example_pool import ExampleRow, write_pool
 from raypipe.readers.qasper import ARXIV
 from raypipe.runs.pipeline.answer_operators import AnswersTask, cut_by_kind, cut_for_gpus
-from raypipe.runs.pipeline.blocks import PartRows
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
-from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.pipeline.tasks import PartRows, WorkerConfig, inline
 from raypipe.store import Store
 
 

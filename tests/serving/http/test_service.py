@@ -11,7 +11,7 @@ from http_app import JSON, OPEN, ask, send, served
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Question, Source, source_id
 from raypipe.models.kit import LocalKit

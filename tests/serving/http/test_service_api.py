@@ -17,7 +17,7 @@ from checkout import ROOT, SUPPORT
 from http_app import OPEN, ask, events, listening, send, served
 
 from raypipe.api.session import load_recipe
-from raypipe.core.config import Conf
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, RequestLimits

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from raypipe.contrib.crag.aliases import known_names, short_company, tickers_in
 from raypipe.contrib.crag.calls.movie import movies, people
@@ -31,13 +31,16 @@ from raypipe.contrib.crag.language.time_words import When
 from raypipe.contrib.crag.link import LEVELS, Linker, Strictness
 from raypipe.contrib.crag.normalize import fold
 from raypipe.contrib.crag.records import CallResult, Mention, Vectors
-from raypipe.contrib.crag.references import GraphRef
 from raypipe.contrib.crag.tables import Contents, read_files, tables_of, version_of
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Embed, Model
 from raypipe.core.records import Fault
 from raypipe.core.references import Request
 from raypipe.text.moments import Moment, moment
+
+if TYPE_CHECKING:
+    from raypipe.contrib.crag.references import GraphRef  # which opens this module
+
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds, from any origin."""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +23,12 @@ from raypipe.contrib.crag.aliases import short_company
 from raypipe.contrib.crag.link import NamePool, Strictness
 from raypipe.contrib.crag.normalize import fold
 from raypipe.contrib.crag.records import Level, Near
-from raypipe.contrib.crag.references import FactsRef
 from raypipe.contrib.crag.sentences import ordinal
 from raypipe.core.errors import ConfError, DataError
+
+if TYPE_CHECKING:
+    from raypipe.contrib.crag.references import FactsRef  # which opens this module
+
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

@@ -19,7 +19,7 @@ from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.folder import identity
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import EngineLimits
 
 REPLY_TOKENS = 32  # enough to differ: an adapter changes the first token's log-probability
 

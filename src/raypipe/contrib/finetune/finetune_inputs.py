@@ -19,8 +19,8 @@ from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
-from raypipe.models import generator
-from raypipe.models.machine_limits import gemm
+from raypipe.models import generator_files
+from raypipe.models.products import gemm
 
 THREADS = 1  # of a worker on a CPU: others change the last bits of an adapter; --workers takes more cores
 LOOP = 1  # version of the training loop: raised when the same inputs give another adapter
@@ -141,7 +141,7 @@ def base_model(session: Session, name: str) -> Model:
             f"{model.kind} of loader {model.loader!r}"
         )
     model = replace(model, adapters=(), adapter_paths=())
-    generator.check(model)
+    generator_files.check(model)
     if importlib.util.find_spec("peft") is None:
         raise ModelMissing(
             "finetune needs the package peft, and it is not here. Get it with: pip install 'raypipe[local]'"

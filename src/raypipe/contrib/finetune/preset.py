@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from raypipe.core import config
 from raypipe.core.config import Where
-from raypipe.models.adapter_check import RANKS
+from raypipe.models.generator_files import RANKS
 
 _SHORT = re.compile(r"\A\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
 

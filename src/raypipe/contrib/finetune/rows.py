@@ -23,7 +23,7 @@ from typing import Any, Literal
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat
 from raypipe.models.folder import json_object
-from raypipe.models.generator import harmless, marks_of
+from raypipe.models.generator_files import harmless, marks_of
 
 
 @dataclass(frozen=True, slots=True)

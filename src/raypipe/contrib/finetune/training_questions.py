@@ -17,7 +17,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
 from raypipe.evaluation.golds import golds_of, require_questions
 from raypipe.evaluation.options import EvalOptions
-from raypipe.runs.plan.new_files import read_questions
+from raypipe.runs.plan.planner import read_questions
 from raypipe.store import Store
 
 SHOWN = 5  # leaks that an error names

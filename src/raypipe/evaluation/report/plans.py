@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the plan, which `why` does not load
     from raypipe.runs.changes import Changes
     from raypipe.runs.cluster.placement import Placement
     from raypipe.runs.explain import Explanation
-    from raypipe.runs.plan.assumed import AssumedPlan
+    from raypipe.runs.plan.expected_corpus import AssumedPlan
     from raypipe.runs.plan.records import Plan, StepPlan
     from raypipe.runs.stage_records import Difference
 

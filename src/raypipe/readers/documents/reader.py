@@ -54,7 +54,7 @@ class FileText:
 def reader_of(kind: str) -> str:
     """Names the reader of a kind: the rules here, and the build of PDFium where it took part."""
     if kind in ("pdf", "none"):
-        from raypipe.readers.documents.pdf import PDFIUM
+        from raypipe.readers.documents.pdf import PDFIUM  # its library
 
         return f"{kind}/{READER}/{PDFIUM}"
     return f"{kind}/{READER}"

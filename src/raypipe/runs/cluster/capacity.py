@@ -17,7 +17,7 @@ from raypipe.core.cores import cores
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
-from raypipe.models import engine_arguments, load
+from raypipe.models import load, vllm_terms
 from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool, PoolName
 from raypipe.runs.pipeline.tasks import Verb, Workers
 
@@ -44,7 +44,7 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
             f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
             f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
         )
-    engine_arguments.require(cluster.engines.engine, f"cluster file ({cluster.about}): engines.engine")
+    vllm_terms.require_arguments(cluster.engines.engine, f"cluster file ({cluster.about}): engines.engine")
     for model in wanted:
         load.require_startable(model)
     return wanted

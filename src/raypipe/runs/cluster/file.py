@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core.protocols import Model
-from raypipe.models.load import EngineLimits
+from raypipe.models.hosts import KEY_VARIABLES, EngineLimits
 
 FEW = 0.05
 """The share of its rows that a small run may leave undone: one in twenty. Our own choice."""
@@ -225,6 +225,12 @@ class Cluster:
         """Of all machines that the file is written for; None where one of them has no price."""
         prices = [m.nodes * m.usd_per_hour for m in self.machines if m.usd_per_hour is not None]
         return sum(prices) if len(prices) == len(self.machines) else None
+
+    def with_endpoint(self, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
+        """The file with the address of an endpoint; limits stay as it says them. `keys`: the environment."""
+        key = KEY_VARIABLES[name] if keys.get(KEY_VARIABLES[name]) else ""
+        at = replace(self.endpoints.get(name, EndpointEntry(url)), url=url, key_env=key)
+        return replace(self, endpoints={**self.endpoints, name: at})
 
     @property
     def gpu_gib(self) -> float:

@@ -29,9 +29,18 @@ from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Pool, PoolName
 from raypipe.runs.cluster.process import HERE, GraphRun
-from raypipe.runs.pipeline.blocks import Key, PartRows, facts_of, result_of
 from raypipe.runs.pipeline.operators import Operate, Operator, Outcome, Sink, StagedWork
-from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, Verb, WorkerConfig
+from raypipe.runs.pipeline.tasks import (
+    HandedBack,
+    Key,
+    PartRows,
+    TableTask,
+    Task,
+    Verb,
+    WorkerConfig,
+    facts_of,
+    result_of,
+)
 
 TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
 

@@ -26,13 +26,10 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _i
 
 from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model
-from raypipe.models.kit import LocalKit
-from raypipe.models.warm_up import warm_up
+from raypipe.models.kit import LocalKit, warm_up
 from raypipe.runs.cluster.file import Timeouts
-from raypipe.runs.pipeline.blocks import SKIPPED, Key, PartRows, ended_text, outcome_text
-from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork
-from raypipe.runs.pipeline.recipe_task import task_with_ids
-from raypipe.runs.pipeline.tasks import HandedBack, Task, WorkerConfig
+from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork, task_with_ids
+from raypipe.runs.pipeline.tasks import SKIPPED, HandedBack, Key, PartRows, Task, WorkerConfig, outcome_text
 from raypipe.store import Store
 from raypipe.store.parts import halt, halted
 
@@ -214,10 +211,10 @@ class Process:
         return self._done(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
-        """What came of a part, as text (`blocks.outcome_of`)."""
+        """What came of a part, as text (`tasks.outcome_of`)."""
         block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
-            return ended_text(block.note.ended)
+            return outcome_text(block.note.ended)
 
         async def stored() -> PartRows:
             free = self._free(graph, -1)
@@ -227,7 +224,7 @@ class Process:
             return block
 
         done = self._done(graph, block, stored())
-        return ended_text(done.note.ended) if done.note.ended else outcome_text(outcomes[0])
+        return outcome_text(done.note.ended or outcomes[0])
 
     def _done(
         self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True

@@ -1,7 +1,8 @@
 """Tasks on Ray: a graph of Ray Data, the records that its parts leave, and what did not come to an end.
 
 `write_datasink` blocks, so a thread runs the graph, and the driver reads completion records meanwhile. Parts
-without one when the graph has ended took their processes with them: their rows are tried alone (`trials`).
+without one when the graph has ended took their processes with them: their rows are tried alone, which finds a
+row that takes its process with it.
 """
 
 from __future__ import annotations
@@ -11,23 +12,131 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.experimental.internal_kv import _internal_kv_del
 
-from raypipe.core.errors import Unavailable
+from raypipe.core.errors import RaypipeError, Unavailable
 from raypipe.core.progress import IN_HAND
-from raypipe.runs.cluster.file import LIMITS, Timeouts
-from raypipe.runs.cluster.graph import LEFT, GraphLeft, Pools, Whole, graph_of, write
-from raypipe.runs.cluster.process import NOTE_S, GraphRun, Raised, notes, notes_of
-from raypipe.runs.cluster.trials import row_by_row
-from raypipe.runs.pipeline.blocks import SKIPPED, Note, outcome_of, result_of
-from raypipe.runs.pipeline.operators import Outcome, StagedWork
-from raypipe.runs.pipeline.recipe_task import backoff_of
-from raypipe.runs.pipeline.tasks import TableTask, Task, Verb
+from raypipe.core.records import Fault
+from raypipe.recipes.executor import StageCounters
+from raypipe.runs.cluster.file import LIMITS, Pool, Timeouts
+from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
+from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, Raised, notes, notes_of, worker_name
+from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
+from raypipe.runs.pipeline.operators import Outcome, StagedWork, backoff_of
+from raypipe.runs.pipeline.tasks import (
+    SKIPPED,
+    HandedBack,
+    Note,
+    RunTask,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    outcome_of,
+    result_of,
+)
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
+
+DIED = (RayActorError, OutOfMemoryError)  # the second: ended by Ray, whose node had no memory left
+
+
+class WorkerDied(RaypipeError):
+    """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
+
+
+class TrialWorker:
+    """One process: opens its work once, then does task after task under a limit."""
+
+    def __init__(self, limits: Timeouts, work: TableTask) -> None:
+        self._limits, self._work, self._alarm = limits, work, Alarm()
+        self._do: RunTask | None = None
+
+    async def open(self) -> None:
+        """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
+        if self._do is None:
+            self._do = await self._work.open(self._work.worker.kit(None, worker_name()))
+
+    async def do(self, task: Task) -> TaskResult | HandedBack:
+        await self.open()
+        assert self._do is not None
+        with self._alarm.limit(self._limits.task_timeout_s(task.rows)):
+            return await self._do(task)
+
+
+def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
+    """A task of which workers died: each row alone, then all that can be done; it comes back where no row
+    can. Raises what a worker raises, and WorkerDied."""
+    worker = ray.remote(TrialWorker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
+    task = task.with_ids(Store.open(work.worker.store))
+    lost: dict[str, FailedRow] = {}
+    asked: dict[str, StageCounters] = {}
+    actor = worker.remote(limits, work)
+    try:
+        for id in task.ids:
+            try:
+                ray.get(actor.open.remote())
+            except DIED:  # it died between two rows: of something else
+                actor = worker.remote(limits, work)
+                ray.get(actor.open.remote())
+            tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
+            if isinstance(tried, Fault):
+                lost[id] = FailedRow(tried, TRIES + 1)
+                ray.kill(actor)
+                actor = worker.remote(limits, work)
+                continue
+            for name, count in tried.counts.items():
+                asked.setdefault(name, StageCounters()).calls.add(count.calls)
+            if isinstance(tried, HandedBack):
+                return replace(tried, counts=asked)
+        if 1 < len(lost) == len(task.ids):
+            why = f"each of the {len(lost)} rows of a task ends its worker alone, so no row is blamed"
+            return HandedBack(task.name, why, "replace", Suspects(), asked)
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
+        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
+            count.calls.add(asked.get(name, StageCounters()).calls)
+        return done
+    except RayTaskError as e:
+        raise cause_of(e) from e
+    except DIED as e:
+        raise WorkerDied(
+            f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
+            f"rows alone ({len(lost)} are lost). Make sources_per_task or questions_per_task smaller, or "
+            f"give a worker more memory. Ray says: {e}"
+        ) from e
+    finally:
+        ray.kill(actor)
+
+
+def cause_of(error: RayError) -> Exception:
+    """What a worker raised; Ray's own error where that could not be sent."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, Exception) else error
+
+
+def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
+    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
+    start = time.monotonic()
+    late = Fault(
+        "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
+    )
+    try:
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
+    except GetTimeoutError:
+        return late
+    except DIED:
+        if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
+            return late
+        return Fault(
+            "worker", "crash", "expected a result, found its worker dead, three times", transient=False
+        )
+    return done
+
 
 LOOK_S, MOST_LOOK_S, LOOKS = 0.05, 0.5, 50
 """Seconds between two looks at the records, which progress and caps are read from, at least and at most; and
@@ -140,8 +249,12 @@ class _Running:
             pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
             yield from came
             if not wanted and not halting:
-                halting = self._halt()
-            if self._stands():
+                halting = True
+                if self.graph.records is not None:
+                    halt(self._store, *self.graph.records, Note(0, ended=SKIPPED).text())
+            # Nodes are gone, and no part ended for twice as long as the slowest took.
+            still_s = time.monotonic() - self._last
+            if still_s > max(STILL_S, 2 * self._slowest) and self.nodes_gone:
                 return
         if self._error is not None:
             raise self._error
@@ -179,16 +292,6 @@ class _Running:
                 yield note.back
             elif note.ended != SKIPPED:
                 raise Raised.revived(note.ended)
-
-    def _halt(self) -> bool:
-        if self.graph.records is not None:
-            halt(self._store, *self.graph.records, Note(0, ended=SKIPPED).text())
-        return True
-
-    def _stands(self) -> bool:
-        """Says if nodes are gone, and no part ended for twice as long as the slowest took."""
-        still_s = time.monotonic() - self._last
-        return still_s > max(STILL_S, 2 * self._slowest) and self.nodes_gone
 
     @property
     def nodes_gone(self) -> bool:

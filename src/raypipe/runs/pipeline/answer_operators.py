@@ -27,12 +27,13 @@ from raypipe.models.products import product_on
 from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named
-from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
 from raypipe.runs.pipeline.operators import (
+    Opened,
     Operate,
     Operator,
     Sink,
+    in_order,
     in_turn,
     opened,
     opened_store,
@@ -40,8 +41,7 @@ from raypipe.runs.pipeline.operators import (
     storing,
 )
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
-from raypipe.runs.pipeline.recipe_task import Opened, in_order
-from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
+from raypipe.runs.pipeline.tasks import Key, PartRows, RunTask, WorkerConfig
 from raypipe.store import ANSWERS, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo

@@ -11,8 +11,8 @@ from raypipe.core.protocols import Model
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.corpus_operators import CorpusTask
-from raypipe.runs.pipeline.postings_task import PART_SOURCES, PostingsTask
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
+from raypipe.runs.pipeline.store_tasks import PART_SOURCES, PostingsTask
 from raypipe.runs.pipeline.table_build import TableBuild
 from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
 from raypipe.store import PASSAGES, Store, TableRun, begun, vectors_schema

@@ -12,8 +12,10 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from pydantic import TypeAdapter
 
 from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
@@ -39,6 +41,9 @@ class TableCounters:
             self.counts.setdefault(name, StageCounters()).add(count)
 
 
+_TABLES = TypeAdapter(dict[str, TableCounters])
+
+
 @dataclass(slots=True)
 class RunCounters:
     """Counters of a run: this attempt's, and those of earlier attempts that no report contains."""
@@ -56,10 +61,9 @@ class RunCounters:
     def load(cls, store: Store, what: str) -> RunCounters:
         """Counters of attempts that no report contains. `what` names the work: a digest."""
         done = cls(store=store, name=f"{ATTEMPTS}/{what}.json")
-        for run, tree in json.loads(store.files.read(done.name) or b"{}").items():
-            counts = {name: StageCounters.of(c) for name, c in tree["counts"].items()}
-            done.tables[run] = TableCounters(tree["tasks"], counts)
-            done.earlier.add(counts, tree["tasks"])
+        done.tables = _TABLES.validate_json(store.files.read(done.name) or b"{}")
+        for table in done.tables.values():
+            done.earlier.add(table.counts, table.tasks)
         return done
 
     @property
@@ -106,8 +110,8 @@ class RunCounters:
         """Keeps what was counted: before a table is committed, since its completion records go with that.
         `without`: the run of a table whose completion records stay."""
         if self.store is not None:
-            tree = {run: asdict(filled) for run, filled in self.tables.items() if run != without}
-            self.store.files.write(self.name, json.dumps(tree).encode())
+            kept = {run: filled for run, filled in self.tables.items() if run != without}
+            self.store.files.write(self.name, _TABLES.dump_json(kept))
 
     def clear(self) -> None:
         """Forgets it: a report has said it."""

@@ -3,7 +3,7 @@
 A row is blamed only if another row of its task passed on the same worker, and if the models of the stage that
 raised still compute there, which a probe shows. Rows none of which passes are never to blame: another worker
 gets them. Knows faults and batches; knows no recipe and no worker. A row that kills its worker is found by
-`runs.cluster.trials`; whether too many rows failed is decided by `evaluation.fault_budget`.
+`runs.cluster.running`; whether too many rows failed is decided by `evaluation.fault_budget`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import functools
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -168,7 +168,9 @@ async def _judge(
     if not tried.passed and not witnessed and not (suspects and suspects.witnessed):
         if suspects is None:
             raise Unproven(f"a row fails that is alone in its task, at {said}", tuple(tried.broken))
-        tried.broken = {id: FailedRow(_pending(row.fault), row.attempts) for id, row in tried.broken.items()}
+        for id, row in tried.broken.items():
+            detail = f"{row.fault.detail}; no other row is next to it, so the worker may be to blame"
+            tried.broken[id] = replace(row, fault=replace(row.fault, detail=detail, transient=True))
         return
     if len(tried.since) > 1 and suspects is None:
         raise Unproven(
@@ -177,11 +179,6 @@ async def _judge(
         )
     for stage in sorted(tried.stages):
         await probe(stage)
-
-
-def _pending(fault: Fault) -> Fault:
-    why = "; no other row is next to it, so the worker may be to blame"
-    return Fault(fault.step, fault.reason, fault.detail + why, transient=True)
 
 
 def failed_rows(table: pa.Table) -> FailedRows:

@@ -40,8 +40,8 @@ from raypipe.runs.pipeline.ingest_staging import (
     Staging,
     bad_line,
     fault_id,
+    require_allowed,
 )
-from raypipe.runs.pipeline.tombstones import require_allowed
 from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import Store
 from raypipe.store.files import need

@@ -21,8 +21,15 @@ from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.rows import ReadCounts, UnusableLine
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
-from raypipe.runs.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
-from raypipe.runs.pipeline.tombstones import REASON, Tombstones, tombstones
+from raypipe.runs.pipeline.ingest_staging import (
+    REASON,
+    IngestBatch,
+    Staging,
+    Tombstones,
+    fault_id,
+    named_elsewhere,
+    tombstones,
+)
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 

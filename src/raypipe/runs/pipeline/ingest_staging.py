@@ -1,28 +1,36 @@
-"""Rows of files to parts of the ingested tables, which no table shows yet.
+"""Rows of files to parts of the ingested tables, which no table shows yet, but for what tombstones refuse.
 
 What is staged is plain values (`StagedRows`), so that several processes can each stage a stretch of the files
-and one adds up what they did. Knows records, parts and tombstones; knows no reader of files.
+and one adds up what they did. A tombstone says what was forgotten and may not come in again, by digest, with
+the reason. It holds no byte of what is gone: it names sources by their ids, which are digests of their
+content, and addresses, documents and questions by digests of theirs. Knows records, parts and small files of
+a store; knows no reader of files.
 """
 
 from __future__ import annotations
 
+import json
+import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core import arrow
+from raypipe.core import arrow, config
+from raypipe.core.config import Where
 from raypipe.core.disk_map import DiskMap
-from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
+from raypipe.core.errors import DataError
+from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.readers import BadLine
 from raypipe.runs.pipeline.dead_letters import faults_table
-from raypipe.runs.pipeline.tombstones import Tombstones, tombstones
 from raypipe.store import Store, stage, write_part
+from raypipe.store.files import TOMBSTONES
 from raypipe.store.sources import write_sizes
+from raypipe.store.text_places import PARTS
 
 SHOWN = 3  # ids of replaced rows that a summary names
 BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
@@ -187,3 +195,147 @@ def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> se
             cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
             named |= sources & set(cited.unique().to_pylist())
     return named
+
+
+FORMAT = 1
+REASON = "forgotten"  # of the fault of a record that a tombstone refuses
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What one `forget` took out."""
+
+    format: int
+    id: str  # digest of "forgotten", kind and name
+    kind: str  # url, document, source or question
+    reason: str  # as it was given
+    forgotten: float  # seconds since the epoch
+    addresses: tuple[str, ...] = ()  # digests of urls of citations, and of ids of documents
+    sources: tuple[str, ...] = ()  # ids
+    questions: tuple[str, ...] = ()  # digests of ids
+
+    def says(self) -> str:
+        """Why a record is refused, for people."""
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.forgotten))
+        return f"tombstone {self.id[:8]} of {day} refuses it: {self.reason}"
+
+
+def write_tombstone(store: Store, stone: Tombstone) -> None:
+    """Keeps a tombstone for as long as the store is there."""
+    store.files.write(f"{TOMBSTONES}/{stone.id}.json", json.dumps(asdict(stone)).encode())
+
+
+def tombstones(store: Store) -> list[Tombstone]:
+    """Every tombstone of a store. Raises DataError for a damaged one: what it refuses is not known."""
+    found = []
+    for name in store.files.names(TOMBSTONES):
+        where = f"{store.uri}/{TOMBSTONES}/{name}"
+        try:
+            tree = json.loads(store.files.read(f"{TOMBSTONES}/{name}") or b"null")
+        except ValueError as e:
+            raise DataError(
+                f"{where}: expected a tombstone, found a damaged file ({e}). Put back what stood there: "
+                "without it nothing is read into this store"
+            ) from e
+        found.append(config.build(Tombstone, tree, Where(where)))
+    return found
+
+
+def without_sources(citation: Citation, gone: Collection[str]) -> Citation:
+    """A citation without those of its sources that go."""
+    page, snippet, name = (None if s in gone else s for s in (citation.page, citation.snippet, citation.name))
+    return replace(citation, page=page, snippet=snippet, name=name)
+
+
+class Tombstones:
+    """What the tombstones of a store refuse."""
+
+    def __init__(self, stones: Iterable[Tombstone]) -> None:
+        self._stones: dict[tuple[str, str], Tombstone] = {}  # (field, what it names) -> tombstone
+        for stone in stones:
+            for of in ("sources", "addresses", "questions"):
+                self._stones |= {(of, name): stone for name in getattr(stone, of)}
+
+    def source(self, id: str) -> Tombstone | None:
+        """The tombstone of a source; None: it may come in."""
+        return self._stones.get(("sources", id))
+
+    def address(self, name: str) -> Tombstone | None:
+        """The tombstone of a url of a citation, or of the id of a document."""
+        return self._stones.get(("addresses", digest(name))) if self._stones else None
+
+    def question(self, id: str) -> Tombstone | None:
+        return self._stones.get(("questions", digest(id))) if self._stones else None
+
+    def refuses(self, question: str, addresses: Iterable[str], sources: Iterable[str]) -> bool:
+        """Whether an answer may not be kept, by the id of its question, and by the addresses and sources that
+        it rests on."""
+        if not self._stones:
+            return False
+        return bool(
+            self.question(question) or any(map(self.address, addresses)) or any(map(self.source, sources))
+        )
+
+    def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:
+        """The question without what is refused of its citations, and why."""
+        if question.citations is None:
+            return question, []
+        left: list[Citation] = []
+        why: list[Tombstone] = []
+        for c in question.citations:
+            if (stone := self.address(c.url)) is not None:
+                why.append(stone)
+                continue
+            gone = {s: stone for n in PARTS if (s := getattr(c, n)) and (stone := self.source(s))}
+            why += gone.values()
+            left.append(without_sources(c, gone))
+        return (replace(question, citations=tuple(left)), why) if why else (question, [])
+
+    def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:
+        """The records that may come in, and a fault for each refused one: id, fault."""
+        if not self._stones:
+            return batch, []
+        faults: list[tuple[str, Fault]] = []
+        dropped = {q.id for q in batch.questions if self.question(q.id) is not None}
+        gone = {s.id for s in batch.sources if self.source(s.id)}  # unless something else names them
+        questions = []
+        for q in batch.questions:
+            if (stone := self.question(q.id)) is not None:
+                faults.append((stone.id[:12], fault(stone)))  # not by its name: that is gone
+                continue
+            kept, why = self.citations(q)
+            gone |= set(q.sources() or ()) - set(kept.sources() or ())
+            faults += [(f"{q.id}#{i}", fault(stone)) for i, stone in enumerate(why)]
+            questions.append(kept)
+        documents = []
+        for d in batch.documents:
+            if (stone := self.address(d.id) or self.source(d.source)) is not None:
+                faults.append((stone.id[:12], fault(stone)))
+                gone.add(d.source)
+            else:
+                documents.append(d)
+        cited = {s for q in questions for s in q.sources() or ()} | {d.source for d in documents}
+        there = {d.id for d in documents}
+        return (
+            replace(
+                batch,
+                sources=[s for s in batch.sources if s.id in cited or s.id not in gone],
+                questions=questions,
+                golds=[g for g in batch.golds if g.question not in dropped],
+                documents=documents,
+                layouts=[x for x in batch.layouts if x.id in there],
+            ),
+            faults,
+        )
+
+
+def fault(stone: Tombstone) -> Fault:
+    """The fault of a record that a tombstone refuses."""
+    return Fault("ingest", REASON, stone.says(), transient=False)
+
+
+def require_allowed(path: object, kept: int, refused: Sequence[str]) -> None:
+    """Raises DataError where tombstones refuse all that was read of some files."""
+    if kept or not refused:
+        return
+    raise DataError(f"{path}: nothing of it may be stored: {'; '.join(refused)}")

@@ -29,10 +29,9 @@ from raypipe.readers.rows import DuplicateCheck, Newest, Seen
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import READER, FileReading, StagedFiles, batches, mib, read_here
 from raypipe.runs.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
-from raypipe.runs.pipeline.ingest_staging import StagedRows, Staging, sources_left
-from raypipe.runs.pipeline.recipe_task import retried
+from raypipe.runs.pipeline.ingest_staging import StagedRows, Staging, sources_left, tombstones
+from raypipe.runs.pipeline.operators import retried
 from raypipe.runs.pipeline.tasks import Runner, RunTask, Task, WorkerConfig, inline, results_of
-from raypipe.runs.pipeline.tombstones import tombstones
 from raypipe.store import Store, write_part
 from raypipe.store.parts import part_rows, read_record
 from raypipe.store.tables import INGEST_TABLES
@@ -194,17 +193,14 @@ class TaskReading:
         """Does tasks over these shards. Raises what a worker raises."""
         if not names:
             return
-        tasks = [Task(n, _ids(n, work.shards[n])) for n in names]
+        # A task may take as often the time of a row as it has ids.
+        rows = {n: range(1 + work.shards[n].size // READ_LIMIT_BYTES) for n in names}
+        tasks = [Task(n, tuple(f"{n}.{row}" for row in rows[n])) for n in names]
         done = 0  # bytes: shards of less than one MB add up, too
         with progress.task(verb, "MB", mib(sum(work.shards[n].size for n in names))) as shown:
             for result in results_of(self.runner, "parse", other or work, tasks):
                 done += work.shards[result.name].size
                 shown.reach(mib(done))
-
-
-def _ids(name: str, shard: Shard) -> tuple[str, ...]:
-    """A task may take as often the time of a row as it has ids."""
-    return tuple(f"{name}.{n}" for n in range(1 + shard.size // READ_LIMIT_BYTES))
 
 
 def _is_done(files: ShardFiles, name: str) -> bool:

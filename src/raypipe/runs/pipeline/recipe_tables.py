@@ -50,15 +50,15 @@ class AnswerSources:
         cited = question.sources()
         if cited is None or self.everything:
             return self.whole
-        return _named({s: left for s in self.lacks.keys() & set(cited) if (left := _own(self.lacks[s]))})
+        # A question that is searched for in its own sources reads no postings.
+        own = {
+            s: tuple(x for x in self.lacks[s] if not x.startswith(WORDS))
+            for s in self.lacks.keys() & set(cited)
+        }
+        return _named({s: left for s, left in own.items() if left})
 
     def key(self, recipe: str, question: Question) -> str:
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
-
-
-def _own(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """What is read for a question that is searched for in its own sources: no postings."""
-    return tuple(x for x in labels if not x.startswith(WORDS))
 
 
 def answer_sources(snapshot: str, lacks: Lacks, everything: bool = False) -> AnswerSources:

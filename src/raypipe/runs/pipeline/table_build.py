@@ -17,6 +17,7 @@ from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.progress import IN_HAND, Progress, ProgressTask
 from raypipe.core.retry import Backoff
 from raypipe.runs.pipeline.counters import Caps, RunCounters, WallClock
+from raypipe.runs.pipeline.store_tasks import compact_all, merge
 from raypipe.runs.pipeline.tasks import (
     HandedBack,
     Runner,
@@ -28,7 +29,6 @@ from raypipe.runs.pipeline.tasks import (
     Workers,
     stage_counts,
 )
-from raypipe.runs.pipeline.upkeep import compact_all, merge
 from raypipe.store import (
     AddedMeanwhile,
     Store,
@@ -122,10 +122,6 @@ class TableBuilder:
         with self.clock.part("starting"):
             self.connect()
 
-    def _pool(self, verb: Verb) -> Workers:
-        with self.clock.part("starting"):  # it may connect
-            return self.workers(verb)
-
     def _run_all(self, build: TableBuild, done: RunCounters) -> None:
         again = dict.fromkeys(build.again)
         for work_id in (again_id(build.work_id), build.work_id):
@@ -151,7 +147,10 @@ class TableBuilder:
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
-        return self._pool(build.pool).per_task(len(ids), build.max_rows) if build.spread else build.max_rows
+        if not build.spread:
+            return build.max_rows
+        with self.clock.part("starting"):  # it may connect
+            return self.workers(build.pool).per_task(len(ids), build.max_rows)
 
     def _finish(self, run: TableRun, work_id: str, build: TableBuild, done: RunCounters) -> bool:
         """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its

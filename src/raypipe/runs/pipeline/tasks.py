@@ -1,6 +1,14 @@
-"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
+"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told;
+and the rows of a part between two operators: Arrow columns, and the note on its first row.
 
-A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
+    part                        string: the part, one completion record; a block has the rows of one part
+    note                        string: null but on the first row; what `Note` says, as JSON
+    source, or id               string: the key of a row: a source of the corpus half, or a question
+    fault, attempts, digest     of a row that failed and has nothing else: the fault, how often it was tried,
+                                and the table or answer that it failed for
+
+The other columns are those of the operators: `corpus_operators` and `answer_operators` list them. A
+`TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
 after task. Knows nothing of Ray.
 """
 
@@ -9,18 +17,23 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import TypeAdapter
+
+from raypipe.core.arrow import FAULT
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model
+from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.recipes.executor import StageCounters
-from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
+from raypipe.runs.pipeline.dead_letters import Failed, FailedRow, Suspects
 from raypipe.store import Store
 from raypipe.store.parts import PlanRows, planned_ids
 
@@ -111,11 +124,6 @@ class HandedBack:
     counts: Mapping[str, StageCounters]  # what the attempt cost, by stage
 
 
-def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
-    """Counters by stage, from the facts of a completion record."""
-    return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
-
-
 RunTask: TypeAlias = Callable[[Task], Coroutine[Any, Any, TaskResult | HandedBack]]
 
 
@@ -199,3 +207,167 @@ class WorkerConfig:
             engines=self.engines, passing=self.passing_engines, endpoints=self.endpoints,
             engine_limits=self.engine_limits, process=process,
         )  # fmt: skip
+
+
+Key: TypeAlias = Literal["source", "id"]
+
+SKIPPED = "skipped"  # a part that was not begun: the run was to end
+
+_HEAD = {"part": pa.string(), "note": pa.string()}
+_TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of one pool in a part."""
+
+    counts: Mapping[str, StageCounters]  # by stage
+    seconds: float
+    worker: str = ""  # node, process and GPUs; "": this process
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Facts of a part on its way through the operators."""
+
+    ids: int  # rows of the task
+    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its operators did
+    suspects: Suspects | None = None  # what a worker knows that could not do the part; None: no worker had it
+    trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
+    back: HandedBack | None = None  # an operator could not do it: those behind it do nothing
+    ended: str = ""  # why those behind do nothing: SKIPPED, or an error as JSON
+
+    @property
+    def over(self) -> bool:
+        return bool(self.ended) or self.back is not None
+
+    def with_share(self, pool: str, counts: Mapping[str, StageCounters], seconds: float, worker: str) -> Note:
+        """With what an operator of a pool did, or the sink for it."""
+        before = self.by.get(pool, Share({}, 0.0, worker))
+        after = Share(summed(before.counts, counts), before.seconds + seconds, before.worker)
+        return replace(self, by={**self.by, pool: after})
+
+    def text(self) -> str:
+        return _NOTE.dump_json(self).decode()
+
+    @classmethod
+    def of(cls, text: str) -> Note:
+        return _NOTE.validate_json(text)
+
+
+_NOTE = TypeAdapter(Note)
+
+
+@dataclass(frozen=True, slots=True)
+class PartRows:
+    """The rows of a part, and those that failed."""
+
+    part: str
+    note: Note
+    key: Key
+    rows: pa.Table  # the key, and the columns of the last operator
+    failed: Sequence[Failed] = ()
+
+    @classmethod
+    def of_task(cls, task: Task, key: Key) -> PartRows:
+        """A task that has its ids (`Task.with_ids`)."""
+        lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
+        ids = pa.array([i for i in task.ids if i not in task.failed], pa.string())
+        note = Note(len(task.ids), suspects=task.suspects, trial=task.trial)
+        return cls(task.name, note, key, pa.table({key: ids}), lost)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> PartRows:
+        part, note = table["part"][0].as_py(), Note.of(table["note"][0].as_py())
+        key: Key = "source" if "source" in table.column_names else "id"
+        table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
+        if "digest" in table.column_names:
+            for row in table.filter(pc.is_valid(table["digest"])).to_pylist():
+                lost.append((row[key], row["fault"], row["attempts"], row["digest"]))
+            table = table.filter(pc.is_null(table["digest"]))
+        names = [n for n in table.column_names if n not in _HEAD and n not in _TAIL]
+        return cls(part, note, key, table.select(names), lost)
+
+    def table(self) -> pa.Table:
+        """All of it as rows, of which a part has one at least: with a null key if there is no other."""
+        rows = self.rows
+        if self.failed:
+            ids, faults, attempts, digests = zip(*self.failed, strict=True)
+            columns = [pa.array(ids, pa.string())]
+            columns += [
+                pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)
+            ]
+            lost = pa.table(columns, names=[self.key, *_TAIL])
+            rows = pa.concat_tables([rows, lost], promote_options="default")
+        if not rows.num_rows:
+            rows = pa.Table.from_pylist([{}], schema=rows.schema)
+        head = [pa.array([self.part] * rows.num_rows), pa.array([self.note.text()], pa.string())]
+        head[1] = pa.concat_arrays([head[1], pa.nulls(rows.num_rows - 1, pa.string())])
+        return pa.table([*head, *rows.columns], names=[*_HEAD, *rows.column_names])
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The keys of its rows, each once, in order."""
+        return tuple(pc.unique(self.rows[self.key]).to_pylist())
+
+    def vain(self, back: HandedBack) -> HandedBack:
+        """With what the operators before it spent in vain."""
+        cost = summed(*(share.counts for share in self.note.by.values()))
+        for count in cost.values():
+            count.in_vain(StageCounters())
+        return replace(back, counts=summed(cost, back.counts))
+
+    def handed_back(self, back: HandedBack) -> PartRows:
+        return self._over(replace(self.note, back=self.vain(back)))
+
+    def ended(self, why: str) -> PartRows:
+        return self._over(replace(self.note, ended=why))
+
+    def _over(self, note: Note) -> PartRows:
+        return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
+
+
+def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
+    """Counts by stage, added up."""
+    out: dict[str, StageCounters] = {}
+    for counts in counted:
+        for name, count in counts.items():
+            out.setdefault(name, StageCounters()).add(count)
+    return out
+
+
+_SHARES = TypeAdapter(dict[str, Share])
+
+
+def facts_of(by: Mapping[str, Share], ids: int, rows: int, faults: int) -> dict[str, Any]:
+    """What a completion record says of a part; `stage_counts` and `result_of` read it."""
+    return {"by": _SHARES.dump_python(dict(by)), "ids": ids, "rows": rows, "faults": faults}
+
+
+def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
+    """Counters by stage, from the facts of a completion record."""
+    return summed(*(share.counts for share in _SHARES.validate_python(facts["by"]).values()))
+
+
+def result_of(part: str, facts: Mapping[str, Any]) -> TaskResult:
+    """What came of a part, from the facts of its completion record."""
+    *before, last = _SHARES.validate_python(facts["by"]).values()
+    first = None
+    for share in before:
+        first = TaskResult(part, facts["ids"], 0, 0, share.counts, share.worker, share.seconds)
+    return TaskResult(
+        part, facts["ids"], facts["rows"], facts["faults"], last.counts, last.worker, last.seconds, first
+    )
+
+
+_OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
+
+
+def outcome_text(outcome: TaskResult | HandedBack | str) -> str:
+    """What came of a part, as JSON; a text says why it did not come to its end (`Note.ended`)."""
+    return _OUTCOME.dump_json(outcome).decode()
+
+
+def outcome_of(text: str) -> TaskResult | HandedBack | str:
+    """What `outcome_text` made a text of."""
+    return _OUTCOME.validate_json(text)

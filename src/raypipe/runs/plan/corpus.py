@@ -22,11 +22,10 @@ from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded,
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.plan.context import PlanContext, calls_seen, embedded, expected_calls
-from raypipe.runs.plan.records import ExpectedCalls, StepPlan
-from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
-from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
-from raypipe.runs.plan.store_state import left
+from raypipe.runs.plan.costs import PlanContext, calls_seen, embedded, expected_calls
+from raypipe.runs.plan.expected_corpus import CorpusSample, SourceKinds, smallest
+from raypipe.runs.plan.records import ExpectedCalls, SourceBounds, StepPlan, embedded_bytes, times
+from raypipe.runs.plan.standing import left
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
 from raypipe.store.memo.lookup import first_corpus_requests, lookup

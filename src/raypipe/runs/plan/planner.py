@@ -2,24 +2,108 @@
 
 Exact where that can be known beforehand (sources to parse, texts of an unchanged split, questions to embed),
 else an upper bound, with what is likely next to it: no run makes a call that its plan did not name. Changes
-nothing in the store.
+nothing in the store: files that a plan is about are read and not stored; those that the store has read before
+are not read again. An engine's flip rate is how often a reply differs when its chat is asked again alone:
+kernels choose their sums by the size of a batch, and endpoints ask alone. It belongs to the model and the
+machine, so a run measures it where no run kept on this machine did, and its plan counts these chats.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
-from raypipe.core.records import Question
-from raypipe.recipes.step_contract import table_of
-from raypipe.runs.flips import chats_twice
+from raypipe import readers
+from raypipe.core import arrow
+from raypipe.core.digests import model_identity
+from raypipe.core.records import Gold, Question
+from raypipe.readers import BadLine, Format, ReadCounts
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models, table_of
+from raypipe.runs.pipeline.answer_operators import TWICE
+from raypipe.runs.pipeline.counters import Counts
 from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest import fingerprint
+from raypipe.runs.pipeline.ingest_log import noted
+from raypipe.runs.pipeline.ingest_staging import BAD_SHOWN
 from raypipe.runs.pipeline.recipe_tables import ann_states
-from raypipe.runs.plan.context import PlanContext
+from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.plan.corpus import CorpusPlanner
+from raypipe.runs.plan.costs import PlanContext
+from raypipe.runs.plan.expected_corpus import Sampler
 from raypipe.runs.plan.questions import LikelyCalls, QuestionPlanner
-from raypipe.runs.plan.records import NewSources, Plan
+from raypipe.runs.plan.records import NewSources, Plan, StepPlan
 from raypipe.runs.record import Run, recent
+from raypipe.runs.run_parts import FlipRate
+from raypipe.store import Store
+
+SAMPLE = 20  # questions whose chats are asked twice: a rate of .25 is told from 0 with p < .01
+
+
+def engines_of(recipe: Recipe) -> tuple[str, ...]:
+    """Identities of the models that engines compute."""
+    return tuple(sorted({model_identity(m) for m in recipe.models() if m.loader == "vllm"}))
+
+
+def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
+    """The rate that a run kept on this machine (the latest first) measured for the same engines."""
+    engines = engines_of(recipe)
+    rates = (m.flips for m in kept if m.device == worker.device and m.flips is not None)
+    return next((rate for rate in rates if rate.engines == engines), None)
+
+
+def chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps: Sequence[StepPlan]) -> int:
+    """Chats that a run asks a second time at most, by the plan of its steps."""
+    if worker.engine_limits.batch_invariant or known_rate(recipe, worker, kept):
+        return 0
+    asking = {s.name for s in recipe.question if any(m.loader == "vllm" for m in asked_models(s.step))}
+    chats = 0
+    for step in (s for s in steps if s.step in asking and s.max_calls):
+        rows = max(1.0, step.rows - step.cached)
+        each = 1.0 if math.isinf(step.max_calls) else step.max_calls / rows
+        chats += math.ceil(min(SAMPLE, rows) * each)
+    return chats
+
+
+def measured_rate(recipe: Recipe, counts: Counts, run: str) -> FlipRate | None:
+    """The rate by what tasks counted; None where none asked twice."""
+    found = counts.get(TWICE)
+    return FlipRate(found.rows, found.differ, engines_of(recipe), run) if found and found.rows else None
+
+
+def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
+    """The questions of some files, and what of them the store does not have yet.
+
+    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file and where no
+    line can be read.
+    """
+    if (known := noted(store, fingerprint(paths, format))) is not None:
+        rows = store.rows("questions", "id", known.questions)
+        found = {q.id: q for q in arrow.question.records(rows)}
+        return [found[id] for id in known.questions], NewSources()
+    questions: dict[str, Question] = {}
+    golds: list[Gold] = []
+    kinds, chars, sampler = {}, {}, Sampler()
+    counts, bad = ReadCounts(), list[BadLine]()
+    for row in readers.open(paths, format, counts):
+        bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults[: BAD_SHOWN - len(bad)]]
+        if row.question is not None:
+            questions[row.question.id] = row.question
+        golds += [row.gold] if row.gold is not None else []
+        for source in row.sources:
+            kinds[source.id], chars[source.id] = source.kind, len(source.content)
+            sampler.add(source)
+    readers.require_rows(paths, counts, bad)
+    new = set(store.missing("sources", "id", list(kinds)))
+    coming = NewSources(
+        {s: kind for s, kind in kinds.items() if s in new},
+        {s: n for s, n in chars.items() if s in new},
+        {id: source for id, source in sampler.sources().items() if id in new},
+        tuple(golds),
+    )
+    return list(questions.values()), coming
+
 
 LOOKED_BACK = 20  # finished runs whose answers and rates count
 

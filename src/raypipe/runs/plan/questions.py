@@ -21,18 +21,18 @@ from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, bound_of
 from raypipe.runs.pipeline.recipe_tables import answer_key
-from raypipe.runs.plan.context import PlanContext, calls_seen, expected_calls
-from raypipe.runs.plan.records import ExpectedCalls, StepPlan
-from raypipe.runs.plan.stage_bounds import (
+from raypipe.runs.plan.costs import PlanContext, calls_seen, expected_calls
+from raypipe.runs.plan.records import (
+    ExpectedCalls,
     StageBound,
+    StepPlan,
     kept_bytes,
     likely_tokens,
     may_fault,
     stage_bounds,
     stored_bytes,
 )
-from raypipe.runs.plan.standing import Standing, behind_index, kept_inputs, overlap
-from raypipe.runs.plan.store_state import StoredAnswers, unanswered
+from raypipe.runs.plan.standing import Standing, StoredAnswers, behind_index, kept_inputs, overlap, unanswered
 from raypipe.store.ids import Ids
 from raypipe.store.memo.disk import FRESH_BYTES
 from raypipe.store.memo.lookup import first_request, lookup
@@ -66,7 +66,9 @@ class QuestionPlanner:
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         context, pipe = self._context, self._pipeline
-        found = unanswered(pipe, questions, self._wanted, self._snapshot(), context.fresh)
+        coming = context.coming.kinds
+        snapshot = digest(corpus_sum(self._store, coming)) if coming else pipe.snapshot()
+        found = unanswered(pipe, questions, self._wanted, snapshot, context.fresh)
         self._pending, self._again = found.pending, found.again
         by_id = {q.id: q for q in questions}
         ids = list(dict.fromkeys([*found.ids, *(i for i in by_id if i in self._old)]))
@@ -197,10 +199,6 @@ class QuestionPlanner:
         asked = {q.id: a for q, a in zip(todo, found, strict=True) if a is not None}
         table = next((a.table for a in asked.values()), None)
         return table, {i: a.keys[0] for i, a in asked.items()}
-
-    def _snapshot(self) -> str:
-        coming = self._context.coming.kinds
-        return digest(corpus_sum(self._store, coming)) if coming else self._pipeline.snapshot()
 
 
 class LikelyCalls:

@@ -1,4 +1,9 @@
-"""Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
+"""What of a store's earlier work still stands for a recipe: its answers, what a killed run has left, and the
+cached values that stored answers were made from.
+
+Which questions an eval has to answer follows, as far as a plan can know, from the evidence after indexing. A
+source that is parsed, split or embedded before the questions are answered may fail again, and then an answer
+that was made without it still stands: such questions are planned whether or not they have one.
 
 A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
 cached. That is so unless a memo table has lost values (`store.memo.disk`), or replies of a graph expire. Then
@@ -10,22 +15,155 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.protocols import Ask, Step
-from raypipe.core.records import Question
+from raypipe.core.records import FAULT, Question
 from raypipe.core.references import domain_of
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.pipeline.recipe_tables import tables_now
+from raypipe.runs.pipeline.recipe_tables import (
+    AnswerSources,
+    answer_key,
+    answer_sources,
+    lacking,
+    table_labels,
+    tables_now,
+)
+from raypipe.store import Store, begun, committed, done_parts
+from raypipe.store.ids import Ids, rows, stand_in
 from raypipe.store.index import LanceIndex
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.store.memo.lookup import CacheOnlyKit, NoReply, NotCached
 from raypipe.store.memo.memo import MemoTable, replies_of, request_replies_of, scores_of, vectors_of
+from raypipe.store.parts import staged
+from raypipe.store.sources import by_source
+
+
+def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
+    """Ids of the parts that a killed run did not do, then the missing ids that it did not mean to do."""
+    run = begun(store, what)
+    if run is None:
+        return missing
+    if store.has(table) and committed(store, table, run.name) is not None:
+        return missing.without(run.ids)
+    here = done_parts(store, table, run.name)
+    return run.ids_of(part for part in run.parts if part not in here).joined(missing.without(run.ids))
+
+
+def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]) -> list[str]:
+    """Ids of the questions in the parts that a killed run did not do, then of those missing that its other
+    parts do not answer from the present evidence. `keys`: key of its answer -> question id."""
+    run = begun(store, work_id)
+    if run is None or committed(store, "answers", run.name) is not None:
+        return list(missing)
+    here = done_parts(store, "answers", run.name)
+    undone = run.ids_of(part for part in run.parts if part not in here)
+    done = {keys.get(k) for k in staged(store, "answers", run.name, here, "key")}
+    return [*undone, *(i for i in missing if i not in done and i not in set(undone))]
+
+
+class StoredAnswers:
+    """Which of some questions have a stored answer by which recipe, from the evidence they have now."""
+
+    def __init__(self, store: Store, evidence: Mapping[str, tuple[str, str]]) -> None:
+        """`evidence`: question id -> its row key, and what is absent (`AnswerSources`)."""
+        self._store, self._evidence = store, evidence
+        self._found: dict[str, tuple[set[str], set[str]]] = {}
+
+    def by(self, recipe: str, any_fault: bool = False) -> set[str]:
+        """Ids of those answered; unless `any_fault`, without a fault that kept a stage from its row, and
+        without a reply that broke, since such a one may not be cached."""
+        if recipe not in self._found:
+            keys = {answer_key(recipe, id, *of): id for id, of in self._evidence.items()}
+            table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
+            fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
+            fine = fine.filter(pc.invert(_broken(fine["replies"])))
+            found = [{keys[k] for k in t["key"].to_pylist()} for t in (table, fine)]
+            self._found[recipe] = (found[0], found[1])
+        return self._found[recipe][0 if any_fault else 1]
+
+
+def _broken(replies: pa.ChunkedArray) -> pa.Array:
+    """(rows,) bool: which rows of a column of replies have one whose label is fault."""
+    column = pa.concat_arrays(replies.chunks) if replies.num_chunks else pa.array([], replies.type)
+    broke = pc.equal(pc.struct_field(column.items, "label"), FAULT).to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(broke)])
+    offsets = column.offsets.to_numpy()
+    return pa.array(before[offsets[1:]] > before[offsets[:-1]])
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The questions that an eval may have to answer."""
+
+    sources: AnswerSources  # what they are answered from, if no source fails that did not fail for good
+    ids: tuple[str, ...]
+    pending: frozenset[str]  # questions some of whose sources are still to be parsed, split or embedded
+    again: frozenset[str]  # of `ids`: answered before by this recipe, from other evidence
+
+
+def unanswered(
+    pipeline: Pipeline, questions: Sequence[Question], wanted: Ids, snapshot: str, fresh: bool
+) -> Unanswered:
+    """`wanted`: the sources that these questions may search, those to be ingested included. `fresh`: every
+    question is answered again."""
+    work_id = pipeline.answers_work_id(snapshot)
+    lacks = lacking(pipeline.store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
+    for_good, coming = _for_good(pipeline, lacks)
+    everything = pipeline.recipe.searches_all()
+    sources = answer_sources(snapshot, by_source(for_good), everything)
+    pending = _pending(questions, coming, everything)
+    ids = [q.id for q in questions]
+    if not fresh:
+        keys = pipeline.keys(questions, sources)
+        due = left_answers(pipeline.store, work_id, keys, pipeline.unanswered(keys))
+        ids = list(dict.fromkeys([*due, *(i for i in ids if i in pending)]))
+    return Unanswered(sources, tuple(ids), pending, _again(pipeline, questions, ids, sources))
+
+
+def _for_good(pipeline: Pipeline, lacks: Mapping[str, Ids]) -> tuple[dict[str, Ids], list[Ids]]:
+    """What will be lacking still, since it failed for good, and the sources that will have more."""
+    tables = table_labels(pipeline.recipe)
+    stays: dict[str, Ids] = {}
+    coming: list[Ids] = []
+    for label, ids in lacks.items():
+        failed = Ids.of(failed_ids(pipeline.store, {tables[label]}))
+        if len(mine := ids.where(stand_in(ids.array, failed.array))):
+            stays[label] = mine
+        if len(more := ids.without(failed)):
+            coming.append(more)
+    return stays, coming
+
+
+def _pending(questions: Sequence[Question], coming: Sequence[Ids], everything: bool) -> frozenset[str]:
+    """Ids of the questions that may search a source that will have more."""
+    cited = {q.id: None if everything else q.sources() for q in questions}
+    named = Ids.of(dict.fromkeys(s for sources in cited.values() for s in sources or ()))
+    soon = {s for ids in coming for s in named.where(stand_in(named.array, ids.array))}
+    return frozenset(id for id, own in cited.items() if (coming if own is None else not soon.isdisjoint(own)))
+
+
+def _again(
+    pipeline: Pipeline, questions: Iterable[Question], ids: Sequence[str], sources: AnswerSources
+) -> frozenset[str]:
+    store, recipe = pipeline.store, pipeline.recipe.digest()
+    if not ids or not store.count("answers", f"recipe = '{recipe}'"):
+        return frozenset()
+    found = store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist()
+    before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
+    return frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
+
 
 AHEAD_S = 3600.0
 """A graph's reply that expires within that time counts as expired: a run may take as long. One that takes
@@ -52,18 +190,18 @@ class Standing:
         store = self._pipeline.store
         rows = (store.rows("answers", "key", keys) for keys in batches(answers, AT_ONCE))
         stored = (q for some in rows for q in arrow.question.records(some))
-        return lacking(self._pipeline, stage, stored, lambda: time.time() + AHEAD_S)
+        return uncached(self._pipeline, stage, stored, lambda: time.time() + AHEAD_S)
 
 
-def lacking(
+def uncached(
     pipeline: Pipeline, stage: Stage[Step], answered: Iterable[Question], clock: Callable[[], float]
 ) -> dict[str, str]:
     """Question id -> why, for answered questions about which the stage would need what is not cached by this
     clock: expired, for a graph's reply whose period is over, else lost."""
-    return asyncio.run(_lacking(pipeline, stage, answered, clock))
+    return asyncio.run(_uncached(pipeline, stage, answered, clock))
 
 
-async def _lacking(
+async def _uncached(
     pipeline: Pipeline, stage: Stage[Step], answered: Iterable[Question], clock: Callable[[], float]
 ) -> dict[str, str]:
     found = dict[str, str]()

@@ -14,7 +14,6 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError, Overloaded, Unavailable
-from raypipe.evaluation.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
@@ -29,6 +28,7 @@ from raypipe.serving.http.stream import answer_response, retrieve_response
 from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
 from raypipe.store import StoreError
+from raypipe.text import web_page
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
@@ -260,7 +260,7 @@ def create_app(
         title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
     )
     styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
-    html, policy = web_page.page("endpoint.html", styles, scripts, True, {})
+    html, policy = web_page.page("raypipe.serving.http", "endpoint.html", styles, scripts, True, {})
     headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'", "cache-control": "no-cache"}
 
     async def root(request: Request) -> Response:

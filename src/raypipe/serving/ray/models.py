@@ -20,8 +20,7 @@ from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import Fault
-from raypipe.models.kit import LocalKit
-from raypipe.models.warm_up import warm_up
+from raypipe.models.kit import LocalKit, warm_up
 from raypipe.runs.pipeline.tasks import WorkerConfig
 
 MICRO_BATCH = 16

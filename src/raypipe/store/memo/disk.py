@@ -198,7 +198,7 @@ def replaces(store: Store, name: str) -> bool:
 
 def merge_memo(store: Store) -> MergeSummary:
     """Merges the cache files of workers into the memo tables, in this process. Replies that were asked for
-    afresh replace older ones, in any later merge. Much is merged by tasks (`runs.pipeline.upkeep`)."""
+    afresh replace older ones, in any later merge. Much is merged by tasks (`runs.pipeline.store_tasks`)."""
     done = MergeSummary(0, 0, 0)
     for table, files in waiting(store).items():
         for names in cut(files, FOLD_BYTES):

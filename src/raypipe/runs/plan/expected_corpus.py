@@ -1,8 +1,13 @@
-"""What some sources say about all: a few of each kind are parsed and split, so that a plan can expect.
+"""What a corpus may be expected to take: by the look of some of its sources, or before there is one at all.
 
 A bound holds for any text and is far from most. How many chunks, and how many sentences a passage, depends on
-the pages; so the plan looks at some. Their ids are digests, so the smallest ones are a random choice that
-every plan makes alike. No model is asked and nothing is stored.
+the pages; so a plan parses and splits a few of each kind. Their ids are digests, so the smallest ones are a
+random choice that every plan makes alike. No model is asked and nothing is stored.
+
+Of a corpus that is only assumed, tasks, bytes, requests, hours and money are arithmetic over the cluster
+file, what a real page is, and the rates of finished runs of the same steps on the same kind of machine. Work
+is spread evenly over a pool, so hours are the least that it takes. What no run has measured is not known, and
+stays so.
 """
 
 from __future__ import annotations
@@ -10,18 +15,30 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.config import Where, build
+from raypipe.core.errors import ConfError
+from raypipe.core.prices import HOUR_S, Prices
 from raypipe.core.records import Source
 from raypipe.recipes.executor import CorpusExecutor, fine
-from raypipe.recipes.step_contract import asked_models, table_of
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
+from raypipe.runs.pipeline.tasks import Verb, Workers
+from raypipe.runs.plan.costs import rate
+from raypipe.runs.plan.records import KEY_BYTES, Range, embedded_bytes
+from raypipe.runs.record import Run
+from raypipe.runs.stage_records import describe
 from raypipe.store import Store
 from raypipe.store.ids import HASHED, Ids, looked_up, slabs, stand_in
 from raypipe.text.windows import sentences
@@ -179,3 +196,109 @@ async def _split(corpus: CorpusExecutor, sources: Sequence[Source]) -> KindSampl
     found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
     chars = sum(len(s.content) for s in sources)
     return KindSample(chars, chunks.num_rows, len(spans), found)
+
+
+ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there
+READ_BYTES_S = 30e6  # JSON to rows of tables, by one core (bench: `ingest_bz2` without its unpacking)
+# Of an object store, for each part: the rows, the completion record and that of its faults.
+PUTS = 3
+# For each part the driver reads both records, asks for the size of the rows' file, and reads their units.
+GETS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A corpus that is not there. A page is like one of CRAG's, on average of 36 real ones."""
+
+    pages: float
+    html_bytes: float = 319_000
+    text_chars: float = 22_000
+    chunks: float = 31  # of 700 characters
+
+    def __post_init__(self) -> None:
+        for field, number in asdict(self).items():
+            if not 1 <= number < math.inf:
+                raise ValueError(f"{field}: expected a number of at least 1, found {number:g}")
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Assumed:
+        """From `pages=1e8,html_bytes=20000`; `name` of the argument. Raises ConfError."""
+        given: dict[str, float] = {}
+        for part in text.split(","):
+            field, _, value = part.partition("=")
+            try:
+                given[field.strip()] = float(value)
+            except ValueError as e:
+                raise ConfError(f"{name}: expected FIELD=NUMBER as in pages=1e8, found {part!r}") from e
+        return build(cls, given, Where(name))
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedStep:
+    """What one kind of work takes."""
+
+    step: str  # ingest, or a step of the corpus half
+    rows: float  # pages, or chunks
+    tasks: int  # 0: those of an earlier step do it
+    bytes: float  # that the store grows by
+    requests: float  # to an object store, at least
+    hours: Range | None  # on the clock; None: no run has measured it here
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedPlan:
+    """What all of it takes."""
+
+    assumed: Assumed
+    cluster: str  # name or path of the file
+    steps: tuple[AssumedStep, ...]
+    hours: Range | None  # on the clock, one step after the other; None: a step was measured by no run
+    usd: Range | None  # of the machines; None: not known
+
+
+def assumed_plan(
+    recipe: Recipe, assumed: Assumed, cluster: str, per_task: int, workers: Callable[[Verb], Workers],
+    place: tuple[str, str], runs: Sequence[Run], prices: Prices,
+) -> AssumedPlan:  # fmt: skip
+    """`per_task`: sources of a task, at most; `workers` of a verb; `place`: backend and device; `runs` whose
+    rates count."""
+    steps = [_ingest(assumed, workers("parse"))]
+    stages, filled = {s.name: s for s in describe(recipe)}, set[str]()
+    for stage in recipe.corpus:
+        table = table_of(stage.step)
+        verb: Verb = "embed" if table == "vectors" else "parse"
+        pool = workers(verb)
+        tasks = math.ceil(assumed.pages / pool.per_task(math.ceil(assumed.pages), per_task))
+        rows, grows = _rows_and_bytes(stage.step, assumed)
+        if table in filled and table != "vectors":  # a table is filled by the tasks of its first step
+            tasks, grows = 0, 0.0
+        filled.add(table)
+        calls = (rows, rows) if asked_models(stage.step) else None
+        took = rate(stages[stage.name], runs, *place).seconds(rows, calls)
+        hours = None if took is None else (took[0] / pool.count / HOUR_S, took[1] / pool.count / HOUR_S)
+        steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
+    known = [s.hours for s in steps if s.hours is not None]
+    summed = sum(h[0] for h in known), sum(h[1] for h in known)
+    clock = summed if len(known) == len(steps) else None
+    each = prices.machines
+    usd = None if clock is None or each is None else (clock[0] * each, clock[1] * each)
+    return AssumedPlan(assumed, cluster, tuple(steps), clock, usd)
+
+
+def _ingest(assumed: Assumed, pool: Workers) -> AssumedStep:
+    whole = assumed.pages * assumed.html_bytes
+    hours, tasks = whole / READ_BYTES_S / pool.count / HOUR_S, math.ceil(whole / SHARD_BYTES)
+    requests = tasks * 3 * (PUTS + GETS)  # sources, documents and layouts
+    return AssumedStep("ingest", assumed.pages, tasks, whole * ZSTD, requests, (hours, hours))
+
+
+def _rows_and_bytes(step: Any, assumed: Assumed) -> tuple[float, float]:
+    """Rows that pass a step, and bytes that the store grows by."""
+    chunks = assumed.pages * assumed.chunks
+    match table_of(step):
+        case "vectors":
+            return chunks, embedded_bytes(embedder_of(step).dim, chunks)
+        case "passages":
+            return assumed.pages, chunks * KEY_BYTES
+        case _:
+            return assumed.pages, assumed.pages * assumed.text_chars

@@ -1,16 +1,20 @@
-"""Classes what a model's library raises: a failed device, too little memory, or an input that it cannot take.
+"""What a process knows of its device: the networks that lie there, and what trouble with it looks like.
 
-Torch says most of it in words of a RuntimeError, so the words are known here, where torch is called, and
-nowhere else. What they do not say is raised as it is: it may be the input's. Imports no library.
+A library's error is a failed device, too little memory, or an input that it cannot take. Torch says most of
+it in words of a RuntimeError, so the words are known here and nowhere else. What they do not say is raised as
+it is: it may be the input's. Imports no library.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from raypipe.core.errors import OutOfMemory, RaypipeError, WorkerBroken
+from raypipe.core.protocols import Model
 
 _MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|ALLOC_FAILED", re.IGNORECASE
@@ -50,3 +54,25 @@ def loading(model: str, device: str) -> Iterator[None]:
         raise
     except Exception as e:
         raise WorkerBroken(f"model {model!r} could not be loaded on {device}: {type(e).__name__}: {e}") from e
+
+
+T = TypeVar("T")
+Key: TypeAlias = tuple[str, str, bool]
+"""Weights, dtype, and whether it is a decoder."""
+
+
+class SharedEncoders:
+    """Loaded networks, each as long as a model of this process uses it."""
+
+    def __init__(self) -> None:
+        self._loaded: WeakValueDictionary[Key, Any] = WeakValueDictionary()
+
+    def encoder(self, model: Model, load: Callable[[], T]) -> T:
+        """The network of these weights in this dtype, which `load` makes where there is none."""
+        # A MaxSim's identity has its formula behind that of its folder.
+        key = model.weights.partition("+maxsim@")[0], model.dtype, model.pooling == "last"
+        found: T | None = self._loaded.get(key)
+        if found is None:
+            found = load()
+            self._loaded[key] = cast(Any, found)
+        return found

@@ -1,8 +1,13 @@
-"""Prefix-aware routing among equal engines, with bounded load.
+"""Generators over other generators: chats routed among equal engines, and refused chats judged.
 
-An engine caches the keys and values of prompts, so chats that begin alike go to the same one. The
-choice is by rendezvous hashing (Thaler and Ravishankar 1998), with loads bounded as in Mirrokni, Thorup and
-Zadimoghaddam 2018: no engine gets more than a fixed factor of the mean. Knows texts and counts; no engine.
+An engine caches the keys and values of prompts, so chats that begin alike go to the same one. The choice is
+by rendezvous hashing (Thaler and Ravishankar 1998), with loads bounded as in Mirrokni, Thorup and
+Zadimoghaddam 2018: no engine gets more than a fixed factor of the mean.
+
+A server may refuse every chat, for a field that it does not know or a limit that is reached. So a refusal is
+its chat's own only if the model then takes another chat, of one word, with the same sampling.
+
+Knows texts, counts and the contract of generators; no engine, no model and no HTTP.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeGuard
 
-from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Message, Replies, Sampling
 from raypipe.core.records import Fault
 
 HEADS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -87,7 +93,11 @@ class Router:
 
     def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
         """The first engine with room, in the key's own order. One always has room."""
-        order = sorted(up, key=lambda engine: _rank(key, engine))
+
+        def rank(engine: int) -> bytes:
+            return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
+
+        order = sorted(up, key=rank)
         if (home := self._homes.get(key)) and home.chats >= COMMON:
             order.sort(key=lambda engine: self._in_flight[engine])
         return next(engine for engine in order if self._in_flight[engine] + 1 <= most)
@@ -95,10 +105,6 @@ class Router:
 
 def _key(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _rank(key: bytes, engine: int) -> bytes:
-    return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
 
 
 def routed(
@@ -138,3 +144,42 @@ def routed(
         return [replies[row] for row in range(len(chats))]
 
     return generate
+
+
+REFUSED = "refused"  # reason of a fault: the model or its server takes no such request
+READY = (Message("user", "ready"),)
+OF_ALL = (
+    "; a chat of one word is refused, too, so no row is to blame. Correct the model's entry or the step's "
+    "fields, or name another model"
+)
+
+
+def proven(generate: Generator) -> Generator:
+    """Wraps a generator: a refusal that no chat is to blame for becomes transient, so its row stays to do."""
+    refuses: set[tuple[Sampling, str | None]] = set()  # every chat, until one is answered
+    probing = asyncio.Lock()  # rows that are refused at the same time share the probe that is refused
+
+    async def checked(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+        replies, key = await generate(chats, sampling, adapter), (sampling, adapter)
+        if any(isinstance(r, Generated) for r in replies):
+            refuses.discard(key)
+        return [
+            replace(reply, detail=reply.detail + OF_ALL, transient=True)
+            if _is_refusal(reply) and await refuses_all(key)
+            else reply
+            for reply in replies
+        ]
+
+    async def refuses_all(key: tuple[Sampling, str | None]) -> bool:
+        async with probing:
+            if key not in refuses:
+                [probe] = await generate([READY], *key)
+                if isinstance(probe, Fault) and (probe.transient or _is_refusal(probe)):
+                    refuses.add(key)
+            return key in refuses
+
+    return checked
+
+
+def _is_refusal(reply: Generated | Fault) -> TypeGuard[Fault]:
+    return isinstance(reply, Fault) and reply.reason == REFUSED and not reply.transient

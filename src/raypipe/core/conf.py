@@ -1,0 +1,59 @@
+"""The folders of configuration: where a name of a recipe, a cluster or a prompt is looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.core.plugin_tables import conf_folders
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """The folders in which configuration is looked up, first match wins: recipes/, clusters/, ... in each.
+    Those of plugins come last, and are looked through for what the others do not have."""
+
+    folders: tuple[Path, ...]
+
+    def _every(self) -> Iterator[Path]:
+        yield from self.folders
+        yield from conf_folders()
+
+    def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
+        """A file by path or by name under `kind`/. Raises ConfError listing what there is."""
+        if name.endswith((suffix, ".yml")) or "/" in name:
+            path = Path(name)
+            if path.is_file():
+                return path
+            raise ConfError(f"{name}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
+        return self.below(kind, name, suffix)
+
+    def below(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
+        """A file by name under `kind`/, in a folder of its own or not. No name leads out of `kind`/."""
+        if _NAME.fullmatch(name) and (found := self._first(f"{kind}/{name}{suffix}")) is not None:
+            return found
+        files = ((p, f / kind) for f in self._every() for p in (f / kind).rglob(f"*{suffix}"))
+        known = {p.relative_to(root).as_posix().removesuffix(suffix) for p, root in files}
+        raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
+
+    def _first(self, name: str) -> Path | None:
+        return next((f / name for f in self._every() if (f / name).is_file()), None)
+
+    def layers(self, name: str) -> list[Path]:
+        """Returns one file of each folder that has it, the first match last: to lay each over those before
+        it."""
+        found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
+        return list(reversed(found)) or [self.file(name)]
+
+    def file(self, name: str) -> Path:
+        """Returns one file next to the folders of kinds, such as models.yaml."""
+        if (found := self._first(name)) is not None:
+            return found
+        looked = ", ".join(str(f) for f in self.folders) or "nowhere"
+        raise ConfError(f"no {name} found; looked in: {looked}. Set RAYPIPE_CONF to the folder that has it")
