@@ -40,7 +40,7 @@ from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.reply_types import says
+from raypipe.serving.http.replies import says
 from raypipe.serving.query import Filters, QueryRequest, host_name
 from raypipe.text.moments import moment
 
