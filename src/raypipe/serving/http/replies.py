@@ -225,28 +225,27 @@ class HealthResponse(Shape):
 
 def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResponse:
     q = result.question
-    reply, optional = q.replies.get(q.origin), dict[str, Any]()
+    reply, body = q.replies.get(q.origin), _common(result)
+    body["citations"] = [_citation(e, "context" in include) for e in result.evidence]
     if result.others:
-        optional["others"] = [_citation(e, "context" in include) for e in result.others]
+        body["others"] = [_citation(e, "context" in include) for e in result.others]
     if result.answer_id is not None:
-        optional["answer_id"] = result.answer_id
+        body["answer_id"] = result.answer_id
     if "hits" in include:
-        optional["hits"] = [_scored(h, result) for h in ranking(q)]
+        body["hits"] = [_scored(h, result) for h in ranking(q)]
     if "replies" in include:
-        optional["replies"] = {name: asdict(r) for name, r in q.replies.items()}
+        body["replies"] = {name: asdict(r) for name, r in q.replies.items()}
     if "prompts" in include:
-        optional["prompts"] = [[asdict(message) for message in chat] for chat in result.prompts]
+        body["prompts"] = [[asdict(message) for message in chat] for chat in result.prompts]
     if "faults" in include:
-        optional["faults"] = [asdict(f) for f in (*result.faults, *q.faults)]
+        body["faults"] = [asdict(f) for f in (*result.faults, *q.faults)]
     if "passages" in include:
-        optional["passages"] = _passages(result)
+        body["passages"] = _passages(result)
     return AnswerResponse(
-        **_common(result),
+        **body,
         answer=None if q.outcome in (FAULT, RANKED) else q.answer,
         outcome=q.outcome,
         confidence=reply.confidence if reply else None,
-        citations=[_citation(e, "context" in include) for e in result.evidence],
-        **optional,
     )
 
 
@@ -256,33 +255,35 @@ def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
 
 def _common(result: QueryResult) -> dict[str, Any]:
     q = result.question
-    versions = Versions(release=result.release, recipe=result.recipe, models=dict(result.models))
+    versions = {"release": result.release, "recipe": result.recipe, "models": result.models}
     return {
         "id": q.id, "query": q.text, "degraded": q.degraded, "timings_ms": result.timings_ms,
         "usage": result.usage, "versions": versions,
     }  # fmt: skip
 
 
-def _passages(result: QueryResult) -> list[ScoredPassage]:
-    return [_scored(p.hit, result, text=p.text) for p in result.passages]
+def _passages(result: QueryResult) -> list[Any]:
+    return [{**_scored(p.hit, result), "text": p.text} for p in result.passages]
 
 
-def _scored(hit: Hit, result: QueryResult, **text: str) -> ScoredPassage:
+def _scored(hit: Hit, result: QueryResult) -> dict[str, Any]:
+    """The fields of a `ScoredPassage`."""
     url, place = result.places.of(hit.source, hit.span)
-    fields = {**_document(place), **text}
-    return ScoredPassage(chunk=hit.chunk, url=url, span=hit.span, scores=dict(hit.scores), **fields)
+    passage = {"chunk": hit.chunk, "url": url, "span": hit.span, "scores": hit.scores}
+    return {**passage, **_document(place)} if place else passage
 
 
-def _document(place: Place | None) -> dict[str, Any]:
+def _document(place: Place) -> dict[str, Any]:
     """What a document of a folder adds to a passage or a quote."""
-    if place is None:
-        return {}
     return {"title": place.title, "page": place.page or None, "section": place.section or None}
 
 
-def _citation(e: Evidence, context: bool) -> CitedQuote:
-    around = {"before": e.before, "after": e.after} if context else {}
-    return CitedQuote(
-        source=e.source, chunk=e.chunk, url=e.url, quote=e.quote, span=e.span, scores=dict(e.scores),
-        **_document(e.place), **around,
-    )  # fmt: skip
+def _citation(e: Evidence, context: bool) -> dict[str, Any]:
+    """The fields of a `CitedQuote`."""
+    quote = {
+        "source": e.source, "chunk": e.chunk, "url": e.url, "quote": e.quote, "span": e.span,
+        "scores": e.scores,
+    }  # fmt: skip
+    if e.place:
+        quote |= _document(e.place)
+    return {**quote, "before": e.before, "after": e.after} if context else quote
