@@ -162,7 +162,7 @@ class Routes:
         """The OpenAI protocol. Tools, response formats and several choices are refused."""
         body = await self._body(ChatBody, request)
         answerer, id = await self._answerer(request), request_id.get()
-        if body.model not in openai.models(answerer.recipe):
+        if body.model not in openai.model_names(answerer.recipe):
             raise openai.unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:

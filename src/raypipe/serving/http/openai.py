@@ -311,13 +311,18 @@ def _head(id: str, model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{id}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def models(recipe: Recipe) -> dict[str, ChatModel]:
+def model_names(recipe: Recipe) -> tuple[str, ...]:
     """The names that a chat may use."""
+    return "raypipe", recipe.name
+
+
+def models(recipe: Recipe) -> dict[str, ChatModel]:
+    """The entry of each name."""
     weights = {m.name: m.weights for m in recipe.models()}
     whole = ChatModel(
         id="raypipe", object="model", created=0, owned_by="raypipe", recipe=recipe.digest(), models=weights
     )
-    return {id: whole.model_copy(update={"id": id}) for id in ("raypipe", recipe.name)}
+    return {id: whole.model_copy(update={"id": id}) for id in model_names(recipe)}
 
 
 def unknown_model() -> RequestRefused:
