@@ -279,7 +279,7 @@ BODIES = (AnswerBody, BatchBody, RetrieveBody, ChatBody, FeedbackBody)
 
 
 def takes(body: type[requests.StrictBody] | None = None) -> dict[str, Any]:
-    """What the document says of a request: its key and its body, which FastAPI does not read."""
+    """Describes the key and the body of a request, which FastAPI does not read."""
     said: dict[str, Any] = {"security": [{"key": []}]}
     if body is not None:
         said["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}
@@ -291,7 +291,7 @@ def content(shape: type[Any], media: str = "application/json") -> dict[str, Any]
 
 
 def responses(path: str, body: Collection[Any]) -> dict[int | str, dict[str, Any]]:
-    """What the document says of the replies of a route beside its shape: streams and errors."""
+    """Describes the streams and the errors of a route."""
     chat = path.startswith(errors.CHAT_PATHS)
     kinds = content(ChatError) if chat else content(ProblemBody, "application/problem+json")
     statuses = STATUSES if body else {s: STATUSES[s] for s in (401, 403, 404, 503)}
@@ -306,7 +306,7 @@ def responses(path: str, body: Collection[Any]) -> dict[int | str, dict[str, Any
 
 @cache
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document of the app, with the shapes of the bodies and the errors."""
+    """Returns FastAPI's document of the app, with the shapes of bodies and errors."""
     about = "Answers questions from web pages, with evidence that is exact to the character."
     document = get_openapi(title=app.title, version="1", description=about, routes=app.routes)
     shapes = [(shape, "validation") for shape in (*BODIES, ProblemBody, ChatError, StreamEvent)]
