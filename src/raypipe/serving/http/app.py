@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -84,7 +84,7 @@ class Routes:
             "/healthz": (self.healthz, "Liveness", health),
             "/readyz": (self.readyz, "Readiness", health),
         }.items():
-            guarded = reply is not health
+            guarded, statuses = reply is not health, list(STATUSES) if body else [401, 403, 404, 503]
             app.add_api_route(
                 path,
                 holding(call),
@@ -92,7 +92,7 @@ class Routes:
                 summary=summary,
                 response_model=reply,
                 response_model_exclude_unset=True,
-                responses=responses(path, body),
+                responses=responses(path, statuses if guarded else [503]),
                 dependencies=[guard] if guarded else [],
                 openapi_extra=takes(*body) if guarded else {},
             )
@@ -290,12 +290,11 @@ def content(shape: type[Any], media: str = "application/json") -> dict[str, Any]
     return {media: {"schema": {"$ref": REF.format(model=shape.__name__)}}}
 
 
-def responses(path: str, body: Collection[Any]) -> dict[int | str, dict[str, Any]]:
+def responses(path: str, statuses: list[int]) -> dict[int | str, dict[str, Any]]:
     """Describes the streams and the errors of a route."""
     chat = path.startswith(errors.CHAT_PATHS)
     kinds = content(ChatError) if chat else content(ProblemBody, "application/problem+json")
-    statuses = STATUSES if body else {s: STATUSES[s] for s in (401, 403, 404, 503)}
-    said = {s: {"description": about, "content": kinds} for s, about in statuses.items()}
+    said = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
     streams = content(StreamEvent, "text/event-stream") if path in ("/v1/answer", CHAT) else {}
     return {
         200: {"content": streams},
@@ -304,15 +303,17 @@ def responses(path: str, body: Collection[Any]) -> dict[int | str, dict[str, Any
     }
 
 
-@cache
 def openapi_document(app: FastAPI) -> dict[str, Any]:
     """Returns FastAPI's document of the app, with the shapes of bodies and errors."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
     about = "Answers questions from web pages, with evidence that is exact to the character."
     document = get_openapi(title=app.title, version="1", description=about, routes=app.routes)
     shapes = [(shape, "validation") for shape in (*BODIES, ProblemBody, ChatError, StreamEvent)]
     key = {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
     document["components"]["securitySchemes"] = {"key": key}
     document["components"]["schemas"] |= models_json_schema(shapes, ref_template=REF)[1]["$defs"]
+    app.openapi_schema = document
     return document
 
 
