@@ -59,8 +59,9 @@ def read_points(text: str) -> list[str]:
     """
     name, sign, values = text.partition("=")
     config.read_value(f"[{values}]", f"--set {text!r}")
-    nodes = yaml.compose(f"[{values}]", yaml.SafeLoader).value
-    marks = [(n.start_mark.index - 1, n.end_mark.index - 1) for n in nodes]
+    listed = yaml.compose(f"[{values}]", yaml.SafeLoader)
+    assert isinstance(listed, yaml.SequenceNode)
+    marks = [(n.start_mark.index - 1, n.end_mark.index - 1) for n in listed.value]
     found = [f"{name}{sign}{values[start:end]}" for start, end in marks] or [text]
     read = [read_setting(one) for one in found]
     for i, one in enumerate(read):

@@ -71,7 +71,7 @@ class Routes:
     def add_to(self, app: FastAPI, guard: Any) -> None:
         """Adds the routes to the app; all but the two of health stand behind the guard."""
         feedback, index, health = replies.FeedbackResponse, replies.IndexResponse, replies.HealthResponse
-        for path, (call, summary, reply, *body) in {
+        routes: dict[str, tuple[Any, ...]] = {
             "/v1/answer": (self.answer, "Answer a question", AnswerResponse, AnswerBody),
             "/v1/answer:batch": (self.batch, "Answer up to 16 questions", replies.BatchResponse, BatchBody),
             "/v1/retrieve": (self.retrieve, "Rank passages for a question", RetrieveResponse, RetrieveBody),
@@ -83,7 +83,8 @@ class Routes:
             "/openapi.json": (self.openapi, "Return this document", dict[str, Any]),
             "/healthz": (self.healthz, "Liveness", health),
             "/readyz": (self.readyz, "Readiness", health),
-        }.items():
+        }
+        for path, (call, summary, reply, *body) in routes.items():
             guarded, statuses = reply is not health, list(STATUSES) if body else [401, 403, 404, 503]
             app.add_api_route(
                 path,
@@ -294,7 +295,7 @@ def responses(path: str, statuses: list[int]) -> dict[int | str, dict[str, Any]]
     """Describes the streams and the errors of a route."""
     chat = path.startswith(errors.CHAT_PATHS)
     kinds = content(ChatError) if chat else content(ProblemBody, "application/problem+json")
-    said = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
+    said: Any = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
     streams = content(StreamEvent, "text/event-stream") if path in ("/v1/answer", CHAT) else {}
     return {
         200: {"content": streams},
@@ -309,7 +310,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         return app.openapi_schema
     about = "Answers questions from web pages, with evidence that is exact to the character."
     document = get_openapi(title=app.title, version="1", description=about, routes=app.routes)
-    shapes = [(shape, "validation") for shape in (*BODIES, ProblemBody, ChatError, StreamEvent)]
+    shapes: Any = [(shape, "validation") for shape in (*BODIES, ProblemBody, ChatError, StreamEvent)]
     key = {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
     document["components"]["securitySchemes"] = {"key": key}
     document["components"]["schemas"] |= models_json_schema(shapes, ref_template=REF)[1]["$defs"]
