@@ -119,5 +119,7 @@ def test_values_of_a_sweep_part_at_commas_outside_of_brackets_and_quotes():
     ]  # fmt: skip
     with pytest.raises(ConfError, match="each value once, found 5 twice"):
         read_points("rerank.top=5, 5")
-    with pytest.raises(ConfError, match="expected a value behind"):
+    with pytest.raises(ConfError, match=r"--set 'rerank.top=5,,6': is not valid YAML"):
         read_points("rerank.top=5,,6")
+    with pytest.raises(ConfError, match="expected a value behind"):
+        read_points("rerank.top=")

@@ -22,7 +22,7 @@ from raypipe.contrib.finetune.model import Device, FourBit
 from raypipe.contrib.finetune.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.runs.plan.records import Cost, Plan, StepPlan
 from raypipe.runs.release import ReleaseLine
-from raypipe.serving.http.reply_types import AnswerResponse
+from raypipe.serving.http.replies import AnswerResponse
 from raypipe.text.made_questions import MadeKind
 
 
@@ -53,7 +53,6 @@ def listed(of: Any) -> Any:
     return GenericAlias(list, (of,))
 
 
-@with_config(ConfigDict(extra="forbid"))
 class Ask(AnswerResponse):
     """`ask --json`: what the endpoint responds with, and a format."""
 

@@ -67,7 +67,7 @@ class AskResult(Result):
     def record(self) -> Mapping[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return answer_response(self.result, ("hits", "replies", "faults"))
+        return answer_response(self.result, ("hits", "replies", "faults")).model_dump(exclude_unset=True)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

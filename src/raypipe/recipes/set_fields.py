@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.recipes.read_recipe import WrittenStep, copied_steps
 
 _FORM = re.compile(r"\A([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
-_OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ def read_setting(text: str) -> FieldSetting:
 
 
 def read_points(text: str) -> list[str]:
-    """Reads `STEP.FIELD=V1,V2,...` into one setting for each value. Commas within brackets and quotes part
-    nothing. Raises ConfError for another form, or a value that stands twice.
+    """Reads `STEP.FIELD=V1,V2,...` into one setting for each value: the values are a list in YAML, without
+    its brackets. Raises ConfError for another form, or a value that stands twice.
 
     >>> read_points("rerank.top=5,10")
     ['rerank.top=5', 'rerank.top=10']
@@ -57,27 +58,16 @@ def read_points(text: str) -> list[str]:
     ['decide.prefer=[kg, web]', 'decide.prefer=[web]']
     """
     name, sign, values = text.partition("=")
-    found = [f"{name}{sign}{value.strip()}" for value in _parted(values)]
+    config.read_value(f"[{values}]", f"--set {text!r}")
+    listed = yaml.compose(f"[{values}]", yaml.SafeLoader)
+    assert isinstance(listed, yaml.SequenceNode)
+    marks = [(n.start_mark.index - 1, n.end_mark.index - 1) for n in listed.value]
+    found = [f"{name}{sign}{values[start:end]}" for start, end in marks] or [text]
     read = [read_setting(one) for one in found]
     for i, one in enumerate(read):
         if any(one.value == other.value and type(one.value) is type(other.value) for other in read[:i]):
             raise ConfError(f"--set {text!r}: expected each value once, found {one.value!r} twice")
     return found
-
-
-def _parted(values: str) -> list[str]:
-    out, depth, quote = [""], 0, ""
-    for c in values:
-        if quote:
-            quote = "" if c == quote else quote
-        elif c in _QUOTES:
-            quote = c
-        depth += (c in _OPEN) - (c in _CLOSE) if not quote else 0
-        if c == "," and not depth and not quote:
-            out.append("")
-        else:
-            out[-1] += c
-    return out
 
 
 def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:

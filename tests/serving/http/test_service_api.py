@@ -550,8 +550,9 @@ def test_the_openai_client_sees_errors_as_its_own(with_key):
         client.chat.completions.create(model="raypipe", messages=messages, tools=[TOOL])
     with pytest.raises(openai.BadRequestError, match="expected a user message"):
         client.chat.completions.create(model="raypipe", messages=[{"role": "system", "content": "x"}])
-    with pytest.raises(openai.AuthenticationError):
+    with pytest.raises(openai.AuthenticationError, match="Unknown key") as refused:
         openai.OpenAI(base_url=f"{with_key}/v1", api_key="x", max_retries=0).models.list()
+    assert refused.value.type == "invalid_request_error"
 
 
 def test_crags_own_loop_gets_the_answers_of_the_job(with_key, filled):

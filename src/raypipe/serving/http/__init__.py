@@ -6,6 +6,6 @@ ever opened.
 """
 
 from raypipe.serving.http.app import create_app
-from raypipe.serving.http.stream import answer_response
+from raypipe.serving.http.replies import answer_response
 
 __all__ = ["answer_response", "create_app"]

@@ -1,4 +1,4 @@
-"""The routes."""
+"""The routes, and the OpenAPI document that FastAPI writes of them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import Depends, FastAPI, Path, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
+from pydantic.json_schema import models_json_schema
 
-from raypipe.core.errors import ConfError, Overloaded, Unavailable
+from raypipe.core.errors import ConfError
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
-from raypipe.serving.http import errors, openai, requests, stream
+from raypipe.serving.http import errors, openai, replies, requests, stream
 from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.limits import BytesInFlight, Slots, authorize, read_body, until_disconnect
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
-from raypipe.serving.http.openai import ChatBody
-from raypipe.serving.http.openapi import ROUTES, openapi_document
-from raypipe.serving.http.reply_types import AnswerResponse, FeedbackResponse, IndexResponse
+from raypipe.serving.http.openai import ChatBody, ChatCompletion, ChatError, ChatModel, ModelList
+from raypipe.serving.http.replies import AnswerResponse, ProblemBody, RetrieveResponse, StreamEvent
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
-from raypipe.serving.http.stream import answer_response, retrieve_response
 from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
-from raypipe.store import StoreError
 from raypipe.text import web_page
 
 BATCH_CONCURRENCY = 4
@@ -37,9 +36,25 @@ BATCH_CONCURRENCY = 4
 PARSED_AT_ONCE = 1 << 18
 """Bytes of a body that is parsed between two other requests: at worst .05 s. Larger ones are on a thread."""
 
+ID = Path(description="An id of /v1/models.", examples=["raypipe"])
+
+REF = "#/components/schemas/{model}"
+
+STATUSES = {
+    400: "Invalid request; `errors` names the fields and what is allowed there",
+    401: "Key missing or unknown",
+    403: "Endpoint without keys, request from another machine",
+    404: "Not found",
+    408: "Body arrived too slowly",
+    413: "Body too large",
+    415: "Body is not JSON",
+    429: "Too many requests; retry later",
+    503: "No tables or no release yet, or a model that every answer needs is unavailable; retry later",
+}
+
 
 class Routes:
-    """The routes of `openapi.ROUTES`, by name.
+    """The routes; the docstring of each is its description in the document.
 
     A key with a filter has a corpus of its own: its questions are answered from the sources that match,
     whatever the request says; its cached values are under the filter's name; its answers are not captured.
@@ -50,9 +65,38 @@ class Routes:
     ) -> None:
         self._router, self._limits, self._metrics, self._capture = router, config.limits, metrics, capture
         self._slots = Slots(config.limits.max_ongoing_requests)
-        self._document = openapi_document()
         self._in_flight = BytesInFlight(config.limits.max_bytes_in_flight, metrics)
         self._large_bodies = asyncio.Lock()  # one at a time: of hostile JSON 25 times its bytes are made
+
+    def add_to(self, app: FastAPI, guard: Any) -> None:
+        """Adds the routes to the app; all but the two of health stand behind the guard."""
+        feedback, index, health = replies.FeedbackResponse, replies.IndexResponse, replies.HealthResponse
+        routes: dict[str, tuple[Any, ...]] = {
+            "/v1/answer": (self.answer, "Answer a question", AnswerResponse, AnswerBody),
+            "/v1/answer:batch": (self.batch, "Answer up to 16 questions", replies.BatchResponse, BatchBody),
+            "/v1/retrieve": (self.retrieve, "Rank passages for a question", RetrieveResponse, RetrieveBody),
+            CHAT: (self.chat, "Answer the last user message of a chat", ChatCompletion, ChatBody),
+            "/v1/feedback": (self.feedback, "Say whether an answer is right", feedback, FeedbackBody),
+            "/v1/index": (self.index, "Show the tables that are searched", index),
+            "/v1/models": (self.models, "List the models", ModelList),
+            "/v1/models/{id}": (self.model, "Show a model", ChatModel),
+            "/openapi.json": (self.openapi, "Return this document", dict[str, Any]),
+            "/healthz": (self.healthz, "Liveness", health),
+            "/readyz": (self.readyz, "Readiness", health),
+        }
+        for path, (call, summary, reply, *body) in routes.items():
+            guarded, statuses = reply is not health, list(STATUSES) if body else [401, 403, 404, 503]
+            app.add_api_route(
+                path,
+                holding(call),
+                methods=["POST" if body else "GET"],
+                summary=summary,
+                response_model=reply,
+                response_model_exclude_unset=True,
+                responses=responses(path, statuses if guarded else [503]),
+                dependencies=[guard] if guarded else [],
+                openapi_extra=takes(*body) if guarded else {},
+            )
 
     async def _body(self, kind: type[B], request: Request) -> B:
         body = await read_body(request, self._limits, self._in_flight)
@@ -77,16 +121,18 @@ class Routes:
         key = key_filter(request)
         return replace(asked, asker=key.name, key_filter=key.filters)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> AnswerResponse | Response:
+        """Runs the recipe on one question: over the store, or over the documents that the request brings.
+        What cannot be done by the deadline is omitted and named in `degraded`."""
         body = await self._body(AnswerBody, request)
         answerer = await self._answerer(request)
         if body.stream:
             return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
         with self._slots.slot():
-            answer = self._answer(answerer, body, NULL_LISTENER, request)
-            return JSONResponse(await until_disconnect(request, answer))
+            return await until_disconnect(request, self._answer(answerer, body, NULL_LISTENER, request))
 
-    async def batch(self, request: Request) -> Response:
+    async def batch(self, request: Request) -> Any:
+        """Each gets a reply, or a `problem` of its own. A field that is wrong in one refuses all."""
         body = await self._body(BatchBody, request)
         answerer, turns = await self._answerer(request), asyncio.Semaphore(BATCH_CONCURRENCY)
 
@@ -99,9 +145,10 @@ class Routes:
 
         with self._slots.slot():
             answers = await until_disconnect(request, asyncio.gather(*(answer_one(q) for q in body.queries)))
-        return JSONResponse({"answers": answers})
+        return {"answers": answers}
 
-    async def retrieve(self, request: Request) -> Response:
+    async def retrieve(self, request: Request) -> RetrieveResponse:
+        """Runs the recipe up to its ranking; no answer is made."""
         body = await self._body(RetrieveBody, request)
         answerer = await self._answerer(request)
         with self._slots.slot():
@@ -110,18 +157,13 @@ class Routes:
                 ranked = await until_disconnect(request, answerer.retrieve(query))
             except ConfError as e:
                 raise RequestRefused(HTTPStatus.NOT_FOUND, "This recipe ranks no passages.") from e
-        return JSONResponse(retrieve_response(ranked, body.top))
+        return replies.retrieve_response(ranked, body.top)
 
-    async def chat(self, request: Request) -> Response:
-        try:
-            return await self._chat(request)
-        except (RequestRefused, Overloaded, Unavailable, StoreError) as e:
-            return openai.error_response(to_problem(e))
-
-    async def _chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Any:
+        """The OpenAI protocol. Tools, response formats and several choices are refused."""
         body = await self._body(ChatBody, request)
         answerer, id = await self._answerer(request), request_id.get()
-        if body.model not in openai.models(answerer.recipe):
+        if body.model not in openai.model_names(answerer.recipe):
             raise openai.unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
@@ -130,7 +172,7 @@ class Routes:
             return await self._stream(request, partial(self._answer, answerer, query), encode)
         with self._slots.slot():
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
-        return JSONResponse(openai.completion(id, body.model, answer))
+        return openai.completion(id, body.model, answer)
 
     async def _answer(
         self, answerer: AnswererProtocol, query: requests.QueryBody, listener: Listener, request: Request,
@@ -148,7 +190,7 @@ class Routes:
             q = result.question
             fields = {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
             request.state.log_fields.update(fields)
-        return answer_response(result, query.include)
+        return replies.answer_response(result, query.include)
 
     async def _stream(
         self, request: Request, answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
@@ -166,7 +208,8 @@ class Routes:
 
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.close)
 
-    async def feedback(self, request: Request) -> Response:
+    async def feedback(self, request: Request) -> Any:
+        """Keeps a verdict, the right answer, or both, next to the captured answer."""
         body = await self._body(FeedbackBody, request)
         if self._capture is None:
             raise RequestRefused(HTTPStatus.NOT_FOUND, "This endpoint captures no answers.")
@@ -179,58 +222,106 @@ class Routes:
             request.state.log_fields["redaction"] = str(e)
             detail = "The feedback cannot be redacted, so it is not kept. The endpoint's log says why."
             raise RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, detail) from None
-        kept: FeedbackResponse = {"answer_id": body.answer_id, "kept": True}
-        return JSONResponse(kept)
+        return {"answer_id": body.answer_id, "kept": True}
 
-    async def index(self, request: Request) -> Response:
+    async def index(self, request: Request) -> Any:
+        """Their rows, the recipe, the release, and some stored questions."""
         answerer = await self._answerer(request)
         snapshot, whole = await answerer.snapshot(), not key_filter(request).filters
         rows = await asyncio.to_thread(snapshot.row_counts)
         recipe = answerer.recipe
-        shown: IndexResponse = {
+        return {
             "release": answerer.release,
             "recipe": {"name": recipe.name, "digest": recipe.digest()},
             "embedders": [m.name for m in recipe.embedders()],
             "rows": rows if whole else {},
             "examples": await asyncio.to_thread(snapshot.examples) if whole else [],
         }
-        return JSONResponse(shown)
 
-    async def models(self, request: Request) -> Response:
+    async def models(self, request: Request) -> Any:
+        """The names that a chat may use, with the recipe's weights."""
         entries = openai.models((await self._answerer(request)).recipe)
-        return JSONResponse({"object": "list", "data": list(entries.values())})
+        return {"object": "list", "data": list(entries.values())}
 
-    async def model(self, request: Request) -> Response:
-        entries = openai.models((await self._answerer(request)).recipe)
-        if (entry := entries.get(request.path_params["id"])) is None:
-            return openai.error_response(openai.unknown_model())
-        return JSONResponse(entry)
+    async def model(self, request: Request, id: Annotated[str, ID]) -> Any:
+        """One entry of the list, by its id."""
+        entry = openai.models((await self._answerer(request)).recipe).get(id)
+        if entry is None:
+            raise openai.unknown_model()
+        return entry
 
-    async def openapi(self, request: Request) -> Response:
-        return JSONResponse(self._document)
+    async def openapi(self, request: Request) -> Any:
+        """All routes, their fields and examples."""
+        return await asyncio.to_thread(openapi_document, request.app)
 
-    async def healthz(self, request: Request) -> Response:
-        return JSONResponse({"status": "alive"})
+    async def healthz(self, request: Request) -> Any:
+        """The process runs."""
+        return {"status": "alive"}
 
-    async def readyz(self, request: Request) -> Response:
+    async def readyz(self, request: Request) -> Any:
+        """The store can be searched."""
         unavailable = await (await self._router.current()).ready()
-        return JSONResponse({"status": "ready", "unavailable": unavailable})
+        return {"status": "ready", "unavailable": unavailable}
+
+
+def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Returns the route so that what its request holds is given back once it is answered."""
+
+    @wraps(route)
+    async def handle(request: Request, **path: str) -> Any:
+        with ExitStack() as request.state.held:
+            return await route(request, **path)
+
+    return handle
+
+
+CHAT = "/v1/chat/completions"
+BODIES = (AnswerBody, BatchBody, RetrieveBody, ChatBody, FeedbackBody)
+
+
+def takes(body: type[requests.StrictBody] | None = None) -> dict[str, Any]:
+    """Describes the key and the body of a request, which FastAPI does not read."""
+    said: dict[str, Any] = {"security": [{"key": []}]}
+    if body is not None:
+        said["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}
+    return said
+
+
+def content(shape: type[Any], media: str = "application/json") -> dict[str, Any]:
+    return {media: {"schema": {"$ref": REF.format(model=shape.__name__)}}}
+
+
+def responses(path: str, statuses: list[int]) -> dict[int | str, dict[str, Any]]:
+    """Describes the streams and the errors of a route."""
+    chat = path.startswith(errors.CHAT_PATHS)
+    kinds = content(ChatError) if chat else content(ProblemBody, "application/problem+json")
+    said: Any = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
+    streams = content(StreamEvent, "text/event-stream") if path in ("/v1/answer", CHAT) else {}
+    return {
+        200: {"content": streams},
+        "default": {"description": "Any other error", "content": kinds},
+        **said,
+    }
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Returns FastAPI's document of the app, with the shapes of bodies and errors."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
+    about = "Answers questions from web pages, with evidence that is exact to the character."
+    document = get_openapi(title=app.title, version="1", description=about, routes=app.routes)
+    shapes: Any = [(shape, "validation") for shape in (*BODIES, ProblemBody, ChatError, StreamEvent)]
+    key = {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
+    document["components"]["securitySchemes"] = {"key": key}
+    document["components"]["schemas"] |= models_json_schema(shapes, ref_template=REF)[1]["$defs"]
+    app.openapi_schema = document
+    return document
 
 
 def key_filter(request: Request) -> KeyFilter:
     """Returns the filter of the key of a request."""
     found: KeyFilter = request.state.key_filter
     return found
-
-
-def holding(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Returns the route so that what its request holds is given back once it is answered."""
-
-    async def handle(request: Request) -> Response:
-        with ExitStack() as request.state.held:
-            return await route(request)
-
-    return handle
 
 
 def create_app(
@@ -242,7 +333,6 @@ def create_app(
     `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
     `before_first` is done before the first request is taken."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
-    routes = Routes(router, config, metrics, capture)
 
     async def authorized(request: Request) -> None:
         client = request.client.host if request.client else None
@@ -263,16 +353,12 @@ def create_app(
     html, policy = web_page.page("raypipe.serving.http", "endpoint.html", styles, scripts, True, {})
     headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'", "cache-control": "no-cache"}
 
-    async def root(request: Request) -> Response:
+    async def root() -> Response:
         return HTMLResponse(html, headers=headers)
 
-    for path, route in ROUTES.items():
-        guard = [Depends(authorized)] if route.key else []
-        app.add_api_route(
-            path, holding(getattr(routes, route.name)), methods=[route.method], dependencies=guard
-        )
+    Routes(router, config, metrics, capture).add_to(app, Depends(authorized))
     if config.page:
-        app.add_api_route("/", root, methods=["GET"])
+        app.add_api_route("/", root, include_in_schema=False)
     errors.add_exception_handlers(app)
     app.add_middleware(ObservedApp, metrics=metrics, proxy_sets_id=proxy_sets_id)
     return app

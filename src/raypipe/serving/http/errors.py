@@ -76,14 +76,30 @@ def problem_body(refused: RequestRefused) -> dict[str, Any]:
     return {**body, **errors}
 
 
-def problem_response(refused: RequestRefused) -> Response:
-    media = "application/problem+json"
-    return JSONResponse(problem_body(refused), refused.status.value, dict(refused.headers), media_type=media)
+def chat_error(status: int, message: str) -> dict[str, Any]:
+    """An error in the form of the OpenAI protocol."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        kind = "rate_limit_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": str(status)}}
+
+
+def problem_response(refused: RequestRefused, path: str = "") -> Response:
+    """The error in the form of the route at `path`."""
+    media, body = "application/problem+json", problem_body(refused)
+    if path.startswith(CHAT_PATHS):
+        where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
+        media, body = "application/json", chat_error(refused.status, f"{refused.detail} {where}".rstrip())
+    return JSONResponse(body, refused.status.value, dict(refused.headers), media_type=media)
+
+
+CHAT_PATHS = ("/v1/chat/", "/v1/models")
+"""Beginnings of the paths of the OpenAI protocol."""
 
 
 def add_exception_handlers(app: FastAPI) -> None:
     async def problem(request: Request, error: Exception) -> Response:
-        return problem_response(to_problem(error))
+        return problem_response(to_problem(error), request.url.path)
 
     async def client_gone(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -98,7 +114,7 @@ def add_exception_handlers(app: FastAPI) -> None:
             detail = f"No such route. There are: {', '.join(there)}."
         elif status == HTTPStatus.METHOD_NOT_ALLOWED:
             detail = f"This route takes {headers['Allow']}."
-        return problem_response(RequestRefused(status, detail, headers=headers))
+        return problem_response(RequestRefused(status, detail, headers=headers), request.url.path)
 
     for kind in EXPECTED_ERRORS:
         app.add_exception_handler(kind, problem)

@@ -74,7 +74,7 @@ class ObservedApp:
         except Exception as e:  # a defect: the client learns that there is one, the log says which
             refused = to_problem(e)
             if status == CLIENT_CLOSED_REQUEST:
-                await problem_response(refused)(scope, receive, observed_send)
+                await problem_response(refused, scope["path"])(scope, receive, observed_send)
         finally:
             seconds = time.perf_counter() - start
             route = getattr(scope.get("route"), "path", "unknown")

@@ -13,15 +13,13 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import Response
-from fastapi.responses import JSONResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raypipe.core.records import ABSTAINED, RANKED
 from raypipe.recipes.recipe import Recipe
-from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, says
+from raypipe.serving.http.errors import RequestRefused, chat_error
+from raypipe.serving.http.replies import QUOTE, WEIGHTS, AnswerFields, AnswerResponse, Shape, says
 from raypipe.serving.http.requests import QueryOptions, StrictBody, mistake
 from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
 
@@ -159,12 +157,101 @@ class ChatBody(StrictBody):
         return texts[-1]
 
 
+class UrlCitation(Shape):
+    """A source that supports the answer."""
+
+    url: str = says("Url that cites the source.", "https://en.example.org/ada")
+    title: str = says("The beginning of the quote.", QUOTE)
+    start_index: int = says("Always 0: it is about the whole answer.", 0)
+    end_index: int = says("Length of the answer.", 12)
+
+
+class Annotation(Shape):
+    """An annotation of a message."""
+
+    type: Literal["url_citation"] = says("Always url_citation.", "url_citation")
+    url_citation: UrlCitation = Field(description="The source.")
+
+
+class ChatMessage(Shape):
+    """The message that answers."""
+
+    role: Literal["assistant"] = says("Always assistant.", "assistant")
+    content: str | None = says("The answer; null where answering failed.", "ada lovelace")
+    refusal: str | None = says("Why there is no answer; null where there is one.", None)
+    annotations: list[Annotation] = Field(description="The evidence that has a url.")
+
+
+class ChatChoice(Shape):
+    """The one choice."""
+
+    index: int = says("Always 0.", 0)
+    message: ChatMessage = Field(description="The message.")
+    logprobs: None = says("Always null.", None)
+    finish_reason: Literal["stop"] = says("Always stop.", "stop")
+
+
+class ChatUsage(Shape):
+    """Tokens of every chat that the recipe made."""
+
+    prompt_tokens: int = says("Tokens of prompts.", 0)
+    completion_tokens: int = says("Tokens of replies.", 0)
+    total_tokens: int = says("Their sum.", 0)
+
+
+class ChatCompletion(Shape):
+    """The body of /v1/chat/completions' response."""
+
+    id: str = says("Id of the reply, with the request's.", "chatcmpl-0f52a8d1")
+    object: Literal["chat.completion"] = says("Always chat.completion.", "chat.completion")
+    created: int = says("When it was answered, in seconds since the epoch.", 1709709511)
+    model: str = says("The model that the request named.", "raypipe")
+    choices: list[ChatChoice] = Field(description="One choice.")
+    usage: ChatUsage = Field(description="Tokens of language models.")
+    raypipe: AnswerFields = Field(
+        description="Fields of /v1/answer's reply that the protocol has no place for."
+    )
+
+
+class ChatErrorFields(Shape):
+    """What is wrong, in the protocol's words."""
+
+    message: str = says("What is wrong, and where.", "Invalid request. n: expected 1")
+    type: str = says("Kind of the error.", "invalid_request_error")
+    param: None = says("Always null: the message names the field.", None)
+    code: str = says("The HTTP status.", "400")
+
+
+class ChatError(Shape):
+    """An error in the chat protocol's form."""
+
+    error: ChatErrorFields = Field(description="The error.")
+
+
+class ChatModel(Shape):
+    """A model that a chat may name: the recipe."""
+
+    id: str = says("`raypipe`, or the recipe's name.", "raypipe")
+    object: Literal["model"] = says("Always model.", "model")
+    created: int = says("Always 0: a recipe has no date.", 0)
+    owned_by: str = says("Always raypipe.", "raypipe")
+    recipe: str = says("Digest of the recipe.", "5c0f2c1e7d3a9b48")
+    models: dict[str, str] = WEIGHTS
+
+
+class ModelList(Shape):
+    """The models that a chat may name."""
+
+    object: Literal["list"] = says("Always list.", "list")
+    data: list[ChatModel] = Field(description="The models.")
+
+
 def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
-    """The whole reply: a `reply_types.ChatCompletion`."""
+    """The whole reply: a `ChatCompletion`."""
     message = {"role": "assistant", **_content(answer), "annotations": url_citations(answer)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     head = _head(id, model, "chat.completion")
-    return {**head, "choices": [choice], "usage": usage(answer), **_extension(answer)}
+    return {**head, "choices": [choice], "usage": usage(answer), "raypipe": answer}
 
 
 async def chunks(
@@ -187,11 +274,12 @@ async def chunks(
                 sent = now
                 yield KEEPALIVE_COMMENT
         elif event[0] == "error":
-            yield encode_event(error_body(event[1]["status"], event[1]["detail"]))
+            yield encode_event(chat_error(event[1]["status"], event[1]["detail"]))
         else:
             answer: AnswerResponse = event[1]
             yield chunk({**_content(answer), "annotations": url_citations(answer)})
-            yield chunk({}, "stop", **_extension(answer))
+            extension = answer.model_dump(include=set(AnswerFields.model_fields), exclude_unset=True)
+            yield chunk({}, "stop", raypipe=extension)
             if counts:
                 yield encode_event({**head, "choices": [], "usage": usage(answer)})
     yield format_sse_event(data_str="[DONE]")
@@ -199,56 +287,42 @@ async def chunks(
 
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
     """The evidence that has a url. Each annotation spans the whole answer."""
-    whole = {"start_index": 0, "end_index": len(answer["answer"] or "")}
-    quotes = answer["citations"] if answer["outcome"] != ABSTAINED else []  # which supports no "i don't know"
-    cited = [{"url": c["url"], "title": c["quote"][:100]} for c in quotes if c["url"]]
+    whole = {"start_index": 0, "end_index": len(answer.answer or "")}
+    quotes = answer.citations if answer.outcome != ABSTAINED else []  # which supports no "i don't know"
+    cited = [{"url": c.url, "title": c.quote[:100]} for c in quotes if c.url]
     return [{"type": "url_citation", "url_citation": {**c, **whole}} for c in cited]
 
 
 def usage(answer: AnswerResponse) -> dict[str, int]:
-    prompt, generated = answer["usage"]["prompt_tokens"], answer["usage"]["generated_tokens"]
+    prompt, generated = answer.usage["prompt_tokens"], answer.usage["generated_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
 def _content(answer: AnswerResponse) -> dict[str, Any]:
     """The answer, or a refusal if answering failed."""
-    if answer["outcome"] == RANKED:
+    if answer.outcome == RANKED:
         return {"content": None, "refusal": "This recipe ranks and does not answer: POST /v1/retrieve."}
-    if answer["answer"] is None:
+    if answer.answer is None:
         return {"content": None, "refusal": "Answering failed: see raypipe.outcome."}
-    return {"content": answer["answer"], "refusal": None}
-
-
-def _extension(answer: AnswerResponse) -> dict[str, Any]:
-    fields = ("outcome", "degraded", "confidence", "citations", "timings_ms", "versions")
-    extension = {name: answer[name] for name in fields}  # type: ignore[literal-required]
-    if "answer_id" in answer:
-        extension["answer_id"] = answer["answer_id"]
-    return {"raypipe": extension}
+    return {"content": answer.answer, "refusal": None}
 
 
 def _head(id: str, model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{id}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def error_body(status: int, message: str) -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        kind = "rate_limit_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": str(status)}}
-
-
-def error_response(refused: RequestRefused) -> Response:
-    where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
-    message = f"{refused.detail} {where}" if where else refused.detail
-    return JSONResponse(error_body(refused.status, message), refused.status.value, dict(refused.headers))
+def model_names(recipe: Recipe) -> tuple[str, ...]:
+    """The names that a chat may use."""
+    return "raypipe", recipe.name
 
 
 def models(recipe: Recipe) -> dict[str, ChatModel]:
-    """The names that a chat may use."""
+    """The entry of each name."""
     weights = {m.name: m.weights for m in recipe.models()}
-    of: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "raypipe", "recipe": recipe.digest()}
-    return {id: {"id": id, **of, "models": weights} for id in ("raypipe", recipe.name)}  # type: ignore[typeddict-item]
+    whole = ChatModel(
+        id="raypipe", object="model", created=0, owned_by="raypipe", recipe=recipe.digest(), models=weights
+    )
+    return {id: whole.model_copy(update={"id": id}) for id in model_names(recipe)}
 
 
 def unknown_model() -> RequestRefused:

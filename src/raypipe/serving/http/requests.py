@@ -40,7 +40,7 @@ from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.reply_types import says
+from raypipe.serving.http.replies import says
 from raypipe.serving.query import Filters, QueryRequest, host_name
 from raypipe.text.moments import moment
 
@@ -70,6 +70,8 @@ class StrictBody(BaseModel):
         allowed = list(cls.model_fields)
         if not isinstance(tree, dict):
             raise mistake(f"expected an object; its fields: {', '.join(allowed)}")
+        if tree.keys() <= cls.model_fields.keys() and not (cls.NULL_IS_ABSENT and None in tree.values()):
+            return tree
         kept = frozenset() if cls.NULL_IS_ABSENT else frozenset(allowed)
         given = {name: value for name, value in tree.items() if value is not None or name in kept}
         unknown = [(i, n) for i, n in enumerate(tree, start=1) if n in given and n not in allowed]

@@ -1,5 +1,4 @@
-"""Responses: an answered question and a ranking as JSON; and one question as a stream of server-sent events:
-its stages, its drafts, and last its answer or an error.
+"""One question as a stream of server-sent events: its stages, its drafts, and last its answer or an error.
 
 event: stage    {"stage": "rerank"}                      the stage begins
 event: stage    {"stage": "rerank", "ms": 81.2}          the stage ended
@@ -16,20 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 from fastapi import Request
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
-from raypipe.core.records import FAULT, RANKED, Hit, ranking
 from raypipe.serving.http import errors
-from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected
-from raypipe.serving.query import Evidence, Listener, QueryResult
-from raypipe.text.places import Place
+from raypipe.serving.http.replies import AnswerResponse
+from raypipe.serving.query import Listener
 
 KEEP_ALIVE_S = 15.0
 """Without an event for this long, a comment is sent: proxies cut connections silent for 30 to 60 s."""
@@ -72,7 +68,7 @@ class EventListener(Listener):
 
 
 async def event_stream(
-    request: Request, answer: Callable[[Listener], Awaitable[Any]]
+    request: Request, answer: Callable[[Listener], Awaitable[AnswerResponse]]
 ) -> AsyncIterator[Event | None]:
     """Yields events up to ("answer", result) or ("error", problem); None after KEEP_ALIVE_S without one.
     Cancels the work when the client disconnects."""
@@ -104,7 +100,12 @@ async def event_stream(
 
 async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[bytes]:
     async for event in events:
-        yield KEEPALIVE_COMMENT if event is None else encode_event(event[1], event[0])
+        if event is None:
+            yield KEEPALIVE_COMMENT
+        else:
+            name, data = event
+            whole = isinstance(data, AnswerResponse)
+            yield encode_event(data.model_dump(exclude_unset=True) if whole else data, name)
 
 
 def encode_event(data: Any, name: str | None = None) -> bytes:
@@ -118,86 +119,3 @@ def encode_event(data: Any, name: str | None = None) -> bytes:
     b'event: draft\\ndata: {"text": "a\\\\u2028b"}\\n\\n'
     """
     return format_sse_event(data_str=json.dumps(data), event=name)
-
-
-def answer_response(result: QueryResult, include: Collection[str]) -> replies.AnswerResponse:
-    q = result.question
-    reply = q.replies.get(q.origin)
-    body: replies.AnswerResponse = {
-        **_common(result),  # type: ignore[typeddict-item]  # it takes ** to have what may be missing
-        "answer": None if q.outcome in (FAULT, RANKED) else q.answer,
-        "outcome": q.outcome,
-        "confidence": reply.confidence if reply else None,
-        "citations": [_citation(e, "context" in include) for e in result.evidence],
-    }
-    if result.others:
-        body["others"] = [_citation(e, "context" in include) for e in result.others]
-    if result.answer_id is not None:
-        body["answer_id"] = result.answer_id
-    if "hits" in include:
-        body["hits"] = [_scored(h, result) for h in ranking(q)]
-    if "replies" in include:
-        body["replies"] = {name: asdict(r) for name, r in q.replies.items()}
-    if "prompts" in include:
-        body["prompts"] = [[asdict(message) for message in chat] for chat in result.prompts]
-    if "faults" in include:
-        body["faults"] = [asdict(f) for f in (*result.faults, *q.faults)]
-    if "passages" in include:
-        body["passages"] = _passages(result)
-    return body
-
-
-def retrieve_response(result: QueryResult, top: int) -> replies.RetrieveResponse:
-    return {**_common(result), "passages": _passages(result)[:top]}
-
-
-def _common(result: QueryResult) -> replies.QuestionFields:
-    q = result.question
-    return {
-        "id": q.id,
-        "query": q.text,
-        "degraded": list(q.degraded),
-        "timings_ms": dict(result.timings_ms),
-        "usage": dict(result.usage),
-        "versions": {"release": result.release, "recipe": result.recipe, "models": dict(result.models)},
-    }
-
-
-def _passages(result: QueryResult) -> list[replies.ScoredPassage]:
-    return [{**_scored(p.hit, result), "text": p.text} for p in result.passages]
-
-
-def _scored(hit: Hit, result: QueryResult) -> replies.ScoredPassage:
-    url, stands = result.places.of(hit.source, hit.span)
-    passage: replies.ScoredPassage = {
-        "chunk": hit.chunk,
-        "url": url,
-        "span": list(hit.span),
-        "scores": _floats(hit.scores),
-    }
-    return {**passage, **_document(stands)} if stands else passage  # type: ignore[typeddict-item]
-
-
-def _document(stands: Place) -> dict[str, str | None]:
-    """What a document of a folder adds to a passage or a quote."""
-    return {"title": stands.title, "page": stands.page or None, "section": stands.section or None}
-
-
-def _citation(evidence: Evidence, context: bool) -> replies.CitedQuote:
-    citation: replies.CitedQuote = {
-        "source": evidence.source,
-        "chunk": evidence.chunk,
-        "url": evidence.url,
-        "quote": evidence.quote,
-        "span": list(evidence.span),
-        "scores": _floats(evidence.scores),
-    }
-    if evidence.place:
-        citation |= _document(evidence.place)  # type: ignore[typeddict-item]
-    if context:
-        citation["before"], citation["after"] = evidence.before, evidence.after
-    return citation
-
-
-def _floats(scores: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) for name, value in scores.items()}
