@@ -18,7 +18,15 @@ from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, web_page
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.view.rows import QuestionLine, RunTable, facts, line_of, matrix, paired_line
+from raypipe.evaluation.view.rows import (
+    QuestionLine,
+    RunTable,
+    changed_first,
+    facts,
+    line_of,
+    matrix,
+    paired_line,
+)
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.kinds import grouped
 from raypipe.metrics.losses import funnel
@@ -44,7 +52,7 @@ def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
     run = RunTable(folder.results, record.run)
     try:
         lines = [line_of(run.line(id), record.lead or "score", None) for id in run.ids[:MOST_ROWS]]
-        values = _questions(lines, len(run.ids)) | _head(record, earlier)
+        values = _questions(lines, len(run.ids)) | _head(record, earlier, lines)
         return web_page.page("run.html", STYLES, (), False, values)[0]
     finally:
         run.close()
@@ -57,7 +65,7 @@ def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: Person
     try:
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in run.ids]
         known = facts(lines, [record.run[:8]], record.lead, labels.file)
-        return _served(_questions(lines, len(lines), known) | _head(record, earlier))
+        return _served(_questions(lines, len(lines), known) | _head(record, earlier, lines))
     finally:
         run.close()
 
@@ -83,25 +91,27 @@ def _questions(
     }
 
 
-def _head(record: Run, earlier: Run | None) -> dict[str, Any]:
-    """Values of the page's part about the run."""
+def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> dict[str, Any]:
+    """Values of the page's part about the run. `lines`: of its questions."""
+    lead = record.measure(record.lead)
     slices, omitted = told_apart(record.by_rule.slices if record.by_rule else ())
     changed = None
     if earlier is not None:
-        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
+        when = moment(earlier.finished)
         said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
         lines = recipe_lines(earlier.recipe, record.recipe)
         changed = {"against": said, "lines": lines}
     return {
         "title": f"{record.title} - run {record.run}",
+        "when": moment(record.finished),
         "r": record,
         "rule": record.by_rule,
-        "lead": record.measure(record.lead),
+        "lead": lead,
         "measure_slices": told_apart(record.measure_slices)[0],
         "slices": slices,
         "omitted": omitted,
-        "segments": plot.segments(record.score) if record.score else [],
-        "dots": plot.dots(record.by_rule, slices) if record.by_rule else [],
+        "segments": plot.segments(record.answers),
+        "bins": plot.histogram([x.numbers["value"] for x in lines if "value" in x.numbers], lead),
         "changed": changed,
         "funnel": funnel(record.losses) if record.losses else [],
         "calibration": calibration_line("Confidence", record.calibration) if record.calibration else "",
@@ -111,10 +121,17 @@ def _head(record: Run, earlier: Run | None) -> dict[str, Any]:
     }
 
 
+def moment(seconds: float) -> str:
+    """A time for people, in UTC. `seconds`: since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
 def _lineage(record: Run) -> list[tuple[str, str]]:
     origin, recipe = record.origin, record.recipe
     found = {
-        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.finished)),
+        "run": record.run,
+        "finished": f"{moment(record.finished)} UTC",
+        "store": record.store,
         "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
         "recipe digest": record.digest,
         "data": f"{record.questions} questions, kind {record.kind}",
@@ -135,7 +152,7 @@ class OpenPair:
     folders: tuple[RunFolder, RunFolder]
     records: tuple[Run, Run]
     tables: tuple[RunTable, RunTable]
-    lines: tuple[QuestionLine, ...]  # of the questions in both, in the order of the first
+    lines: tuple[QuestionLine, ...]  # of the questions in both, those that changed first
     measure: str  # what their values are
     span: float  # how far apart two values of it can lie
     group: str | None  # label of questions that move together; None: each by itself
@@ -169,7 +186,7 @@ def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPai
             f"{folders[0].path} and {folders[1].path}: expected questions that both have, found none (first "
             f"ids: {first[0]}, {first[1]}). View runs of the same data"
         )
-    lines = tuple(paired_line(a.line(id), b.line(id), lead) for id in common)
+    lines = tuple(sorted((paired_line(a.line(id), b.line(id), lead) for id in common), key=changed_first))
     group = group_label(records[0].kind)
     return OpenPair(folders, records, (a, b), lines, lead, spans.get(lead, 2.0), group)
 

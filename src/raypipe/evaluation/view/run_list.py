@@ -6,11 +6,12 @@ A header is a run's record; one that was read is kept as long as its file is the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
 from raypipe.readers.object_store import download
+from raypipe.runs import release as releases
 from raypipe.runs.record import Run, read, readable
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
@@ -32,6 +33,9 @@ class RunHeader:
     mean: float | None  # of this measure; None: nothing was scored
     store: str  # URI
     folder: str | None  # None: no folder here has it, only its store
+    right: int | None = None  # questions answered right; None: documents were asked for
+    scored: int = 0  # questions behind the mean
+    live: bool = False  # it is the release that its store's endpoint answers by
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,9 @@ class RunList:
             known, unread_there = readable(self._store, MOST)
             listed += [header(m, None) for m in known if m.run not in here]
             unread += unread_there
-        return sorted(listed, key=lambda h: -h.finished), unread
+        live = {uri: _live(uri) for uri in {h.store for h in listed}}
+        marked = (replace(h, live=h.run == live[h.store]) for h in listed)
+        return sorted(marked, key=lambda h: -h.finished), unread
 
     def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Run]], int]:
         unread = 0
@@ -111,4 +117,16 @@ class RunList:
 def header(m: Run, folder: str | None) -> RunHeader:
     lead = m.measure(m.lead)
     mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
-    return RunHeader(m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder)
+    return RunHeader(
+        m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder,
+        m.answers.get("right"), lead.scored if lead else 0,
+    )  # fmt: skip
+
+
+def _live(store: str) -> str | None:
+    """The run that is released in a store; None: there is none, or the store is not here."""
+    try:
+        release = releases.live(Store.open(store))
+    except RaypipeError:
+        return None
+    return release and release.run
