@@ -52,7 +52,7 @@ from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.store.memo.counts import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
-from raypipe.text.places import context, heading_sections
+from raypipe.text.places import context, heading_sections, lined
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -198,10 +198,11 @@ class Answerer:
         if isinstance(over, StoreSnapshot):
             places = await _places(answered, over)
         if over is not None:
-            evidence = await _evidence(answered, quotes_of(answered), over.index, places)
-            others = await _evidence(answered, other_values(answered), over.index, places)
+            lines = await _lines(answered, over.index) if request.include_passages else {}
+            evidence = await _evidence(answered, quotes_of(answered), over.index, places, lines)
+            others = await _evidence(answered, other_values(answered), over.index, places, lines)
             if request.include_passages:
-                passages = await _passages(answered, over.index, places)
+                passages = _passages(answered, lines, places)
         used = CallCounts()
         for count in counts.values():
             used.add(count.calls)
@@ -256,8 +257,20 @@ async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
     return SourcePlaces(cited, layouts)
 
 
+async def _lines(question: Question, index: Index) -> dict[str, str]:
+    """Source -> its text with its lines, of all that is quoted or in the ranking."""
+    quoted = {q.source for q in (*quotes_of(question), *other_values(question))}
+    sources = sorted(quoted | {parse_chunk_id(c)[0] for c in question.order})
+    texts, blocks = await index.source_texts(sources), await index.blocks(sources)
+    return {s: lined(text or "", of) for s, text, of in zip(sources, texts, blocks, strict=True)}
+
+
 async def _evidence(
-    question: Question, quotes: Sequence[Quote], index: Index, places: SourcePlaces
+    question: Question,
+    quotes: Sequence[Quote],
+    index: Index,
+    places: SourcePlaces,
+    lines: Mapping[str, str],
 ) -> tuple[Evidence, ...]:
     texts = await index.source_texts([q.source for q in quotes])
     hits = ranking(question)
@@ -268,7 +281,7 @@ async def _evidence(
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)
         link, stands = places.of(quote.source, quote.span)
-        before, after = context(text, quote.span, CONTEXT_CHARS)
+        before, after = context(lines.get(quote.source, text), quote.span, CONTEXT_CHARS)
         chunk, scores = (hit.chunk, dict(hit.scores)) if hit else (None, {})
         evidence.append(
             Evidence(quote.source, chunk, link, text[start:end], quote.span, scores, stands, before, after)
@@ -276,13 +289,14 @@ async def _evidence(
     return tuple(evidence)
 
 
-async def _passages(question: Question, index: Index, places: SourcePlaces) -> tuple[RankedPassage, ...]:
+def _passages(
+    question: Question, lines: Mapping[str, str], places: SourcePlaces
+) -> tuple[RankedPassage, ...]:
     chosen = set(question.order)
     hits = [h for h in ranking(question) if h.chunk in chosen]
-    texts = await index.texts([h.chunk for h in hits])
     stands = [places.of(h.source, h.span) for h in hits]
-    rows = zip(hits, texts, stands, strict=True)
-    return tuple(RankedPassage(hit, url, text, at) for hit, text, (url, at) in rows)
+    rows = zip(hits, stands, strict=True)
+    return tuple(RankedPassage(hit, url, lines[hit.source][slice(*hit.span)], at) for hit, (url, at) in rows)
 
 
 class CorpusMemo:

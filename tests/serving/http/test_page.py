@@ -77,7 +77,8 @@ def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, fi
     start, end = quote.span
     assert page.locator("#quotes mark").text_content() == text[start:end]
     around = page.locator("#quotes blockquote").text_content()
-    assert around in text and text[start:end] in around
+    assert around.replace("\n", " ") in text and text[start:end] in around
+    assert page.locator("#progress").is_hidden()
     stages = page.locator("#stages li").all_inner_texts()
     assert [s.split()[0] for s in stages] == [s.name for s in filled.recipe.question]
     assert all(s.endswith("ms") for s in stages)
