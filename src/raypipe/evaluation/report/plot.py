@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from raypipe.metrics.kinds import MeasureSummary
 
@@ -39,20 +38,12 @@ def segments(counts: Mapping[str, int]) -> list[tuple[str, int, float, float]]:
     return [(name, n, wide(sum(numbers[:i])), wide(n)) for i, (name, n) in enumerate(counts.items()) if n]
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """The questions of a histogram whose values are from `low` on."""
-
-    low: float
-    questions: int
-    height: float
-
-
-def histogram(values: Sequence[float], of: MeasureSummary | None) -> list[Bin]:
-    """The bins of a measure's range, the last with its upper end; [] for values that are almost all equal.
+def histogram(values: Sequence[float], of: MeasureSummary | None) -> list[tuple[float, int, float]]:
+    """The bins of a measure's range, the last with its upper end: lower end, questions and height of each; []
+    for values that are almost all equal.
 
     >>> lead = MeasureSummary("f1", 0.5, None, 4, 4, 0.0, 1.0)
-    >>> [b.questions for b in histogram([0, 0.05, 0.5, 1], lead)]
+    >>> [n for _, n, _ in histogram([0, 0.05, 0.5, 1], lead)]
     [2, 0, 0, 0, 0, 1, 0, 0, 0, 1]
     """
     if of is None or len(set(values)) <= FEW:
@@ -61,4 +52,4 @@ def histogram(values: Sequence[float], of: MeasureSummary | None) -> list[Bin]:
     for value in values:
         counts[min(int(BINS * (value - of.low) / (of.high - of.low)), BINS - 1)] += 1
     tall, low = scale(0, max(counts), 0, HIGH), scale(0, BINS, of.low, of.high)
-    return [Bin(low(i), n, tall(n)) for i, n in enumerate(counts)]
+    return [(low(i), n, tall(n)) for i, n in enumerate(counts)]

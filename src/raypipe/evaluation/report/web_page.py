@@ -15,23 +15,14 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from raypipe.evaluation.report import plot
-from raypipe.evaluation.report.wording import (
-    ann_line,
-    between,
-    cut,
-    fit_lines,
-    label_text,
-    listed,
-    measured,
-    seconds,
-    share,
-    signed,
-)
+from raypipe.evaluation.report import plot, wording
 from raypipe.metrics.losses import steps_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+FILTERS = ("signed", "share", "seconds", "measured", "fit_lines", "label_text", "ann_line", "listed")
+"""Functions of `wording` that templates use."""
 
 LOCKED = "base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -68,10 +59,9 @@ def templates() -> Environment:
         loader=FunctionLoader(read_part), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
-    env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
-    env.filters.update(ann_line=ann_line, cut=cut, listed=listed)
-    env.filters["expected"] = lambda calls: between(calls, str, "-")
+    env.filters.update({name: getattr(wording, name) for name in FILTERS})
+    env.filters.update(script_json=script_json, steps_of=steps_of)
+    env.filters["expected"] = lambda calls: wording.between(calls, str, "-")
     return env
 
 

@@ -49,23 +49,25 @@ def write_page(folder: RunFolder, record: Run, earlier: Run | None) -> None:
 
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
     """Renders the report file. Raises DataError for a folder without a table."""
-    run = RunTable(folder.results, record.run)
-    try:
-        lines = [line_of(run.line(id), record.lead or "score", None) for id in run.ids[:MOST_ROWS]]
-        values = _questions(lines, len(run.ids)) | _head(record, earlier, lines)
-        return web_page.page("run.html", STYLES, (), False, values)[0]
-    finally:
-        run.close()
+    return web_page.page("run.html", STYLES, (), False, _values(folder, record, earlier, None))[0]
 
 
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
     """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
     a folder without a table."""
+    return _served(_values(folder, record, earlier, labels))
+
+
+def _values(
+    folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels | None
+) -> dict[str, Any]:
+    """Values of the page of a run. `labels`: of people, on the viewer's; None: the report file."""
     run = RunTable(folder.results, record.run)
     try:
-        lines = [line_of(run.line(id), record.lead or "score", labels) for id in run.ids]
-        known = facts(lines, [record.run[:8]], record.lead, labels.file)
-        return _served(_questions(lines, len(lines), known) | _head(record, earlier, lines))
+        ids = run.ids if labels else run.ids[:MOST_ROWS]
+        lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
+        known = labels and facts(lines, [record.run[:8]], record.lead, labels.file)
+        return _questions(lines, len(run.ids), known) | _head(record, earlier, lines)
     finally:
         run.close()
 

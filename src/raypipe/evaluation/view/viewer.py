@@ -96,7 +96,7 @@ class Viewer:
         runs = [r for r in every if all(w in " ".join(map(str, r.values())).lower() for w in words)]
         here = [r for r in runs if r["folder"]]
         before = [r for r in here[1:] if r["store"] == here[0]["store"]]
-        values = {"runs": runs, "of": len(every), "search": search, "unread": unread}
+        values = {"title": "raypipe runs", "runs": runs, "of": len(every), "search": search, "unread": unread}
         values["picked"] = {"a": before[0]["run"], "b": here[0]["run"]} if before else {}
         return _page(*web_page.page("runs.html", STYLES, (), True, values))
 

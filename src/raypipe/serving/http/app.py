@@ -260,7 +260,7 @@ def create_app(
         title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
     )
     styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
-    html, policy = web_page.page("endpoint.html", styles, scripts, True, {})
+    html, policy = web_page.page("endpoint.html", styles, scripts, True, {"title": "raypipe"})
     headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'", "cache-control": "no-cache"}
 
     async def root(request: Request) -> Response:
