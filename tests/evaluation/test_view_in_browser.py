@@ -1,7 +1,6 @@
 """The viewer's pages and the report file in a real browser; hostile data run nothing."""
 
 import csv
-import os
 import shutil
 import threading
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from browser_page import opened, shot
 from hostile_run import hostile_run
 from reruns import rename_run
 
@@ -19,25 +19,6 @@ from raypipe.evaluation.view.pages import report_page
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.record import read
-
-SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
-
-
-def opened(browser, url):
-    """A page that notes what it asked for and complained about."""
-    page = browser.new_page()
-    page.set_viewport_size({"width": 1100, "height": 820})
-    page.asked, page.wrong = [], []
-    page.on("request", lambda r: page.asked.append(r.url))
-    page.on("pageerror", lambda e: page.wrong.append(str(e)))
-    page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
-    page.goto(url)
-    return page
-
-
-def shot(page, name):
-    if SHOTS:
-        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"))
 
 
 def visible(page):

@@ -47,12 +47,6 @@ class ScoredRun:
     seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of its recipe has seen
     texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
 
-    def is_run(self, other: ScoredRun) -> bool:
-        """Returns whether both were given names of one run, such as its folder and its release."""
-        if self.record is None or other.record is None:
-            return self.record is other.record and self.name == other.name
-        return self.record.run == other.record.run
-
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     """Returns what was measured in a run's folder, or in a file of predictions scored by `rule`. Raises

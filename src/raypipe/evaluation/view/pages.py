@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,25 +56,18 @@ def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
     """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
     a folder without a table."""
-    return _served(_values(folder, record, earlier, labels))
+    return web_page.page("run.html", STYLES, SCRIPTS, True, _values(folder, record, earlier, labels))
 
 
 def _values(
     folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels | None
 ) -> dict[str, Any]:
     """Values of the page of a run. `labels`: of people, on the viewer's; None: the report file."""
-    run = RunTable(folder.results, record.run)
-    try:
+    with closing(RunTable(folder.results, record.run)) as run:
         ids = run.ids if labels else run.ids[:MOST_ROWS]
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
         known = labels and facts(lines, [record.run[:8]], record.lead, labels.file)
         return _questions(lines, len(run.ids), known) | _head(record, earlier, lines)
-    finally:
-        run.close()
-
-
-def _served(values: Mapping[str, Any]) -> tuple[str, str]:
-    return web_page.page("run.html", STYLES, SCRIPTS, True, values)
 
 
 def _questions(
@@ -170,10 +164,6 @@ class OpenPair:
         groups = grouped(self.group, {c.id: c.facets for c in chosen})
         return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span, groups)
 
-    def close(self) -> None:
-        for table in self.tables:
-            table.close()
-
 
 def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPair:
     """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
@@ -225,4 +215,4 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
         ],
         "matrices": [m for m in (became, lost) if m is not None],
     }
-    return _served(values)
+    return web_page.page("run.html", STYLES, SCRIPTS, True, values)

@@ -106,9 +106,9 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     )  # fmt: skip
 
 
-def changed_first(line: QuestionLine) -> tuple[bool, bool, float]:
-    """Sorts questions of two runs: other values first, the largest change before, then other answers."""
-    return line.direction is None, len({*line.answers}) == 1, -abs(line.direction or 0)
+def changed_first(line: QuestionLine) -> tuple[float, bool]:
+    """Sorts questions of two runs: the largest change of the value first, then other answers."""
+    return -abs(line.direction or 0), len({*line.answers}) == 1
 
 
 def expected(row: Mapping[str, Any]) -> str:
@@ -206,12 +206,8 @@ def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
     except RaypipeError:
         return row
     blocks = {r["source"]: [Block(**b) for b in r["blocks"] or ()] for r in found}
-
-    def shown(h: dict[str, Any]) -> str | None:
-        of = blocks.get(parse_chunk_id(h["chunk"])[0], ())
-        return h["text"] and lined(h["text"], of, h["start"])
-
-    return {**row, "hits": [{**h, "text": shown(h)} for h in row["hits"]]}
+    of = [(h, blocks.get(parse_chunk_id(h["chunk"])[0], ())) for h in row["hits"]]
+    return {**row, "hits": [{**h, "text": h["text"] and lined(h["text"], b, h["start"])} for h, b in of]}
 
 
 GROUPS = 3  # row groups kept in memory, of a hundred questions each

@@ -6,7 +6,7 @@ A header is a run's record; one that was read is kept as long as its file is the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
@@ -33,9 +33,9 @@ class RunHeader:
     mean: float | None  # of this measure; None: nothing was scored
     store: str  # URI
     folder: str | None  # None: no folder here has it, only its store
-    right: int | None = None  # questions answered right; None: documents were asked for
-    scored: int = 0  # questions behind the mean
-    live: bool = False  # it is the release that its store's endpoint answers by
+    right: int | None  # questions answered right; None: documents were asked for
+    scored: int  # questions behind the mean
+    live: bool  # it is the release that its store's endpoint answers by
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ class RunList:
     def listed(self) -> tuple[list[RunHeader], int]:
         """All runs, the latest first, and the number of records that cannot be read."""
         here, unread = self._by_place()
-        listed = [header(m, str(f.path)) for f, m in here.values()]
+        found = [(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:
             known, unread_there = readable(self._store, MOST)
-            listed += [header(m, None) for m in known if m.run not in here]
+            found += [(m, None) for m in known if m.run not in here]
             unread += unread_there
-        live = {uri: _live(uri) for uri in {h.store for h in listed}}
-        marked = (replace(h, live=h.run == live[h.store]) for h in listed)
-        return sorted(marked, key=lambda h: -h.finished), unread
+        live = {_live(uri) for uri in {m.store for m, _ in found}}
+        listed = (header(m, folder, m.run in live) for m, folder in found)
+        return sorted(listed, key=lambda h: -h.finished), unread
 
     def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Run]], int]:
         unread = 0
@@ -114,12 +114,12 @@ class RunList:
         return runs, unread
 
 
-def header(m: Run, folder: str | None) -> RunHeader:
+def header(m: Run, folder: str | None, live: bool) -> RunHeader:
     lead = m.measure(m.lead)
     mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
     return RunHeader(
         m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder,
-        m.answers.get("right"), lead.scored if lead else 0,
+        m.answers.get("right"), lead.scored if lead else 0, live,
     )  # fmt: skip
 
 

@@ -91,13 +91,14 @@ class Viewer:
     def _list(self, search: str) -> ViewReply:
         """The page of all runs, or of those that have each word of `search`."""
         headers, unread = self._runs.listed()
-        every = [{"when": moment(h.finished), **asdict(h)} for h in headers]
+        marks = {True: "live", False: ""}
+        every = [{**asdict(h), "when": moment(h.finished), "live": marks[h.live]} for h in headers]
         words = search.lower().split()
         runs = [r for r in every if all(w in " ".join(map(str, r.values())).lower() for w in words)]
         here = [r for r in runs if r["folder"]]
-        before = [r for r in here[1:] if r["store"] == here[0]["store"]]
+        of_store = ((a, b) for i, b in enumerate(here) for a in here[i + 1 :] if a["store"] == b["store"])
         values = {"title": "raypipe runs", "runs": runs, "of": len(every), "search": search, "unread": unread}
-        values["picked"] = {"a": before[0]["run"], "b": here[0]["run"]} if before else {}
+        values["picked"] = [r["run"] for r in next(of_store, ())]
         return _page(*web_page.page("runs.html", STYLES, (), True, values))
 
     def _folder(self, run: str) -> tuple[RunFolder, Run]:
