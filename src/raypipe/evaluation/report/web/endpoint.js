@@ -27,7 +27,7 @@ function answer(reply) {
   const passages = hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], [["#" + (i + 1), "rank"], ...(quotes.some(q => overlaps(p, q)) ? [[reply.outcome === "abstained" ? "closest" : "cited", "cite"]] : [])]));
   passages.forEach((p, i) => { p.id = "passage-" + (i + 1); p.tabIndex = -1; });
   at("passages").replaceChildren(...passages);
-  at("ranked").open = !reply.citations.length; // else there is nothing to read
+  if (!reply.citations.length) at("ranked").open = true; // else there is nothing to read
   const shown = c => quoted(c, passages[hits.findIndex(p => overlaps(p, { source: c.source, start: c.span[0], end: c.span[1] }))]);
   at("quotes").replaceChildren(...reply.citations.map(shown));
   at("others").hidden = !reply.others;
