@@ -135,10 +135,10 @@ def test_a_passage_of_a_document_names_its_file_and_leads_to_no_path_of_this_mac
 
 
 def test_markdown_is_shown_by_elements_and_never_as_markup(page):
-    text = "## Fees\n---\nFee: **42 *euro*** of `a_b`, [list](https://e.org/x), 2 * 3 * 4, <b>so</b>"
+    text = "## Fees\n---\nFee: **42** *euro* of `a_b`, [list](https://e.org/x), 2 * 3 * 4, <b>so</b>"
     shown = page.evaluate("t => { const d = box('p', marked(t, markdown(t))); return d.innerHTML; }", text)
     assert shown == (
-        "<strong>Fees</strong>\nFee: <strong>42 </strong><strong><em>euro</em></strong> of <code>a_b</code>, "
+        "<strong>Fees</strong>\nFee: <strong>42</strong> <em>euro</em> of <code>a_b</code>, "
         "<u>list</u>, 2 * 3 * 4, &lt;b&gt;so&lt;/b&gt;"
     )
 

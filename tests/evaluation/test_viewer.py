@@ -79,7 +79,7 @@ def test_the_list_leads_to_each_run_and_its_questions(viewer: Viewer, run: str, 
     lines = [viewer.get(f"/run/{run}/question/{n}").body.decode() for n in range(len(rows))]
     assert [json.loads(line.replace("\\n", " ")) for line in lines] == [[r] for r in rows]
     assert any("\\n" in line for line in lines), "passages have the lines of their pages"
-    assert f'href="/run/{run}/"' in viewer.get(f"/?t={run[:8]}+local").body.decode()
+    assert f'href="/run/{run}/"' in viewer.get(f"/?t={run[:8]}+fakes").body.decode()
     assert b"0 of 2 runs" in viewer.get("/?t=other").body
     for wrong in ("/run/none/", f"/run/{run}/question/9", f"/run/{run}/question/x", "/etc/passwd"):
         with pytest.raises(DataError):

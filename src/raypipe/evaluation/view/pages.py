@@ -95,8 +95,7 @@ def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> di
     if earlier is not None:
         when = moment(earlier.finished)
         said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
-        lines = recipe_lines(earlier.recipe, record.recipe)
-        changed = {"against": said, "lines": lines}
+        changed = {"against": said, "lines": recipe_lines(earlier.recipe, record.recipe)}
     return {
         "title": f"{record.title} - run {record.run}",
         "when": moment(record.finished),
