@@ -66,7 +66,7 @@ def _values(
     with closing(RunTable(folder.results, record.run)) as run:
         ids = run.ids if labels else run.ids[:MOST_ROWS]
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
-        known = labels and facts(lines, [record.run[:8]], record.lead, labels.file)
+        known = facts(lines, [record.run[:8]], record.lead, labels.file) if labels else None
         return _questions(lines, len(run.ids), known) | _head(record, earlier, lines)
 
 

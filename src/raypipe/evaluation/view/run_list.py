@@ -86,7 +86,7 @@ class RunList:
     def listed(self) -> tuple[list[RunHeader], int]:
         """All runs, the latest first, and the number of records that cannot be read."""
         here, unread = self._by_place()
-        found = [(m, str(f.path)) for f, m in here.values()]
+        found: list[tuple[Run, str | None]] = [(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:
             known, unread_there = readable(self._store, MOST)
             found += [(m, None) for m in known if m.run not in here]
@@ -129,4 +129,4 @@ def _live(store: str) -> str | None:
         release = releases.live(Store.open(store))
     except RaypipeError:
         return None
-    return release and release.run
+    return release.run if release else None
