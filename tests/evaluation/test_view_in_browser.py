@@ -25,6 +25,12 @@ def visible(page):
     return page.locator(".row:visible")
 
 
+def right_of(page, selector):
+    """Where the widest of these elements ends, in pixels."""
+    ends = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
+    return page.evaluate(ends, selector)
+
+
 @pytest.fixture(scope="module")
 def rows(ran):
     return list(each(ran.folder / "out/results.parquet"))
@@ -157,11 +163,10 @@ def test_keys_go_through_the_questions_and_the_page_is_as_wide_as_a_phone(page, 
     page.keyboard.press("Escape")
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    right = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
-    assert page.evaluate(f"({right})('.answers *, .bins *')") <= 390
+    assert right_of(page, ".answers *, .bins *") <= 390
     page.locator(".row a.q").first.click()
     page.locator(".detail .passage").first.wait_for()
-    assert page.evaluate(f"({right})('.passage *')") <= 390
+    assert right_of(page, ".passage *") <= 390
 
 
 def test_the_filtered_rows_are_a_file_of_their_own(page, rows):
@@ -241,8 +246,7 @@ def test_the_report_file_is_read_from_disk_in_the_dark_and_on_a_phone(browser, r
     assert "right" in page.locator(".tiles").inner_text()
     assert page.locator(".jumps a").first.get_attribute("href") == "#questions"
     page.set_viewport_size({"width": 390, "height": 800})
-    right = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
-    assert page.evaluate(f"({right})('.answers *, .bins *')") <= 390
+    assert right_of(page, ".answers *, .bins *") <= 390
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shot(page, "view-phone")
     assert [u for u in page.asked if u != "data:,"] == [file] and page.wrong == []

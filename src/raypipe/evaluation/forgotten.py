@@ -20,8 +20,8 @@ from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import each, metadata
-from raypipe.evaluation.view.pages import write_page
-from raypipe.metrics.textfile import replacing
+from raypipe.evaluation.view.pages import report_page
+from raypipe.metrics.textfile import replacing, write_text
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.record import answer_keys, read
 from raypipe.runs.run_parts import FILES, RunFolder
@@ -135,7 +135,8 @@ def _of_run(store: Store, folder: Path, gone: Gone) -> None:
     _table(run.results, gone)
     write_predictions(run, record)
     run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
-    write_page(run, record, earlier_run(store, set(answer_keys(store, record.run))))
+    before = earlier_run(store, set(answer_keys(store, record.run)))
+    write_text(run.page, report_page(run, record, before))
 
 
 def _table(path: Path, gone: Gone) -> None:

@@ -31,7 +31,6 @@ from raypipe.evaluation.view.rows import (
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.kinds import grouped
 from raypipe.metrics.losses import funnel
-from raypipe.metrics.textfile import write_text
 from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
@@ -42,14 +41,9 @@ STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
 
 
-def write_page(folder: RunFolder, record: Run, earlier: Run | None) -> None:
-    """Writes report.html of a run whose table and report are there. `earlier`: the run that it is held
-    against; None: there is none."""
-    write_text(folder.page, report_page(folder, record, earlier))
-
-
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
-    """Renders the report file. Raises DataError for a folder without a table."""
+    """Renders the report file. `earlier`: the run that it is held against; None: there is none. Raises
+    DataError for a folder without a table."""
     return web_page.page("run.html", STYLES, (), False, _values(folder, record, earlier, None))[0]
 
 

@@ -66,7 +66,8 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
     took = row["seconds"]
     numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
     numbers["seconds"] = sum(took.values()) if took else None
-    facets, numbers = _filled(facets), {k: v for k, v in numbers.items() if v is not None}
+    facets = {name: value for name, value in facets.items() if value}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
     return QuestionLine(
         row["id"], row["query"], (row["answer"],), expected(row), (state,), ", ".join(said),
         facets=facets, numbers=numbers, sources=sources_of(row),
@@ -81,10 +82,6 @@ def state_of(row: Mapping[str, Any]) -> str:
     if row["verdict"] is None and row["measures"]:
         right = row["lost"] is None
     return verdict_of(row["answer"], None if row["answer"] is None else right)
-
-
-def _filled(facets: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in facets.items() if value}
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
@@ -102,7 +99,7 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
     return QuestionLine(
         a["id"], a["query"], (a["answer"], b["answer"]), expected(a), states, said, gain or None,
-        _filled(facets), numbers, tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
+        {k: v for k, v in facets.items() if v}, numbers, tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
     )  # fmt: skip
 
 

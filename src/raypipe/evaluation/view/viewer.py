@@ -91,8 +91,7 @@ class Viewer:
     def _list(self, search: str) -> ViewReply:
         """The page of all runs, or of those that have each word of `search`."""
         headers, unread = self._runs.listed()
-        marks = {True: "live", False: ""}
-        every = [{**asdict(h), "when": moment(h.finished), "live": marks[h.live]} for h in headers]
+        every = [{**asdict(h), "when": moment(h.finished), "live": "live" * h.live} for h in headers]
         words = search.lower().split()
         runs = [r for r in every if all(w in " ".join(map(str, r.values())).lower() for w in words)]
         here = [r for r in runs if r["folder"]]

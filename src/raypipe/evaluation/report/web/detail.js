@@ -1,8 +1,6 @@
 /* One question opened: why it was scored so, its passages in each ranker's order, prompts, replies, the trace
    of a graph. `q` is a row of results.parquet. */
 
-const percent = x => x === null || x === undefined ? "" : x.toFixed(2);
-
 function detail(q, run, state, mark, file) {
   const made = make("div");
   made.append(verdict(q, state));
@@ -24,7 +22,7 @@ function verdict(q, state) {
   if (state) fact("verdict", make("i", undefined, "badge s-" + state.split(" ")[0]), make("b", state), q.reason ? ", because: " + q.reason.replaceAll("_", " ") : null);
   if (q.lost) fact("lost at", make("b", q.lost), q.lost_step ? ", step " + q.lost_step : null);
   if (q.golds.length) fact("expected", make("b", q.golds.join(" / ")));
-  fact("outcome", q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + percent(q.confidence)));
+  fact("outcome", q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + q.confidence.toFixed(2)));
   if (q.asked_at) fact("asked at", q.asked_at);
   if (Object.keys(q.measures || {}).length) fact("measures", ...pairs(q.measures, x => x.toFixed(3)));
   if (Object.keys(q.labels).length) fact("labels", ...pairs(q.labels, x => x));
@@ -87,8 +85,8 @@ function one(h, q, places, prompted) {
 
 function reply(r) {
   const said = [r.label];
-  if (r.confidence !== null) said.push("confidence " + percent(r.confidence));
-  if (r.logprob !== null) said.push("log-probability " + percent(r.logprob));
+  if (r.confidence !== null) said.push("confidence " + r.confidence.toFixed(2));
+  if (r.logprob !== null) said.push("log-probability " + r.logprob.toFixed(2));
   if (r.prompt_tokens !== null) said.push(r.prompt_tokens + " tokens in, " + r.generated_tokens + " out");
   if (r.finish === "length") said.push("cut at its length");
   const made = make("div");
