@@ -135,23 +135,20 @@ def _hits(
     question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout], roots: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
-
-    found = []
-    for h in ranking(question):
-        layout = layouts.get(h.source)
-        found.append(
-            {
-                "chunk": h.chunk,
-                "url": place(layout, h.span).url if layout else url.get(h.source),
-                "file": file_address(layout, roots) if layout else None,
-                "start": h.span[0],
-                "end": h.span[1],
-                "scores": [(name, float(value)) for name, value in h.scores.items()],
-                "ranked": h.chunk in chosen,
-                "text": text.get(h.chunk),
-            }
-        )
-    return found
+    return [
+        {
+            "chunk": h.chunk,
+            "url": place(layout, h.span).url if layout else url.get(h.source),
+            "file": file_address(layout, roots) if layout else None,
+            "start": h.span[0],
+            "end": h.span[1],
+            "scores": [(name, float(value)) for name, value in h.scores.items()],
+            "ranked": h.chunk in chosen,
+            "text": text.get(h.chunk),
+        }
+        for h in ranking(question)
+        for layout in [layouts.get(h.source)]
+    ]
 
 
 class ResultTable:
