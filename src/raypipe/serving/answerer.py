@@ -281,7 +281,8 @@ def _evidence(
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)
         link, stands = places.of(quote.source, quote.span)
-        before, after = context(lines, quote.span, CONTEXT_CHARS)
+        before, after = context(text, quote.span, CONTEXT_CHARS)
+        before, after = lines[start - len(before) : start], lines[end : end + len(after)]
         chunk, scores = (hit.chunk, dict(hit.scores)) if hit else (None, {})
         evidence.append(
             Evidence(quote.source, chunk, link, text[start:end], quote.span, scores, stands, before, after)

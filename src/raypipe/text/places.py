@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,10 +45,10 @@ def context(text: str, span: Span, chars: int) -> tuple[str, str]:
     """
     first, last = max(0, span[0] - chars), min(len(text), span[1] + chars)
     before, after = text[first : span[0]], text[span[1] : last]
-    if first and not text[first - 1].isspace():
-        before = re.sub(r"^\S*\s?", "", before)
-    if last < len(text) and not text[last].isspace():
-        after = re.sub(r"\s?\S*$", "", after, count=1)
+    if first and text[first - 1] != " ":
+        before = before.partition(" ")[2]
+    if last < len(text) and text[last] != " ":
+        after = after.rpartition(" ")[0]
     return before, after
 
 
