@@ -12,8 +12,7 @@ import pytest
 
 from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
-from raypipe.evaluation.compare import NOISE, compare
-from raypipe.evaluation.relative_gate import check
+from raypipe.evaluation.compare import NOISE, check_gate, compare
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.certainty import holm
@@ -110,7 +109,7 @@ def test_questions_of_one_paper_count_as_one_by_their_kind_alone() -> None:
     )
     assert found.slices == ()  # papers are none
     with pytest.raises(GateFailed, match="cannot tell"):
-        check(RelativeGate("better", True, 0.02), runs[1], runs[0])
+        check_gate(RelativeGate("better", True, 0.02), runs[1], runs[0])
     alone = compare([replace(r, labels={q: {} for q in r.values}) for r in runs])[0]
     assert alone.score.groups == 200 and alone.verdict == "better"
 

@@ -1,7 +1,6 @@
 """The viewer's pages and the report file in a real browser; hostile data run nothing."""
 
 import csv
-import os
 import shutil
 import threading
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from browser_page import opened, shot
 from hostile_run import hostile_run
 from reruns import rename_run
 
@@ -20,28 +20,15 @@ from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.record import read
 
-SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
-
-
-def opened(browser, url):
-    """A page that notes what it asked for and complained about."""
-    page = browser.new_page()
-    page.set_viewport_size({"width": 1100, "height": 820})
-    page.asked, page.wrong = [], []
-    page.on("request", lambda r: page.asked.append(r.url))
-    page.on("pageerror", lambda e: page.wrong.append(str(e)))
-    page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
-    page.goto(url)
-    return page
-
-
-def shot(page, name):
-    if SHOTS:
-        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"))
-
 
 def visible(page):
     return page.locator(".row:visible")
+
+
+def right_of(page, selector):
+    """Where the widest of these elements ends, in pixels."""
+    ends = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
+    return page.evaluate(ends, selector)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +106,7 @@ def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, r
     assert f"{len(ranked)} of {len(chosen['hits'])} passages" in detail.inner_text()
     ranker = next(iter(chosen["hits"][0]["scores"]))
     detail.locator("select").select_option(f"order of {ranker}")
-    assert f"{ranker} 1" in detail.locator(".passage").first.inner_text()
+    assert f"{ranker} #1 " in detail.locator(".passage").first.inner_text()
     detail.get_by_text("answers that rest on this source").first.click()
     page.locator("#source").wait_for()  # the page reads its address after the click has returned
     source = parse_qs(urlsplit(page.url).fragment)["src"][0]
@@ -146,7 +133,20 @@ def test_a_passage_of_a_document_names_its_file_and_leads_to_no_path_of_this_mac
         "file:///docs/a%20b.pdf",
     ]
     assert page.evaluate("link('javascript:1').tagName") == "SPAN"
-    assert page.evaluate("link('https://example.org/a').href") == "https://example.org/a"
+    web = "https://example.org/a"
+    assert page.evaluate(f"[link('{web}').href, link('{web}', '', 'two-way words').href]") == [
+        web,
+        f"{web}#:~:text=two%2Dway%20words",
+    ]
+
+
+def test_markdown_is_shown_by_elements_and_never_as_markup(page):
+    text = "## Fees\n---\nFee: **42** *euro* of `a_b`, [list](https://e.org/x), 2 * 3 * 4, <b>so</b>"
+    shown = page.evaluate("t => { const d = box('p', marked(t, markdown(t))); return d.innerHTML; }", text)
+    assert shown == (
+        "<strong>Fees</strong>\nFee: <strong>42</strong> <em>euro</em> of <code>a_b</code>, "
+        "<u>list</u>, 2 * 3 * 4, &lt;b&gt;so&lt;/b&gt;"
+    )
 
 
 def test_keys_go_through_the_questions_and_the_page_is_as_wide_as_a_phone(page, rows):
@@ -163,11 +163,10 @@ def test_keys_go_through_the_questions_and_the_page_is_as_wide_as_a_phone(page, 
     page.keyboard.press("Escape")
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    right = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
-    assert page.locator("svg.narrow").is_visible() and page.evaluate(f"({right})('.narrow *')") <= 390
+    assert right_of(page, ".answers *, .bins *") <= 390
     page.locator(".row a.q").first.click()
     page.locator(".detail .passage").first.wait_for()
-    assert page.evaluate(f"({right})('.passage *')") <= 390
+    assert right_of(page, ".passage *") <= 390
 
 
 def test_the_filtered_rows_are_a_file_of_their_own(page, rows):
@@ -244,10 +243,10 @@ def test_the_report_file_is_read_from_disk_in_the_dark_and_on_a_phone(browser, r
     page = opened(context, file)
     text = page.locator("main").text_content()
     assert all(r["query"] in text for r in rows) and page.locator("#bar").count() == 0
-    assert "score" in page.locator(".tiles").inner_text()
+    assert "right" in page.locator(".tiles").inner_text()
+    assert page.locator(".jumps a").first.get_attribute("href") == "#questions"
     page.set_viewport_size({"width": 390, "height": 800})
-    right = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
-    assert page.locator("svg.narrow").is_visible() and page.evaluate(f"({right})('.narrow *')") <= 390
+    assert right_of(page, ".answers *, .bins *") <= 390
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shot(page, "view-phone")
     assert [u for u in page.asked if u != "data:,"] == [file] and page.wrong == []

@@ -16,9 +16,10 @@ from reruns import rename_run
 
 from raypipe.api.view import list_runs
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import IDK
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.view.rows import facts, matrix, paired_line
+from raypipe.evaluation.view.rows import changed_first, facts, matrix, paired_line
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.record import read
@@ -75,7 +76,11 @@ def test_the_list_leads_to_each_run_and_its_questions(viewer: Viewer, run: str, 
     served = viewer.get(f"/run/{run}/")
     assert "connect-src 'self'" in served.headers["content-security-policy"]
     rows = list(each(folders / "one/results.parquet"))
-    assert [body(viewer.get(f"/run/{run}/question/{n}")) for n in range(len(rows))] == [[r] for r in rows]
+    lines = [viewer.get(f"/run/{run}/question/{n}").body.decode() for n in range(len(rows))]
+    assert [json.loads(line.replace("\\n", " ")) for line in lines] == [[r] for r in rows]
+    assert any("\\n" in line for line in lines), "passages have the lines of their pages"
+    assert f'href="/run/{run}/"' in viewer.get(f"/?t={run[:8]}+fakes").body.decode()
+    assert b"0 of 2 runs" in viewer.get("/?t=other").body
     for wrong in ("/run/none/", f"/run/{run}/question/9", f"/run/{run}/question/x", "/etc/passwd"):
         with pytest.raises(DataError):
             viewer.get(wrong)
@@ -164,12 +169,13 @@ def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
 
     pairs = [
         (row("a", "exact", 1, None), row("a", "hallucination", -1, "rerank")),
-        (row("b", "missing", 0, "recall"), row("b", "correct", 1, None)),
+        ({**row("b", "missing", 0, "recall"), "answer": IDK}, row("b", "correct", 1, None)),
         (row("c", "exact", 1, None), row("c", "exact", 1, None)),
     ]
     lines = [paired_line(a, b, "score") for a, b in pairs]
-    assert [x.facets["change"] for x in lines] == ["right to wrong", "missing to right", "both right"]
+    assert [x.facets["change"] for x in lines] == ["right to wrong", "i don't know to right", "both right"]
     assert [x.direction for x in lines] == [-2, 1, None]
+    assert [x.id for x in sorted(reversed(lines), key=changed_first)] == ["a", "b", "c"]
     lost = matrix("lost", lines, "lost in A", "lost in B")
     assert lost is not None and sum(n for _, cells in lost.lines for n, _ in cells) == 3
     cells = {(a, b): cell for a, row in lost.lines for b, cell in zip(lost.columns, row, strict=True)}

@@ -71,7 +71,7 @@ def promote(
     The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
     """
-    from raypipe.evaluation.relative_gate import check
+    from raypipe.evaluation.compare import check_gate
     from raypipe.evaluation.scored_run import scored_run
 
     record, opened = finished(run, store, session)
@@ -83,7 +83,7 @@ def promote(
         )
     now = release.live(opened) if relative and against is None else None
     for g in relative:
-        check(g, scored_run(Path(run), record.rule), _other(g, opened, now, against))
+        check_gate(g, scored_run(Path(run), record.rule), _other(g, opened, now, against))
     least = MIN_SCORED if min_scored is None else min_scored
     made = release.promote(opened, record, bounds, least, [g.text for g in relative], now)
     return ReleaseResult(made, opened.uri)

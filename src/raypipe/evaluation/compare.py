@@ -1,4 +1,5 @@
-"""Two scored runs over the same questions: better, worse, the same, or cannot tell, and where it comes from.
+"""Two scored runs over the same questions: better, worse, the same, or cannot tell, where it comes from, and
+the gates that hold a run against another one: `better`, `not-worse`, `not-worse:0.01`.
 
 Joins the questions by id. Knows what was measured of each (`scored_run`); reads no file and computes no
 answer.
@@ -6,6 +7,7 @@ answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -15,11 +17,21 @@ import numpy as np
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
-from raypipe.metrics.certainty import MARGIN, Conclusion, Floats, PairedDifference, conclude, holm, paired
+from raypipe.metrics.certainty import (
+    MARGIN,
+    Conclusion,
+    Floats,
+    PairedDifference,
+    conclude,
+    holm,
+    not_worse,
+    paired,
+)
 from raypipe.metrics.kinds import Measure, group_of, grouped
 from raypipe.metrics.losses import by_label
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.runs.changes import causes
+from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
 from raypipe.store import Store
 
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
@@ -248,10 +260,11 @@ def _comparison(
     parts = [(k, chosen) for k, chosen in sorted(members.items()) if len(chosen) < score.n and k[0] != own]
     slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
     corrected = holm([found.p for _, found in slices])
+    names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
     return RunComparison(
         before=a.name,
         after=b.name,
-        same_run=a.is_run(b),
+        same_run=names[0] == names[1],
         rule=a.rule,
         judge=a.judge,
         kind=a.kind,
@@ -295,3 +308,44 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
         out.append(Cause(step, changed, len(gains), up, down, sum(gains) / len(pairs.ids)))
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
+
+
+_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
+
+
+def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
+    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
+    compared."""
+    (found,) = compare([other, run], gate.margin)
+    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
+        return found
+    raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {_why(gate, found)}")
+
+
+def _why(gate: RelativeGate, found: RunComparison) -> str:
+    d = found.score
+    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
+    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
+        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
+    if d.interval is None:
+        said.append(f"{d.groups} groups of questions are too few")
+    if not gate.better and d.interval_90 is not None:
+        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
+        room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
+        more = "more questions would not help: the difference itself is larger"
+        if room > 0:  # how many would show it, were the difference as it is here
+            needed = math.ceil(d.n * (_POWER * error / room) ** 2)
+            more = f"{max(1, needed - d.n)} more questions would show that it is not"
+        said.append(more)
+    for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
+        if n:
+            said.append(f"a fit or an adapter of {name} has seen {n} of them")
+    missing = (
+        (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
+        (found.unscored, "are not scored in both"), (found.other_questions, "are other questions there"),
+    )  # fmt: skip
+    for ids, what in missing:
+        if ids:
+            more = ", ..." * (len(ids) > NAMED)
+            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
+    return "; ".join(said) + ". live stays as it is"

@@ -18,7 +18,6 @@ from raypipe.core.batches import batches
 from raypipe.core.index import AnnRecall
 from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
-from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
@@ -192,7 +191,10 @@ def run_record(
         oracle=made.oracle,  # type: ignore[arg-type]  # pydantic checks it
         oracle_golds=made.oracle_golds,
         steps=_lines(recipe, plan, done.counts, done.earlier.counts),
-        faults=_fault_counts(answers.faults),
+        faults=tuple(
+            FaultCount(step, why, again, n, mended, answers.faults.details[step, why, again, mended])
+            for (step, why, again, mended), n in sorted(answers.faults.causes.items())
+        ),
         cost=CostReport(
             plan.cost or estimated(plan, prices, asks),
             spent(attempt, seconds, prices, asks, scored.judge),
@@ -249,13 +251,6 @@ def _answer_counts(scored: ScoredAnswers) -> dict[str, int]:
         return {}
     counts = Counter(verdict_of(r.prediction, scored.right[r.question]) for r in scored.rows)
     return {name: counts[name] for name in ("right", "wrong", IDK, "not scored")}
-
-
-def _fault_counts(faults: AnswerFaults) -> tuple[FaultCount, ...]:
-    return tuple(
-        FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
-        for (step, why, again, recovered), n in sorted(faults.causes.items())
-    )
 
 
 def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitLine, ...]:

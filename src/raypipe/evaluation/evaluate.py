@@ -27,7 +27,8 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
-from raypipe.evaluation.view.pages import write_page
+from raypipe.evaluation.view.pages import report_page
+from raypipe.metrics.textfile import write_text
 from raypipe.recipes.step_contract import holds_golds
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.pipeline.counters import RunCounters, WallClock
@@ -146,7 +147,7 @@ def _write_run(
     before = earlier_run(store, {k.question for k in keys})
     record = record_of({t: store.version(t) for t in tables}, before.run if before else "")
     write_predictions(folder, record)
-    write_page(folder, record, before)
+    write_text(folder.page, report_page(folder, record, before))
     write(store, record, keys, folder.path)
     return record
 

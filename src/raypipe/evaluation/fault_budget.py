@@ -103,18 +103,17 @@ class AnswerFaults:
         for stage in self._asking:
             of = faults_at(stage, question)
             if of or (done and stage.admits(question)):
-                self._ask(stage.name, next((f for f in of if _is_unanswered(stage.step, f)), None))
+                fault = next((f for f in of if _is_unanswered(stage.step, f)), None)
+                asked = self._steps.get(stage.name, StepFaults(stage.name, 0, 0, ""))
+                detail = asked.detail or (f"{fault.reason}: {fault.detail}" if fault else "")
+                counts = asked.rows + 1, asked.unanswered + (fault is not None)
+                self._steps[stage.name] = StepFaults(stage.name, *counts, detail)
 
     def count(self, step: str, reason: str, detail: str, transient: bool, recovered: bool = False) -> None:
         """Counts one fault by its cause."""
         cause = step, reason, transient, recovered
         self.causes[cause] += 1
         self.details.setdefault(cause, detail)
-
-    def _ask(self, step: str, fault: Fault | None) -> None:
-        of = self._steps.get(step, StepFaults(step, 0, 0, ""))
-        detail = of.detail or (f"{fault.reason}: {fault.detail}" if fault else "")
-        self._steps[step] = StepFaults(step, of.rows + 1, of.unanswered + (fault is not None), detail)
 
     def steps(self) -> list[StepFaults]:
         """The steps that got no reply for some row."""
@@ -187,18 +186,14 @@ def row_faults(
         for answered in pipeline.answers(questions, evidence):
             answers.add(answered)
     recovered = sorted(answers.recovered, key=lambda x: (x.step, x.reason, x.id))
-    steps = [*_corpus_steps(pipeline.recipe, len(wanted), shown), *answers.steps()]
+    steps: list[StepFaults] = []  # of the corpus half, that got nothing from their model for some source
+    for name in (s.name for s in pipeline.recipe.corpus if _asks(s.step)):
+        if of := [x for x in shown if x.kind == "sources" and x.step == name]:
+            steps.append(StepFaults(name, len(wanted), len(of), f"{of[0].reason}: {of[0].detail}"))
     if lines:
         used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
         counted.insert(0, RowCounts("lines", used, used - bad, bad, 0))
-    return RowFaults((*shown, *recovered), tuple(counted), tuple(steps))
-
-
-def _corpus_steps(recipe: Recipe, sources: int, rows: Sequence[RowFault]) -> Iterable[StepFaults]:
-    """The steps of the corpus half that got nothing from their model for some source."""
-    for name in (s.name for s in recipe.corpus if _asks(s.step)):
-        if of := [x for x in rows if x.kind == "sources" and x.step == name]:
-            yield StepFaults(name, sources, len(of), f"{of[0].reason}: {of[0].detail}")
+    return RowFaults((*shown, *recovered), tuple(counted), (*steps, *answers.steps()))
 
 
 def _read_as(row: Mapping[str, Any]) -> RowKind:

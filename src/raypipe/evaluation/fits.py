@@ -110,10 +110,7 @@ def measure_of(run: FitRun, name: str | None) -> Measure:
 
 def question_of(row: Mapping[str, Any]) -> Question:
     """The question of a row with its replies and scores, as the steps left it."""
-    hits = []
-    for h in row["hits"]:
-        source, span = parse_chunk_id(h["chunk"])
-        hits.append(Hit(h["chunk"], source, span, h["scores"]))
+    hits = [Hit(h["chunk"], *parse_chunk_id(h["chunk"]), h["scores"]) for h in row["hits"]]
     replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
     order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
     return Question(

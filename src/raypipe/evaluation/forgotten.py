@@ -20,8 +20,8 @@ from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import each, metadata
-from raypipe.evaluation.view.pages import write_page
-from raypipe.metrics.textfile import replacing
+from raypipe.evaluation.view.pages import report_page
+from raypipe.metrics.textfile import replacing, write_text
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.record import answer_keys, read
 from raypipe.runs.run_parts import FILES, RunFolder
@@ -73,7 +73,9 @@ def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) ->
     """Yields what folders in these places and below them hold of it. With `write` it is taken out, and the
     same again finds nothing."""
     for folder in _run_folders(places, store):
-        if not (rows := sum(_touched(r, gone) for r in _rows(RunFolder(folder).results))):
+        table = RunFolder(folder).results
+        rows = sum(r["id"] in gone.graded or _rests(r, gone) for r in each(table, metadata(table)["run"]))
+        if not rows:
             continue
         yield FoundText(str(folder), rows, "rows lose their answer, prompts and passages")
         for file in sorted(f for f in folder.iterdir() if f.name not in FILES.values()):
@@ -108,28 +110,11 @@ def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
         return False  # another program's file of this name
 
 
-def _is_whole(folder: Path) -> bool:
-    """Returns whether the files of a run's folder are those of its record. Else the same eval writes them
-    again."""
-    try:
-        return read(folder).run == metadata(RunFolder(folder).results)["run"]
-    except DataError:
-        return False
-
-
-def _rows(table: Path) -> Iterator[dict[str, Any]]:
-    return each(table, metadata(table)["run"])
-
-
 def _rests(row: dict[str, Any], gone: Gone) -> bool:
     """Returns whether a row holds what goes, or its answer rests on it."""
     if row["id"] in gone.resting or any(_of(h, gone) for h in row["hits"] or ()):
         return True
     return any(q["source"] in gone.sources for q in row["quotes"] or ())
-
-
-def _touched(row: dict[str, Any], gone: Gone) -> bool:
-    return row["id"] in gone.graded or _rests(row, gone)
 
 
 def _of(hit: dict[str, Any], gone: Gone) -> bool:
@@ -138,15 +123,20 @@ def _of(hit: dict[str, Any], gone: Gone) -> bool:
 
 def _of_run(store: Store, folder: Path, gone: Gone) -> None:
     run = RunFolder(folder)
-    if not _is_whole(folder):
+    try:
+        record = read(folder)
+        whole = record.run == metadata(run.results)["run"]
+    except DataError:
+        whole = False
+    if not whole:  # the same eval writes the files again
         for name in FILES.values():
             (folder / name).unlink(missing_ok=True)
         return
     _table(run.results, gone)
-    record = read(folder)
     write_predictions(run, record)
     run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
-    write_page(run, record, earlier_run(store, set(answer_keys(store, record.run))))
+    before = earlier_run(store, set(answer_keys(store, record.run)))
+    write_text(run.page, report_page(run, record, before))
 
 
 def _table(path: Path, gone: Gone) -> None:

@@ -148,10 +148,9 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     from raypipe.evaluation.result_table import each  # which import Arrow
     from raypipe.runs.record import read  # a file needs neither
 
-    results, record = RunFolder(path).results, read(path)
-    rows, texts = list[crag.Prediction](), dict[str, str]()
+    record, rows, texts = read(path), list[crag.Prediction](), dict[str, str]()
     own = bool(record.rule) and (rule is None or crag.rule_id(rule) == record.rule)
-    for r in each(results, record.run):
+    for r in each(RunFolder(path).results, record.run):
         if r["golds"]:
             said = r["judge_response"] if own else None
             cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -136,23 +135,20 @@ def _hits(
     question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout], roots: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
-
-    found = []
-    for h in ranking(question):
-        layout = layouts.get(h.source)
-        found.append(
-            {
-                "chunk": h.chunk,
-                "url": place(layout, h.span).url if layout else url.get(h.source),
-                "file": file_address(layout, roots) if layout else None,
-                "start": h.span[0],
-                "end": h.span[1],
-                "scores": [(name, float(value)) for name, value in h.scores.items()],
-                "ranked": h.chunk in chosen,
-                "text": text.get(h.chunk),
-            }
-        )
-    return found
+    return [
+        {
+            "chunk": h.chunk,
+            "url": place(layout, h.span).url if layout else url.get(h.source),
+            "file": file_address(layout, roots) if layout else None,
+            "start": h.span[0],
+            "end": h.span[1],
+            "scores": [(name, float(value)) for name, value in h.scores.items()],
+            "ranked": h.chunk in chosen,
+            "text": text.get(h.chunk),
+        }
+        for h in ranking(question)
+        for layout in [layouts.get(h.source)]
+    ]
 
 
 class ResultTable:
@@ -215,10 +211,14 @@ def flat_row(row: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
     """A row for a data frame: measures and labels are columns, lists texts, the time a time. `right`: None:
     the answer is not scored."""
     steps = {"lost": row["lost"], "lost_step": row["lost_step"], "faults": len(row["faults"])}
+    try:
+        asked_at = moment(row["asked_at"]).local if row["asked_at"] else None
+    except DataError:  # no time that can be read
+        asked_at = None
     return {
         "id": row["id"],
         "query": row["query"],
-        "asked_at": _time_of(row["asked_at"]),
+        "asked_at": asked_at,
         "answer": row["answer"],
         "outcome": row["outcome"],
         "source": row["origin"],
@@ -229,14 +229,6 @@ def flat_row(row: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
         **row["labels"],
         **steps,
     }
-
-
-def _time_of(text: str) -> datetime | None:
-    """The asker's clock; None: the data say no time, or none that can be read."""
-    try:
-        return moment(text).local if text else None
-    except DataError:
-        return None
 
 
 def verdict_of(answer: str | None, right: bool | None) -> str:

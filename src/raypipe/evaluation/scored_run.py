@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
@@ -18,7 +19,7 @@ from raypipe.evaluation.judged_run import (
     require_distinct,
     require_readable,
 )
-from raypipe.evaluation.result_table import each
+from raypipe.evaluation.result_table import read_table
 from raypipe.metrics import crag
 from raypipe.metrics.losses import shared
 from raypipe.metrics.named_kinds import answer_values, verdict_values
@@ -46,12 +47,6 @@ class ScoredRun:
     seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of its recipe has seen
     texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
 
-    def is_run(self, other: ScoredRun) -> bool:
-        """Returns whether both were given names of one run, such as its folder and its release."""
-        if self.record is None or other.record is None:
-            return self.record is other.record and self.name == other.name
-        return self.record.run == other.record.run
-
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     """Returns what was measured in a run's folder, or in a file of predictions scored by `rule`. Raises
@@ -62,25 +57,16 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         )
     if not path.is_dir():
         return judged_again(judged_run(path, rule), None)
-    results, record = RunFolder(path).results, read(path)
-    values: dict[str, Mapping[str, float]] = {}
-    verdicts: dict[str, str] = {}
-    labels: dict[str, Mapping[str, str]] = {}
-    texts: dict[str, str] = {}
-    seen: set[str] = set()
-    people = 0
-    for row in each(results, record.run):
-        people += row["reason"] == "person"
-        if row["seen"]:
-            seen.add(row["id"])
-        if row["measures"] is not None:
-            values[row["id"]], labels[row["id"]] = row["measures"], row["labels"]
-            texts[row["id"]] = row["query"]
-        if row["verdict"] is not None:
-            verdicts[row["id"]] = row["verdict"]
+    record, columns = read(path), ["id", "query", "labels", "verdict", "reason", "measures", "seen"]
+    table = read_table(RunFolder(path).results, columns)
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+    scored = [r for r in rows if r["measures"] is not None]
+    values, labels, texts = ({r["id"]: r[name] for r in scored} for name in ("measures", "labels", "query"))
     return ScoredRun(
         str(path), record.rule, record.judged_by, values, labels, record, kind=record.kind,
-        verdicts=verdicts, seen=frozenset(seen), people=people, texts=texts,
+        verdicts={r["id"]: r["verdict"] for r in rows if r["verdict"] is not None},
+        seen=frozenset(r["id"] for r in rows if r["seen"]),
+        people=sum(r["reason"] == "person" for r in rows), texts=texts,
     )  # fmt: skip
 
 

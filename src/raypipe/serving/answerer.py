@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -52,10 +53,13 @@ from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.store.memo.cached import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
-from raypipe.text.places import context, heading_sections
+from raypipe.text.places import context, heading_sections, lined
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
+
+Texts: TypeAlias = Mapping[str, tuple[str, str]]
+"""Source -> its parsed text, and the same with a line for each block."""
 
 GRACE_S = 0.1
 """Beyond the deadline, for reading the evidence of an answer that was decided in time: some milliseconds."""
@@ -198,10 +202,11 @@ class Answerer:
         if isinstance(over, StoreSnapshot):
             places = await _places(answered, over)
         if over is not None:
-            evidence = await _evidence(answered, quotes_of(answered), over.index, places)
-            others = await _evidence(answered, other_values(answered), over.index, places)
+            texts = await _texts(answered, over.index, request.include_passages)
+            evidence = _evidence(answered, quotes_of(answered), texts, places)
+            others = _evidence(answered, other_values(answered), texts, places)
             if request.include_passages:
-                passages = await _passages(answered, over.index, places)
+                passages = _passages(answered, texts, places)
         used = CallCounts()
         for count in counts.values():
             used.add(count.calls)
@@ -256,19 +261,28 @@ async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
     return SourcePlaces(cited, layouts)
 
 
-async def _evidence(
-    question: Question, quotes: Sequence[Quote], index: Index, places: SourcePlaces
+async def _texts(question: Question, index: Index, passages: bool) -> Texts:
+    """The texts of all that is quoted, and with `passages` of the ranking, which alone are shown in lines."""
+    sources = {q.source for q in (*quotes_of(question), *other_values(question))}
+    sources |= {parse_chunk_id(c)[0] for c in question.order if passages}
+    named = sorted(sources)
+    blocks = await index.blocks(named) if passages else [()] * len(named)
+    texts = zip(named, await index.source_texts(named), blocks, strict=True)
+    return {source: (text, lined(text, of)) for source, text, of in texts if text is not None}
+
+
+def _evidence(
+    question: Question, quotes: Sequence[Quote], texts: Texts, places: SourcePlaces
 ) -> tuple[Evidence, ...]:
-    texts = await index.source_texts([q.source for q in quotes])
     hits = ranking(question)
     evidence = []
-    for quote, text in zip(quotes, texts, strict=True):
-        assert text is not None, f"{question.origin} quotes source {quote.source}, which was not searched"
-        start, end = quote.span
+    for quote in quotes:
+        (text, lines), (start, end) = texts[quote.source], quote.span
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)
         link, stands = places.of(quote.source, quote.span)
         before, after = context(text, quote.span, CONTEXT_CHARS)
+        before, after = lines[start - len(before) : start], lines[end : end + len(after)]
         chunk, scores = (hit.chunk, dict(hit.scores)) if hit else (None, {})
         evidence.append(
             Evidence(quote.source, chunk, link, text[start:end], quote.span, scores, stands, before, after)
@@ -276,13 +290,11 @@ async def _evidence(
     return tuple(evidence)
 
 
-async def _passages(question: Question, index: Index, places: SourcePlaces) -> tuple[RankedPassage, ...]:
+def _passages(question: Question, texts: Texts, places: SourcePlaces) -> tuple[RankedPassage, ...]:
     chosen = set(question.order)
     hits = [h for h in ranking(question) if h.chunk in chosen]
-    texts = await index.texts([h.chunk for h in hits])
-    stands = [places.of(h.source, h.span) for h in hits]
-    rows = zip(hits, texts, stands, strict=True)
-    return tuple(RankedPassage(hit, url, text, at) for hit, text, (url, at) in rows)
+    found = [(h, texts[h.source][1][slice(*h.span)], *places.of(h.source, h.span)) for h in hits]
+    return tuple(RankedPassage(hit, url, text, at) for hit, text, url, at in found)
 
 
 class CorpusMemo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from small_run import small_run
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Gold, Hit, Question, chunk_id, source_id
 from raypipe.evaluation.report.console import print_crag, print_means, print_run, print_run_tables
-from raypipe.evaluation.report.plot import CLASSES, WIDTH, dots, segments
-from raypipe.evaluation.report.wording import told_apart
+from raypipe.evaluation.report.plot import WIDTH, segments
 from raypipe.metrics.crag import mark, pair
 from raypipe.runs.record import Run, read
 from raypipe.runs.run_parts import FaultCount, RunFolder, StepLine
@@ -117,21 +115,10 @@ def test_a_record_of_another_raypipe_is_refused_with_its_field(
 
 
 def test_the_stacked_bar_fills_its_width_and_counts_every_question() -> None:
-    score = made(QUESTIONS).score
-    assert score is not None
-    parts = segments(score)
-    assert [name for name, *_ in parts] == [c for c in CLASSES if c != "judged"]
+    parts = segments(made(QUESTIONS).answers)
+    assert [name for name, *_ in parts] == ["right", "wrong", "i don't know", "not scored"]
     assert sum(count for _, count, *_ in parts) == 5
     assert sum(parts[-1][2:]) == pytest.approx(WIDTH)
-
-
-def test_slices_stand_one_below_the_other_with_the_interval_round_the_dot() -> None:
-    score = made(QUESTIONS).by_rule
-    assert score is not None
-    found = dots(score, told_apart(score.slices)[0])
-    assert [d.label for d in found] == ["all questions", "domain: open", "domain: movie"]
-    assert all(a.y < b.y for a, b in pairwise(found))
-    assert all(d.x is not None and d.low <= d.x <= d.high for d in found if d.text != "not scored")
 
 
 def console() -> tuple[Console, io.StringIO]:

@@ -38,7 +38,7 @@ from raypipe.runs.pipeline.ingest_folder import ingest_folder
 from raypipe.runs.pipeline.ingest_log import Decision, driving
 from raypipe.runs.pipeline.tasks import inline
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.http.stream import answer_response
+from raypipe.serving.http import answer_response
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store
 from raypipe.store.parts import sealed
@@ -102,7 +102,7 @@ def answered(pipe, text):
 
 def asked(pipe, text):
     """The response with that answer."""
-    return answer_response(answered(pipe, text), ("hits",))
+    return answer_response(answered(pipe, text), ("hits",)).model_dump(exclude_unset=True)
 
 
 TIMES_S = (-(2**31) - 9, -1, 0, 2**31 + 9, 2**32 + 9, 10**10)  # 1901 to 2286, as clocks of 32 bits have them

@@ -20,7 +20,7 @@ from raypipe.evaluation.report.wording import (
     signed,
     usd,
 )
-from raypipe.evaluation.sweep import PlannedPoint, PointResult, Sweep
+from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.certainty import PairedDifference
 
 DECIDE = ("answers are given by", "threshold", "score", "95 % interval", "answered", "right",
@@ -109,7 +109,8 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         if d is not None:
             within = ends(d.interval, signed, "not known")
             gain = (signed(d.difference), within, f"{p.p:.3g}", str(p.verdict))
-        cost = [_calls(p), f"{p.cost.calls:,}", *[f"{p.cost.tokens:,}"] * tokens]
+        each = "not known" if p.calls_per_question is None else f"{p.calls_per_question:,.1f}"
+        cost = [each, f"{p.cost.calls:,}", *[f"{p.cost.tokens:,}"] * tokens]
         rows.append((p.point, f"{p.score:+.3f}", *gain, *cost, *[usd(p.cost.usd)] * priced))
     show(console, heads, rows, [row[0] for row in rows].index(sweep.winner))
     others, n = len(sweep.points) - 1, sweep.scored
@@ -120,11 +121,6 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         f"comparison{'s' * (others > 1)} (maxT)"
     )
     say(console, _conclusion(sweep), style="bold")
-
-
-def _calls(point: PointResult) -> str:
-    each = point.calls_per_question
-    return "not known" if each is None else f"{each:,.1f}"
 
 
 def _conclusion(sweep: Sweep) -> str:

@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raypipe.evaluation.report import plot
-from raypipe.evaluation.report.wording import (
-    ann_line,
-    between,
-    cut,
-    fit_lines,
-    label_text,
-    listed,
-    measured,
-    seconds,
-    share,
-    signed,
-)
+from raypipe.evaluation.report import plot, wording
 from raypipe.metrics.losses import steps_of
 from raypipe.text import web_page
 
+OF_WORDING = ("signed", "share", "seconds", "measured", "fit_lines", "label_text", "ann_line", "listed")
+"""Functions of `wording` that templates use."""
 FILTERS: Mapping[str, Callable[..., Any]] = {
-    "signed": signed, "share": share, "seconds": seconds, "measured": measured, "steps_of": steps_of,
-    "fit_lines": fit_lines, "label_text": label_text, "ann_line": ann_line, "cut": cut, "listed": listed,
-    "expected": lambda calls: between(calls, str, "-"),
-}  # fmt: skip
+    **{name: getattr(wording, name) for name in OF_WORDING},
+    "steps_of": steps_of,
+    "expected": lambda calls: wording.between(calls, str, "-"),
+}
 
 
 def page(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +19,18 @@ from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, web_page
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.view.rows import QuestionLine, RunTable, facts, line_of, matrix, paired_line
+from raypipe.evaluation.view.rows import (
+    QuestionLine,
+    RunTable,
+    changed_first,
+    facts,
+    line_of,
+    matrix,
+    paired_line,
+)
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.kinds import grouped
 from raypipe.metrics.losses import funnel
-from raypipe.metrics.textfile import write_text
 from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
@@ -33,37 +41,27 @@ STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
 
 
-def write_page(folder: RunFolder, record: Run, earlier: Run | None) -> None:
-    """Writes report.html of a run whose table and report are there. `earlier`: the run that it is held
-    against; None: there is none."""
-    write_text(folder.page, report_page(folder, record, earlier))
-
-
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
-    """Renders the report file. Raises DataError for a folder without a table."""
-    run = RunTable(folder.results, record.run)
-    try:
-        lines = [line_of(run.line(id), record.lead or "score", None) for id in run.ids[:MOST_ROWS]]
-        values = _questions(lines, len(run.ids)) | _head(record, earlier)
-        return web_page.page("run.html", STYLES, (), False, values)[0]
-    finally:
-        run.close()
+    """Renders the report file. `earlier`: the run that it is held against; None: there is none. Raises
+    DataError for a folder without a table."""
+    return web_page.page("run.html", STYLES, (), False, _values(folder, record, earlier, None))[0]
 
 
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
     """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
     a folder without a table."""
-    run = RunTable(folder.results, record.run)
-    try:
-        lines = [line_of(run.line(id), record.lead or "score", labels) for id in run.ids]
-        known = facts(lines, [record.run[:8]], record.lead, labels.file)
-        return _served(_questions(lines, len(lines), known) | _head(record, earlier))
-    finally:
-        run.close()
+    return web_page.page("run.html", STYLES, SCRIPTS, True, _values(folder, record, earlier, labels))
 
 
-def _served(values: Mapping[str, Any]) -> tuple[str, str]:
-    return web_page.page("run.html", STYLES, SCRIPTS, True, values)
+def _values(
+    folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels | None
+) -> dict[str, Any]:
+    """Values of the page of a run. `labels`: of people, on the viewer's; None: the report file."""
+    with closing(RunTable(folder.results, record.run)) as run:
+        ids = run.ids if labels else run.ids[:MOST_ROWS]
+        lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
+        known = facts(lines, [record.run[:8]], record.lead, labels.file) if labels else None
+        return _questions(lines, len(run.ids), known) | _head(record, earlier, lines)
 
 
 def _questions(
@@ -83,25 +81,26 @@ def _questions(
     }
 
 
-def _head(record: Run, earlier: Run | None) -> dict[str, Any]:
-    """Values of the page's part about the run."""
+def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> dict[str, Any]:
+    """Values of the page's part about the run. `lines`: of its questions."""
+    lead = record.measure(record.lead)
     slices, omitted = told_apart(record.by_rule.slices if record.by_rule else ())
     changed = None
     if earlier is not None:
-        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
+        when = moment(earlier.finished)
         said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
-        lines = recipe_lines(earlier.recipe, record.recipe)
-        changed = {"against": said, "lines": lines}
+        changed = {"against": said, "lines": recipe_lines(earlier.recipe, record.recipe)}
     return {
         "title": f"{record.title} - run {record.run}",
+        "when": moment(record.finished),
         "r": record,
         "rule": record.by_rule,
-        "lead": record.measure(record.lead),
+        "lead": lead,
         "measure_slices": told_apart(record.measure_slices)[0],
         "slices": slices,
         "omitted": omitted,
-        "segments": plot.segments(record.score) if record.score else [],
-        "dots": plot.dots(record.by_rule, slices) if record.by_rule else [],
+        "segments": plot.segments(record.answers),
+        "bins": plot.histogram([x.numbers["value"] for x in lines if "value" in x.numbers], lead),
         "changed": changed,
         "funnel": funnel(record.losses) if record.losses else [],
         "calibration": calibration_line("Confidence", record.calibration) if record.calibration else "",
@@ -111,10 +110,17 @@ def _head(record: Run, earlier: Run | None) -> dict[str, Any]:
     }
 
 
+def moment(seconds: float) -> str:
+    """A time for people, in UTC. `seconds`: since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
 def _lineage(record: Run) -> list[tuple[str, str]]:
     origin, recipe = record.origin, record.recipe
     found = {
-        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.finished)),
+        "run": record.run,
+        "finished": f"{moment(record.finished)} UTC",
+        "store": record.store,
         "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
         "recipe digest": record.digest,
         "data": f"{record.questions} questions, kind {record.kind}",
@@ -135,7 +141,7 @@ class OpenPair:
     folders: tuple[RunFolder, RunFolder]
     records: tuple[Run, Run]
     tables: tuple[RunTable, RunTable]
-    lines: tuple[QuestionLine, ...]  # of the questions in both, in the order of the first
+    lines: tuple[QuestionLine, ...]  # of the questions in both, those that changed first
     measure: str  # what their values are
     span: float  # how far apart two values of it can lie
     group: str | None  # label of questions that move together; None: each by itself
@@ -151,10 +157,6 @@ class OpenPair:
         groups = grouped(self.group, {c.id: c.facets for c in chosen})
         return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span, groups)
 
-    def close(self) -> None:
-        for table in self.tables:
-            table.close()
-
 
 def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPair:
     """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
@@ -169,7 +171,7 @@ def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPai
             f"{folders[0].path} and {folders[1].path}: expected questions that both have, found none (first "
             f"ids: {first[0]}, {first[1]}). View runs of the same data"
         )
-    lines = tuple(paired_line(a.line(id), b.line(id), lead) for id in common)
+    lines = tuple(sorted((paired_line(a.line(id), b.line(id), lead) for id in common), key=changed_first))
     group = group_label(records[0].kind)
     return OpenPair(folders, records, (a, b), lines, lead, spans.get(lead, 2.0), group)
 
@@ -206,4 +208,4 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
         ],
         "matrices": [m for m in (became, lost) if m is not None],
     }
-    return _served(values)
+    return web_page.page("run.html", STYLES, SCRIPTS, True, values)

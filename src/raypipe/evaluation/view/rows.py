@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from raypipe.core.records import parse_chunk_id
+from raypipe.core.errors import RaypipeError
+from raypipe.core.records import Block, parse_chunk_id
 from raypipe.evaluation.judged_run import PersonLabel, PersonLabels
-from raypipe.evaluation.result_table import open_table
+from raypipe.evaluation.result_table import open_table, verdict_of
+from raypipe.recipes.serialize import description
+from raypipe.runs.record import Run
+from raypipe.store import Store
+from raypipe.text.places import lined
 
 SOURCE_CHARS = 16  # of a source's id, in the list of what answers rest on: 64 bits tell a run's sources apart
-STATES = {
-    "exact": "right", "correct": "right", "missing": "missing", "hallucination": "wrong",
-    "unscored": "not scored",
-}  # fmt: skip
-"""Verdict -> what it says of an answer, in the words of transitions."""
+STATES = {"exact": True, "correct": True, "missing": False, "hallucination": False}
+"""Verdict of a rule -> whether the answer is right; of one that is left open nothing is said."""
 LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 
@@ -31,8 +33,8 @@ class QuestionLine:
     question: str
     answers: tuple[str | None, ...]  # of each run; None: it failed
     expected: str
-    verdicts: tuple[str, ...]  # of each run that has one
-    scored: str  # verdict and reason, or the measures, for people
+    states: tuple[str, ...]  # what each answer is, in the words of `verdict_of`; "": no answer is asked for
+    scored: str  # why it is that, or the measures, for people
     direction: float | None = None  # of two runs: the second's value less the first's; None: one, or equal
     facets: Mapping[str, str] = field(default_factory=dict)  # name -> value, to filter by
     numbers: Mapping[str, float] = field(default_factory=dict)  # name -> value, to sort by
@@ -47,14 +49,14 @@ class QuestionLine:
 def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
     """Returns one question of one run. `lead`: the measure that its value is; `labels`: what people said,
     where the page takes labels; None: it takes none."""
-    verdict, measures = row["verdict"], row["measures"] or {}
-    said = [] if verdict is None else [verdict, *([row["reason"].replace("_", " ")] if row["reason"] else [])]
-    said += [] if verdict is not None else [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
-    facets = {"verdict": verdict or ("" if measures else "no gold"), "outcome": row["outcome"]}
-    facets |= {"from": row["origin"], "lost": _lost(row), **row["labels"]}
-    state = STATES.get(verdict or "")
-    if state in ("right", "wrong") and "contains" in measures:  # the truth's words in the answer say it, too
-        facets["measures"] = "disagree" if (state == "right") != bool(measures["contains"]) else "agree"
+    measures, state = row["measures"] or {}, state_of(row)
+    said = [row["reason"].replace("_", " ")] if row["reason"] else []
+    said = said or [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
+    facets = {"verdict": state, "outcome": row["outcome"], "from": row["origin"], "lost": _lost(row)}
+    facets |= row["labels"]
+    if row["verdict"] and state != "not scored" and "contains" in measures:
+        same = (state == "right") == bool(measures["contains"])  # the truth's words in the answer say it, too
+        facets["measures"] = "agree" if same else "disagree"
     if row["faults"]:
         facets["fault"] = row["faults"][0]["step"]
     if labels is not None:
@@ -64,39 +66,46 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
     took = row["seconds"]
     numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
     numbers["seconds"] = sum(took.values()) if took else None
-    verdicts, text = () if verdict is None else (verdict,), ": ".join(said) if said else "not scored"
-    facets, numbers = _filled(facets), {k: v for k, v in numbers.items() if v is not None}
+    facets = {name: value for name, value in facets.items() if value}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
     return QuestionLine(
-        row["id"], row["query"], (row["answer"],), expected(row), verdicts, text, facets=facets,
-        numbers=numbers, sources=sources_of(row),
+        row["id"], row["query"], (row["answer"],), expected(row), (state,), ", ".join(said),
+        facets=facets, numbers=numbers, sources=sources_of(row),
     )  # fmt: skip
 
 
-def _filled(facets: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in facets.items() if value}
+def state_of(row: Mapping[str, Any]) -> str:
+    """Returns what an answer is, in the words of `verdict_of`; "" where documents are asked for."""
+    if row["grades"] and not row["golds"]:
+        return ""
+    right = STATES.get(row["verdict"])
+    if row["verdict"] is None and row["measures"]:
+        right = row["lost"] is None
+    return verdict_of(row["answer"], None if row["answer"] is None else right)
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
     """Returns one question of two runs; values are those of `measure`."""
     one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
     gain = None if one is None or two is None else two - one
-    states = [STATES.get(r["verdict"] or "", "") for r in (a, b)]
+    states = state_of(a), state_of(b)
     moved = "" if gain is None else "higher" if gain > 0 else "lower" if gain < 0 else "equal"
     if all(states):
-        moved = f"{states[0]} to {states[1]}" if states[0] != states[1] else f"both {states[0]}"
+        moved = f"both {states[0]}" if states[0] == states[1] else f"{states[0]} to {states[1]}"
     facets = {"A": states[0], "B": states[1], "change": moved}
     facets |= {"answer": "the same" if a["answer"] == b["answer"] else "another"}
     facets |= {"lost in A": _lost(a), "lost in B": _lost(b), **a["labels"]}
-    said = f"{states[0]} to {states[1]}" if all(states) and states[0] != states[1] else states[0]
-    if not any(states):
-        said = "not scored" if gain is None else f"{measure} {one:.2f} to {two:.2f}"
+    said = moved if all(states) else "not scored" if gain is None else f"{measure} {one:.2f}, {moved}"
     numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
-    verdicts = tuple(r["verdict"] for r in (a, b) if r["verdict"])
-    sources = tuple(dict.fromkeys((*sources_of(a), *sources_of(b))))
     return QuestionLine(
-        a["id"], a["query"], (a["answer"], b["answer"]), expected(a), verdicts, said, gain or None,
-        _filled(facets), numbers, sources,
+        a["id"], a["query"], (a["answer"], b["answer"]), expected(a), states, said, gain or None,
+        {k: v for k, v in facets.items() if v}, numbers, tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
     )  # fmt: skip
+
+
+def changed_first(line: QuestionLine) -> tuple[float, bool]:
+    """Sorts questions of two runs: the largest change of the value first, then other answers."""
+    return -abs(line.direction or 0), len({*line.answers}) == 1
 
 
 def expected(row: Mapping[str, Any]) -> str:
@@ -109,8 +118,8 @@ def _lost(row: Mapping[str, Any]) -> str:
     """Returns where the gold was lost."""
     if row["lost"]:
         return str(row["lost"])
-    scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
-    return "right" if scored else "not scored"
+    state = state_of(row)
+    return "right" if state == "right" or (row["measures"] and not state) else "not scored"
 
 
 def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -149,7 +158,7 @@ OWN = (
     "lost in A", "lost in B",
 )  # fmt: skip
 """Facets that are no labels of the data: the page shows their menus first."""
-LINKED = ("person", "lost", "A", "B", "lost in A", "lost in B")
+LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
 """Facets that are there with one value, too: the page links to their values, or sets them."""
 
 
@@ -182,6 +191,20 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
         return counts[a, b], urlencode([("f", f"{before}:{a}"), ("f", f"{after}:{b}")])
 
     return Matrix(title, names, [(a, [cell(a, b) for b in names]) for a in names])
+
+
+def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
+    """A row whose passages have the lines of their pages, as far as the store of its run is here."""
+    hits = [h for h in row["hits"] if h["text"] is not None]
+    try:
+        table = description(record.recipe).texts_table
+        sources = sorted({parse_chunk_id(h["chunk"])[0] for h in hits})
+        found = Store.open(record.store).rows(table, "source", sources, ["source", "blocks"]).to_pylist()
+    except RaypipeError:
+        return row
+    blocks = {r["source"]: [Block(**b) for b in r["blocks"] or ()] for r in found}
+    of = [(h, blocks.get(parse_chunk_id(h["chunk"])[0], ())) for h in row["hits"]]
+    return {**row, "hits": [{**h, "text": h["text"] and lined(h["text"], b, h["start"])} for h, b in of]}
 
 
 GROUPS = 3  # row groups kept in memory, of a hundred questions each

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
 from raypipe.readers.object_store import download
+from raypipe.runs import release as releases
 from raypipe.runs.record import Run, read, readable
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
@@ -32,6 +33,9 @@ class RunHeader:
     mean: float | None  # of this measure; None: nothing was scored
     store: str  # URI
     folder: str | None  # None: no folder here has it, only its store
+    right: int | None  # questions answered right; None: documents were asked for
+    scored: int  # questions behind the mean
+    live: bool  # it is the release that its store's endpoint answers by
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,13 @@ class RunList:
     def listed(self) -> tuple[list[RunHeader], int]:
         """All runs, the latest first, and the number of records that cannot be read."""
         here, unread = self._by_place()
-        listed = [header(m, str(f.path)) for f, m in here.values()]
+        found: list[tuple[Run, str | None]] = [(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:
             known, unread_there = readable(self._store, MOST)
-            listed += [header(m, None) for m in known if m.run not in here]
+            found += [(m, None) for m in known if m.run not in here]
             unread += unread_there
+        live = {_live(uri) for uri in {m.store for m, _ in found}}
+        listed = (header(m, folder, m.run in live) for m, folder in found)
         return sorted(listed, key=lambda h: -h.finished), unread
 
     def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Run]], int]:
@@ -108,7 +114,19 @@ class RunList:
         return runs, unread
 
 
-def header(m: Run, folder: str | None) -> RunHeader:
+def header(m: Run, folder: str | None, live: bool) -> RunHeader:
     lead = m.measure(m.lead)
     mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
-    return RunHeader(m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder)
+    return RunHeader(
+        m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder,
+        m.answers.get("right"), lead.scored if lead else 0, live,
+    )  # fmt: skip
+
+
+def _live(store: str) -> str | None:
+    """The run that is released in a store; None: there is none, or the store is not here."""
+    try:
+        release = releases.live(Store.open(store))
+    except RaypipeError:
+        return None
+    return release.run if release else None

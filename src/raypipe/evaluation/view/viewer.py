@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,8 +19,8 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
 from raypipe.evaluation.report import web_page
-from raypipe.evaluation.view.pages import STYLES, OpenPair, open_pair, pair_page, run_page
-from raypipe.evaluation.view.rows import LABELS, RunTable
+from raypipe.evaluation.view.pages import STYLES, OpenPair, moment, open_pair, pair_page, run_page
+from raypipe.evaluation.view.rows import LABELS, RunTable, with_lines
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
 from raypipe.runs.record import Run
@@ -59,7 +58,7 @@ class Viewer:
         url = _split(address)
         match url.path.strip("/").split("/"):
             case [""]:
-                return self._list()
+                return self._list(parse_qs(url.query).get("t", [""])[0])
             case ["pair"]:
                 asked = parse_qs(url.query)
                 ids = [asked.get(side, [""])[0] for side in "ab"]
@@ -72,12 +71,13 @@ class Viewer:
                 return _page(*run_page(folder, record, known_before(record), self._said(folder)))
             case ["run", run, "question", n]:
                 table = self._table(run)
-                return _rows([table], n, table.ids)
+                return _rows([(self._folder(run)[1], table)], n, table.ids)
             case ["pair", a, b]:
                 return _page(*pair_page(self._pair(a, b)))
             case ["pair", a, b, "question", n]:
                 pair = self._pair(a, b)
-                return _rows(pair.tables, n, [line.id for line in pair.lines])
+                tables = zip(pair.records, pair.tables, strict=True)
+                return _rows(tables, n, [line.id for line in pair.lines])
         raise DataError(f"{url.path}: there is no such page")
 
     def post(self, address: str, body: Any) -> ViewReply:
@@ -88,11 +88,17 @@ class Viewer:
                 return self._label(run, id, label)
         raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
 
-    def _list(self) -> ViewReply:
+    def _list(self, search: str) -> ViewReply:
+        """The page of all runs, or of those that have each word of `search`."""
         headers, unread = self._runs.listed()
-        times = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished)) for h in headers]
-        listed = [asdict(h) | {"when": when} for h, when in zip(headers, times, strict=True)]
-        return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
+        every = [{**asdict(h), "when": moment(h.finished), "live": "live" * h.live} for h in headers]
+        words = search.lower().split()
+        runs = [r for r in every if all(w in " ".join(map(str, r.values())).lower() for w in words)]
+        here = [r for r in runs if r["folder"]]
+        of_store = ((a, b) for i, b in enumerate(here) for a in here[i + 1 :] if a["store"] == b["store"])
+        values = {"title": "raypipe runs", "runs": runs, "of": len(every), "search": search, "unread": unread}
+        values["picked"] = [r["run"] for r in next(of_store, ())]
+        return _page(*web_page.page("runs.html", STYLES, (), True, values))
 
     def _folder(self, run: str) -> tuple[RunFolder, Run]:
         if (found := self._runs.whole(run)) is None:
@@ -144,12 +150,12 @@ def known_before(record: Run) -> Run | None:
         return None
 
 
-def _rows(tables: Sequence[RunTable], n: str, ids: Sequence[str]) -> ViewReply:
+def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
     """Returns a question's row of each run. `n`: its number in `ids`; DataError where there is none."""
     number = int(n) if n.isdecimal() and len(n) < MOST_DIGITS else len(ids)
     if number >= len(ids):
         raise DataError(f"question {n}: expected a number below {len(ids)}")
-    return _json([table.row(ids[number]) for table in tables])
+    return _json([with_lines(table.row(ids[number]), record) for record, table in tables])
 
 
 def _page(text: str, policy: str) -> ViewReply:

@@ -350,7 +350,8 @@ def create_app(
         title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
     )
     styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
-    html, policy = web_page.page("raypipe.serving.http", "endpoint.html", styles, scripts, True, {})
+    values = {"title": "raypipe"}
+    html, policy = web_page.page("raypipe.serving.http", "endpoint.html", styles, scripts, True, values)
     headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'", "cache-control": "no-cache"}
 
     async def root() -> Response:

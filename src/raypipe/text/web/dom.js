@@ -2,6 +2,7 @@
 /* Elements of a page. What comes from data is set as text: nothing here, and nothing that calls it, makes
    markup of a text, and the page's policy forbids it. */
 
+const QUOTE_WORDS = 8; // that a browser looks for on a page which a link leads to
 const at = id => document.getElementById(id);
 
 function make(tag, text, kind) {
@@ -17,17 +18,22 @@ function box(tag, ...parts) {
   return element;
 }
 
-/* The web's own addresses become links. A document's has its path, and often its page: "a%20b.pdf#page=3";
-   its `file` is told, no browser opens one from another host's page. */
-function link(url, file) {
+/* The web's own addresses become links, to the first words of `quote`. A document's has its path, and often
+   its page: "a%20b.pdf#page=3"; its `file` is told, no browser opens one from another host's page: it leads
+   to the passage `to` of this one. */
+function link(url, file, quote, to) {
   if (!url) return make("span", "no address");
   if (!/^https?:\/\//i.test(url)) {
-    const span = make("span", readable(url).replace(/#page=(\d+)$/, ", p. $1"));
-    span.title = file || "";
-    return span;
+    const named = make(to ? "a" : "span", readable(url).replace(/#page=(\d+)$/, ", p. $1"));
+    named.title = file || "";
+    if (to) {
+      named.href = "#" + to.id;
+      named.addEventListener("click", e => { e.preventDefault(); to.closest("details").open = true; to.focus(); });
+    }
+    return named;
   }
-  const a = make("a", url);
-  a.href = url;
+  const a = make("a", url), words = (quote || "").split(/\s+/).slice(0, QUOTE_WORDS).join(" ");
+  a.href = url + (words ? (url.includes("#") ? "" : "#") + ":~:text=" + encodeURIComponent(words).replaceAll("-", "%2D") : "");
   a.rel = "noopener noreferrer nofollow";
   a.target = "_blank";
   return a;

@@ -1,11 +1,10 @@
 /* Evidence of an answer: passages with what is cited and what is gold marked in their texts. The pages of a
    run and of the endpoint show it by this one code. */
 
-const named = scores => Object.entries(scores).map(([name, value]) => name + " " + value.toFixed(3)).join(", ");
 const sourceOf = chunk => chunk.slice(0, chunk.lastIndexOf(":"));
 
 /* A text with ranges of it marked. Ranges count characters as Python does (code points), may overlap, and
-   have a kind, cite or gold. */
+   have a kind: cite, gold, an element's name for emphasis, or off for what is not shown. */
 function marked(text, ranges) {
   const out = document.createDocumentFragment();
   const inside = ranges.filter(r => r.from < r.to);
@@ -16,11 +15,36 @@ function marked(text, ranges) {
   for (let i = 0; i + 1 < cuts.length; i++) {
     const piece = chars.slice(cuts[i], cuts[i + 1]).join("");
     const kinds = new Set(inside.filter(r => r.from <= cuts[i] && r.to >= cuts[i + 1]).map(r => r.kind));
-    if (!kinds.size) out.append(piece);
-    else out.append(make("mark", piece, kinds.size > 1 ? "both" : [...kinds][0]));
+    if (kinds.has("off")) continue;
+    let shown = document.createTextNode(piece);
+    for (const tag of TAGS) if (kinds.has(tag)) shown = box(tag, shown);
+    if (kinds.has("cite") || kinds.has("gold")) {
+      shown = box("mark", shown);
+      shown.className = !kinds.has("gold") ? "cite" : kinds.has("cite") ? "both" : "gold";
+    }
+    out.append(shown);
   }
   return out;
 }
+
+/* Markdown as ranges of its text: elements are made of the kinds here, never of a text. Each form has the
+   length of what opens it in its first group, the shown text in its second. */
+const TAGS = ["code", "em", "strong", "u"];
+const FORMS = [
+  [/()(?:\n|^)[ \t]*(?:[-=*_~]{3,}|```\w*|\|[-:| ]+\|)[ \t]*$()/gm, "off"], [/(^#{1,6} +)(.+)$/gm, "strong"], [/(`{1,3})([^`\n]+)\1/g, "code"],
+  [/(\*\*|__)(?=\S)([^\n]+?)(?<=\S)\1/g, "strong"], [/(?<![*\w])(\*)(?![*\s])([^*\n]+?)(?<!\s)\*(?![*\w])/g, "em"],
+  [/(\[)([^\]\n]+)\]\([^()\s]+\)/g, "u"],
+];
+function markdown(text) {
+  const found = [], at = i => Array.from(text.slice(0, i)).length;
+  for (const [form, kind] of FORMS) for (const m of text.matchAll(form)) {
+    const from = at(m.index), start = at(m.index + m[1].length), end = at(m.index + m[1].length + m[2].length), to = at(m.index + m[0].length);
+    if (kind === "off") found.push({ from, to, kind });
+    else found.push({ from, to: start, kind: "off" }, { from: start, to: end, kind }, { from: end, to, kind: "off" });
+  }
+  return found;
+}
+const isMarkdown = url => /\.(md|markdown)(#.*)?$/i.test(url || "");
 
 /* Where golds stand in a text, whole words in any case. */
 function goldRanges(text, golds) {
@@ -52,23 +76,27 @@ const overlaps = (p, q) => sourceOf(p.chunk) === q.source && q.start < p.end && 
 function passage(p, quotes, golds, tags) {
   const made = make("div", undefined, "passage"), foot = make("p", undefined, "soft");
   made.append(box("div", ...tags.map(([tag, kind]) => make("span", tag, "tag " + kind))));
-  foot.append(link(p.url, p.file), p.section ? ", " + p.section : "", " \u00b7 characters " + p.start + " to " + p.end + (Object.keys(p.scores).length ? " \u00b7 " + named(p.scores) : ""));
+  foot.append(link(p.url, p.file, (quotes.find(q => overlaps(p, q)) || {}).text), p.section ? ", " + p.section : "", " \u00b7 characters " + p.start + " to " + p.end);
+  const scores = Object.entries(p.scores);
+  if (scores.length) foot.append(" \u00b7 ", ...scores.map(([name, score]) => box("span", make("i", name), " " + (p.places?.[name] ? "#" + p.places[name] + " " : "") + score.toFixed(3))));
   if (p.text === null || p.text === undefined) made.append(make("p", "Its text is not kept here.", "soft"));
   else {
     const ranges = cited(quotes).filter(q => overlaps(p, q)).map(q => ({ from: q.start - p.start, to: q.end - p.start, kind: "cite" }));
     const text = make("blockquote");
-    text.append(marked(p.text, [...ranges, ...goldRanges(p.text, golds)]));
+    text.append(marked(p.text, [...ranges, ...goldRanges(p.text, golds), ...(isMarkdown(p.url) ? markdown(p.text) : [])]));
     made.append(text);
   }
   made.append(foot);
   return made;
 }
 
-/* A quote with what stands around it on its page. */
-function quoted(c) {
+/* A quote with what stands around it on its page. `to`: the element of its passage, which the name of a file
+   leads to; undefined: it is not here. */
+function quoted(c, to) {
   const made = make("div"), text = make("blockquote"), foot = make("p", undefined, "soft");
-  text.append(c.before || "", make("mark", c.quote), c.after || "");
-  foot.append(link(c.url), c.section ? ", " + c.section : "", " \u00b7 characters " + c.span.join(" to ") + (Object.keys(c.scores).length ? " \u00b7 " + named(c.scores) : ""));
+  const whole = (c.before || "") + c.quote + (c.after || ""), from = Array.from(c.before || "").length;
+  text.append(marked(whole, [{ from, to: from + Array.from(c.quote).length, kind: "cite" }, ...(isMarkdown(c.url) ? markdown(whole) : [])]));
+  foot.append(link(c.url, "", c.quote, to), c.section ? ", " + c.section : "", " \u00b7 characters " + c.span.join(" to "));
   made.append(text, foot);
   return made;
 }

@@ -1,30 +1,28 @@
 /* One question opened: why it was scored so, its passages in each ranker's order, prompts, replies, the trace
    of a graph. `q` is a row of results.parquet. */
 
-const percent = x => x === null || x === undefined ? "" : x.toFixed(2);
-
-function detail(q, run, mark, file) {
+function detail(q, run, state, mark, file) {
   const made = make("div");
-  made.append(verdict(q));
+  made.append(verdict(q, state));
   if (mark) made.append(people(q, mark, file));
   made.append(evidence(q));
   if (q.replies.length) made.append(make("h3", "Replies"), ...q.replies.map(reply));
   if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again", "detail"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no", f.detail || ""])));
   const took = Object.entries(q.seconds || {});
-  if (took.length) made.append(make("p", "Seconds, its share of the task that answered it: " + took.map(([stage, s]) => stage + " " + s.toFixed(3)).join(", "), "soft"));
   if (q.degraded.length) made.append(make("p", "Left out, for time or a dead service: " + q.degraded.join(", ")));
+  if (took.length) made.append(fold("Seconds: its share of the task that answered it", table(["stage", "seconds"], took.map(([stage, s]) => [stage, s.toFixed(3)]))));
   made.append(make("p", "raypipe why RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
   return made;
 }
 
-function verdict(q) {
+function verdict(q, state) {
   const made = make("div"), facts = make("dl", undefined, "said");
   const fact = (name, ...said) => facts.append(make("dt", name), box("dd", ...said));
   const pairs = (of, shown) => Object.entries(of).map(([name, value]) => box("span", make("i", name), " " + shown(value)));
-  fact("verdict", make("i", undefined, "badge " + (q.verdict || "")), make("b", q.verdict || "none"), q.reason ? ", because: " + q.reason.replaceAll("_", " ") : null);
+  if (state) fact("verdict", make("i", undefined, "badge s-" + state.split(" ")[0]), make("b", state), q.reason ? ", because: " + q.reason.replaceAll("_", " ") : null);
   if (q.lost) fact("lost at", make("b", q.lost), q.lost_step ? ", step " + q.lost_step : null);
   if (q.golds.length) fact("expected", make("b", q.golds.join(" / ")));
-  fact("outcome", q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + percent(q.confidence)));
+  fact("outcome", q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + q.confidence.toFixed(2)));
   if (q.asked_at) fact("asked at", q.asked_at);
   if (Object.keys(q.measures || {}).length) fact("measures", ...pairs(q.measures, x => x.toFixed(3)));
   if (Object.keys(q.labels).length) fact("labels", ...pairs(q.labels, x => x));
@@ -78,8 +76,7 @@ function one(h, q, places, prompted) {
   if (!h.ranked) tags.push(["not ranked", "off"]);
   if (quotes.length) tags.push([q.outcome === "abstained" ? "closest" : prompted ? "shown to the model" : "cited", "cite"]);
   if (h.text !== null && goldRanges(h.text, q.golds).length) tags.push(["has the gold", "gold"]);
-  for (const [ranker, place] of Object.entries(places)) tags.push([ranker + " " + place + " (" + h.scores[ranker].toFixed(3) + ")", "off"]);
-  const made = passage({ ...h, scores: {} }, q.quotes, q.golds, tags), others = make("a", "answers that rest on this source");
+  const made = passage({ ...h, places }, q.quotes, q.golds, tags), others = make("a", "answers that rest on this source");
   others.href = "#" + new URLSearchParams({ src: sourceOf(h.chunk) });
   if (h.ranked || quotes.length) made.lastChild.append(" \u00b7 ", others);
   if (!h.ranked) made.classList.add("off");
@@ -88,13 +85,13 @@ function one(h, q, places, prompted) {
 
 function reply(r) {
   const said = [r.label];
-  if (r.confidence !== null) said.push("confidence " + percent(r.confidence));
-  if (r.logprob !== null) said.push("log-probability " + percent(r.logprob));
+  if (r.confidence !== null) said.push("confidence " + r.confidence.toFixed(2));
+  if (r.logprob !== null) said.push("log-probability " + r.logprob.toFixed(2));
   if (r.prompt_tokens !== null) said.push(r.prompt_tokens + " tokens in, " + r.generated_tokens + " out");
   if (r.finish === "length") said.push("cut at its length");
   const made = make("div");
   made.append(box("p", make("b", r.step + " "), make("span", said.join(" \u00b7 "), "soft")));
-  made.append(r.label === "trace" ? trace(r.text) : make("blockquote", r.text));
+  made.append(r.label === "trace" ? trace(r.text) : box("blockquote", marked(r.text, markdown(r.text))));
   if (r.fault) made.append(make("p", r.fault, "soft"));
   if (r.prompt) made.append(fold("Prompt", ...r.prompt.map(m => box("div", make("p", m.role, "soft"), make("pre", m.content)))));
   return made;

@@ -135,7 +135,8 @@ async function open(i) {
   let q;
   try { q = await question(i); } catch (e) { place.textContent = e.message; return; }
   if (opened !== i) return;
-  const sides = q.map((one, side) => detail(one, facts.runs[side], facts.pair ? null : mark, facts.labels));
+  const state = side => { const f = facet.get(facts.pair ? "AB"[side] : "verdict"); return f?.values[f.of[i]]; };
+  const sides = q.map((one, side) => detail(one, facts.runs[side], state(side), facts.pair ? null : mark, facts.labels));
   if (facts.pair) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
   place.replaceChildren(...sides);
   const seen = row.getBoundingClientRect();
@@ -173,7 +174,7 @@ function choices() {
 }
 
 function sorts() {
-  const first = make("option", "order of the run");
+  const first = make("option", facts.pair ? "changed first" : "order of the run");
   first.value = "";
   at("sort").append(first, ...facts.numbers.flatMap(n => ["-", ""].map(sign => {
     const o = make("option", n.name + (sign ? ", largest first" : ", smallest first"));

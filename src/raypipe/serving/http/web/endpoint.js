@@ -2,7 +2,7 @@
 
 const OUTCOMES = { answered: "Answered.", abstained: "No answer was found.", false_premise: "The question assumes something that is not so.", fault: "Answering failed." };
 const SHOWN = 10; // passages of the ranking
-let stopper = null;
+let stopper = null, ticking = 0;
 
 function stage(data) {
   let item = [...at("stages").children].find(li => li.dataset.stage === data.stage);
@@ -13,27 +13,30 @@ function stage(data) {
   if (!ended) at("draft").textContent = "";
 }
 function answer(reply) {
-  at("answer").textContent = reply.answer === null ? "Answering failed." : reply.answer;
+  const said = reply.answer ?? "Answering failed.";
+  at("answer").replaceChildren(marked(said, markdown(said)));
   const about = [reply.outcome.replace("_", " ")];
   if (reply.confidence !== null) about.push("confidence " + reply.confidence.toFixed(2));
   if (reply.degraded.length) about.push("omitted: " + reply.degraded.join(", "));
   about.push(Math.round(reply.timings_ms.total) + " ms");
   at("about").textContent = about.join(" · ");
-  for (const name of reply.degraded) { const li = [...at("stages").children].find(x => x.dataset.stage === name); if (li) li.className = "out"; }
   at("evidence").hidden = !reply.citations.length;
   at("cited").textContent = reply.outcome === "abstained" ? "Closest" : "Evidence";
-  at("quotes").replaceChildren(...reply.citations.map(quoted));
-  at("others").hidden = !reply.others;
-  at("other-values").replaceChildren(...(reply.others || []).map(quoted));
   const quotes = reply.citations.map(c => ({ source: c.source, start: c.span[0], end: c.span[1] }));
   const hits = (reply.passages || []).map(p => ({ ...p, start: p.span[0], end: p.span[1] }));
-  at("passages").replaceChildren(...hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], [["#" + (i + 1), "rank"], ...(quotes.some(q => overlaps(p, q)) ? [[reply.outcome === "abstained" ? "closest" : "cited", "cite"]] : [])])));
+  const passages = hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], [["#" + (i + 1), "rank"], ...(quotes.some(q => overlaps(p, q)) ? [[reply.outcome === "abstained" ? "closest" : "cited", "cite"]] : [])]));
+  passages.forEach((p, i) => { p.id = "passage-" + (i + 1); p.tabIndex = -1; });
+  at("passages").replaceChildren(...passages);
+  if (!reply.citations.length) at("ranked").open = true; // else there is nothing to read
+  const shown = c => quoted(c, passages[hits.findIndex(p => overlaps(p, { source: c.source, start: c.span[0], end: c.span[1] }))]);
+  at("quotes").replaceChildren(...reply.citations.map(shown));
+  at("others").hidden = !reply.others;
+  at("other-values").replaceChildren(...(reply.others || []).map(shown));
   at("timings").replaceChildren(...Object.entries(reply.timings_ms).map(([name, ms]) => {
     const row = make("tr"), head = make("th", name); head.scope = "row"; row.append(head, make("td", ms.toFixed(1), "n")); return row;
   }));
   at("versions").textContent = "recipe " + reply.versions.recipe + (reply.versions.release ? " · release " + reply.versions.release : "");
-  at("result").hidden = false;
-  at("draft").textContent = "";
+  at("result").hidden = false; at("progress").hidden = true;
   at("answer").focus();
 }
 function failed(problem) {
@@ -98,16 +101,18 @@ async function searched() {
 
 function fill() {
   const said = new URLSearchParams(location.hash.slice(1));
-  if (said.get("q")) { at("query").value = said.get("q"); at("time").value = said.get("time") || ""; }
+  if (said.get("q")) { at("query").value = said.get("q"); at("time").value = said.get("time") || ""; at("own").open = Boolean(at("time").value); }
 }
 
 async function ask() {
   stopper = new AbortController();
   at("error").textContent = ""; at("stages").replaceChildren(); at("draft").textContent = "";
-  at("result").hidden = true; at("progress").hidden = false; at("ask").disabled = true; at("stop").disabled = false;
+  at("result").hidden = true; at("progress").hidden = false; at("ask").disabled = true; at("stop").hidden = false;
   at("status").textContent = "Asking…"; at("stored").open = false; // the answer stands where it is seen
   const headers = { "content-type": "application/json", ...key() };
   const body = { query: at("query").value, time: at("time").value, stream: true, include: ["context", "passages"] };
+  const start = performance.now(), tick = () => { at("clock").textContent = ((performance.now() - start) / 1000).toFixed(1) + " s"; };
+  tick(); clearInterval(ticking); ticking = setInterval(tick, 100);
   let last = "", outcome = "";
   remember();
   try {
@@ -128,11 +133,12 @@ async function ask() {
     at("status").textContent = stopper.signal.aborted ? "Stopped." : "";
     if (!stopper.signal.aborted) at("error").textContent = "The endpoint cannot be reached.";
   }
-  at("ask").disabled = false; at("stop").disabled = true;
+  clearInterval(ticking);
+  at("ask").disabled = false; at("stop").hidden = true; at("progress").hidden = true;
 }
 at("form").addEventListener("submit", e => { e.preventDefault(); if (!at("ask").disabled) ask(); });
 at("stop").addEventListener("click", () => stopper.abort());
-document.addEventListener("keydown", e => { if (e.key === "Escape" && !at("stop").disabled) stopper.abort(); });
+document.addEventListener("keydown", e => { if (e.key === "Escape" && !at("stop").hidden) stopper.abort(); });
 at("key").addEventListener("change", () => searched().catch(() => {}));
 addEventListener("hashchange", fill);
 fill();
