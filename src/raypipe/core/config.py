@@ -281,7 +281,7 @@ class Conf:
 
     def _every(self) -> Iterator[Path]:
         yield from self.folders
-        from raypipe.core.plugin_tables import conf_folders  # which imports this module
+        from raypipe.core.plugins import conf_folders  # which imports this module
 
         yield from conf_folders()
 

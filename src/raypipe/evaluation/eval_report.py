@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.batches import batches
+from raypipe.core.bounded import batches
+from raypipe.core.digests import FittedOn
 from raypipe.core.index import AnnRecall
 from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
@@ -53,7 +54,6 @@ from raypipe.runs.run_parts import (
 from raypipe.runs.stage_records import describe, models_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
-from raypipe.text.fitted_on import FittedOn
 
 # Counts of the readers that say what was put right on the way in.
 NORMALISED = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from raypipe.core.about import about
+from raypipe.core.calls import about
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import Origins, ScoredAnswers, run_record, score_answers

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from raypipe.core.digests import FittedOn
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
 from raypipe.evaluation.fits import (
@@ -32,9 +33,7 @@ from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import DataKind, Measure, gold_form, rule_of
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.recipes.step_contract import decides, given_by_fit
-from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
-from raypipe.steps.decide import Decide
-from raypipe.text.fitted_on import FittedOn
+from raypipe.steps.decide import AnswerProbability, Decide, absent, features_of
 from raypipe.text.template import ByLabel
 
 Floats = npt.NDArray[np.float64]

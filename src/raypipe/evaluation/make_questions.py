@@ -16,10 +16,10 @@ from itertools import cycle
 import numpy as np
 
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded import batches
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.records import Span, digest
-from raypipe.metrics import squad
+from raypipe.metrics import overlap
 from raypipe.store import Store
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.html import ParsedPage, fold, storable
@@ -230,8 +230,8 @@ def agrees(said: str, text: MadeText) -> bool:
     """Returns whether an answer says what the golds say: all things of a list, else the gold or nearly its
     words."""
     if text.items:
-        return all(squad.contains(said, [item]) for item in text.items)
-    return bool(squad.contains(said, text.answers)) or squad.token_f1(said, text.answers) >= AGREES_F1
+        return all(overlap.contains(said, [item]) for item in text.items)
+    return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
 
 
 async def _written(

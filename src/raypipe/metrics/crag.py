@@ -31,7 +31,7 @@ from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
 from raypipe.metrics.certainty import Interval, rate_interval, score_interval
 from raypipe.metrics.losses import by_size, shared
-from raypipe.metrics.squad import contains, exact_match, normalized
+from raypipe.metrics.overlap import contains, exact_match, normalized
 from raypipe.text.replies import parse_response
 from raypipe.text.words import STOP_WORDS
 

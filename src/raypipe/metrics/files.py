@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
-from raypipe.core.plain import written
+from raypipe.core.textfile import TextLine, lines, written
 from raypipe.metrics import crag
 from raypipe.metrics.kinds import DataKind, RunScores, score
-from raypipe.metrics.textfile import TextLine, lines
 from raypipe.text.replies import parse_response
 
 

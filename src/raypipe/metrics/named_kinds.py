@@ -11,7 +11,7 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import PAPER, UNANSWERABLE, AnnotatorAnswer, paragraph
-from raypipe.metrics import qasper, squad
+from raypipe.metrics import overlap
 from raypipe.metrics.crag import DEFAULT_RULE, VALUES, Marks, Prediction, Rule, judge, mark, rule_id
 from raypipe.metrics.kinds import DataKind, GoldForm, Measure, missing_part, rule_of, with_rule
 from raypipe.text.replies import abstains
@@ -64,9 +64,9 @@ def answer_values(row: Prediction) -> Mapping[str, float]:
     if row.prediction is None:
         return {}
     return {
-        "f1": squad.token_f1(row.prediction, row.truths),
-        "exact_match": squad.exact_match(row.prediction, row.truths),
-        "contains": squad.contains(row.prediction, row.truths),
+        "f1": overlap.token_f1(row.prediction, row.truths),
+        "exact_match": overlap.exact_match(row.prediction, row.truths),
+        "contains": overlap.contains(row.prediction, row.truths),
     }
 
 
@@ -142,15 +142,15 @@ class Qasper:
         if row.prediction is None or not row.annotators:
             return {}
         answer, evidence = row.prediction, row.evidence
-        if abstains(answer) or squad.exact_match(answer, (UNANSWERABLE,)):
+        if abstains(answer) or overlap.exact_match(answer, (UNANSWERABLE,)):
             answer, evidence = UNANSWERABLE, ()
-        f1, kind = qasper.answer_f1(answer, row.annotators)
+        f1, kind = overlap.answer_f1(answer, row.annotators)
         folded = [_folded(a) for a in row.annotators]
-        text = [_folded(a) for a in qasper.without_floats(row.annotators)]
+        text = [_folded(a) for a in overlap.without_floats(row.annotators)]
         return {
             "answer_f1": f1,
-            "evidence_f1": qasper.evidence_f1(evidence, folded),
-            "text_evidence_f1": qasper.evidence_f1(evidence, text),
+            "evidence_f1": overlap.evidence_f1(evidence, folded),
+            "text_evidence_f1": overlap.evidence_f1(evidence, text),
             f"answer_f1_{kind}": f1,
         }
 

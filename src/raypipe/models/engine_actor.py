@@ -15,9 +15,9 @@ from typing import Protocol, TypeAlias
 
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 
+from raypipe.core.calls import SingleFlight
 from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, Sampling
 from raypipe.core.records import Fault
-from raypipe.core.singleflight import SingleFlight
 
 RESTARTS = 12  # of one engine; after four chats that kill it, or a machine that does, the job fails
 LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core.config import did_you_mean
+from raypipe.core.llm import TokenPrice
 from raypipe.core.plugins import is_path
-from raypipe.core.prices import TokenPrice
 from raypipe.core.protocols import ModelKind
 
 KIND: Mapping[str, ModelKind] = {

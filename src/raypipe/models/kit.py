@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
-from raypipe.core.batches import batches
+from raypipe.core.bounded import batches
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.progress import IN_HAND
+from raypipe.core.progress import IN_HAND, SharedClock
 from raypipe.core.protocols import Embed, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.references import Reference
-from raypipe.core.shared_clock import SharedClock
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading

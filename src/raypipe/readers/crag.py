@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from raypipe.core.plain import written
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
+from raypipe.core.textfile import written
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import (
     STEP,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.core.cores import cores
+from raypipe.core.environment import cores
 from raypipe.core.errors import DataError
 from raypipe.readers.bz2_blocks import BlockInflater
 from raypipe.readers.rows import ReadCounts, ReaderLimits

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.plugin_tables import Registry, registered
-from raypipe.core.plugins import is_path
+from raypipe.core.plugins import Registry, is_path, registered
 from raypipe.readers import beir, captured, crag, files, lines, oag, qasper, row_files, row_format, warc
 from raypipe.readers.files import Input, Span
 from raypipe.readers.row_format import RowFormat

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from raypipe.core.plain import written
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
+from raypipe.core.textfile import written
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.named_files import NamedFiles, inside

@@ -52,7 +52,7 @@ from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.store.memo.counts import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
-from raypipe.text.places import context, heading_sections
+from raypipe.text.cite import context, heading_sections
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""

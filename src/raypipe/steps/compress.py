@@ -16,8 +16,7 @@ from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
 from raypipe.steps.model_replies import ask_each, prompt_values, read_reply, require_prompt, with_replies
-from raypipe.steps.ranking import add_hits
-from raypipe.steps.rows import skipping
+from raypipe.steps.rows import add_hits, skipping
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
+from raypipe.core.references import ExampleFile, ShownExample
 from raypipe.readers.example_pool import ExampleRow, PoolRef
 from raypipe.text.template import REPLY, renderer, uses
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Question
-from raypipe.steps.ranking import add_scores, best_first
+from raypipe.steps.rows import add_scores, best_first
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 

@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 
 from raypipe.core.arrow import SPANS
+from raypipe.core.calls import Gathering
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import Block, Span, parse_chunk_id
-from raypipe.core.singleflight import Gathering
 from raypipe.store import Store, approximate
 from raypipe.store.errors import reaching
 from raypipe.store.ids import rows

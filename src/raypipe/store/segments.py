@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.store.errors import StoreError
 from raypipe.store.files import Files
 from raypipe.store.layout import MARK

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
+from raypipe.core.textfile import write_text
 from raypipe.evaluation.compare import compare, group_label, same_question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, web_page
@@ -22,7 +23,6 @@ from raypipe.evaluation.view.rows import QuestionLine, RunTable, facts, line_of,
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.kinds import grouped
 from raypipe.metrics.losses import funnel
-from raypipe.metrics.textfile import write_text
 from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text

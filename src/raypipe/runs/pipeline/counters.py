@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
 from raypipe.core.errors import CapReached, ConfError
-from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
+from raypipe.core.llm import HOUR_S, JUDGE, NO_PRICES, Prices
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
 from raypipe.store.layout import ATTEMPTS

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from raypipe.core.calls import until_available
 from raypipe.core.errors import Unavailable
-from raypipe.core.retry import until_available
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.blocks import Key, PartRows, facts_of, result_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 
-from raypipe.core.retry import until_available
+from raypipe.core.calls import until_available
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.blocks import Share, facts_of
 from raypipe.runs.pipeline.dead_letters import faults_table

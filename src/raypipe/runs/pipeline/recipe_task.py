@@ -12,8 +12,8 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 
 import pyarrow as pa
 
+from raypipe.core.calls import Backoff, until_available
 from raypipe.core.errors import Unavailable, WorkerBroken
-from raypipe.core.retry import Backoff, until_available
 from raypipe.models.kit import LocalKit
 from raypipe.models.warm_up import compute_once
 from raypipe.recipes.executor import StageCounters

@@ -14,7 +14,7 @@ from typing import Any
 
 from raypipe.core.config import Where, build
 from raypipe.core.errors import ConfError
-from raypipe.core.prices import HOUR_S, Prices
+from raypipe.core.llm import HOUR_S, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from raypipe.core.prices import HOUR_S, JUDGE, Prices
+from raypipe.core.llm import HOUR_S, JUDGE, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.plan.records import JudgePlan, Plan, Range, StepPlan

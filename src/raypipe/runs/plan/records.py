@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raypipe.core.prices import TokenPrice
+from raypipe.core.llm import TokenPrice
 from raypipe.core.records import Gold, Source
 from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.stage_bounds import times

@@ -29,7 +29,7 @@ from raypipe.serving.http import errors
 from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected
 from raypipe.serving.query import Evidence, Listener, QueryResult
-from raypipe.text.places import Place
+from raypipe.text.cite import Place
 
 KEEP_ALIVE_S = 15.0
 """Without an event for this long, a comment is sent: proxies cut connections silent for 30 to 60 s."""
