@@ -36,7 +36,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.wording import headline
 from raypipe.evaluation.result_table import each, flat_row
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
-from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.kinds import open_kind
 from raypipe.models.machine_limits import processor, value_in
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe

@@ -12,8 +12,7 @@ from raypipe.api.session import Session
 from raypipe.core.textfile import require_file, write_json_lines
 from raypipe.metrics import ranking
 from raypipe.metrics.crag import CragScore, Rule, RuleScore
-from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
-from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.kinds import MeasureSlice, MeasureSummary, open_kind
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 

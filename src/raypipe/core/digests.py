@@ -72,17 +72,13 @@ def stable(value: object) -> str:
     if isinstance(value, Reference):
         return f"{kind.__name__.removesuffix('Ref')}({','.join(map(stable, value.identity()))})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _record(value)
+        if not getattr(value, "__dataclass_params__", kind).frozen:
+            raise TypeError(f"no stable form: dataclass {kind.__qualname__} is not frozen")
+        return kind.__name__ + stable(identifying(value))
     raise TypeError(
         f"no stable form: {kind.__module__}.{kind.__qualname__} ({value!r:.80}); expected None, bool, int, "
         "float, str, a tuple, a mapping or a frozen dataclass"
     )
-
-
-def _record(value: Any) -> str:
-    if not value.__dataclass_params__.frozen:
-        raise TypeError(f"no stable form: dataclass {type(value).__qualname__} is not frozen")
-    return type(value).__name__ + stable(identifying(value))
 
 
 def model_identity(model: Model) -> str:

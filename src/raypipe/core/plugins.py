@@ -87,18 +87,11 @@ def _found(path: str, what: str) -> tuple[Any, ModuleType]:
     match = _PATH.fullmatch(path)
     if match is None:
         raise ConfError(f"{path!r}: expected {what} as MODULE:NAME, such as mypkg.steps:Shout")
-    module, name = _imported(match[1], path, what), match[2]
-    if not hasattr(module, name):
-        hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
-        raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
-    return getattr(module, name), module
-
-
-def _imported(name: str, path: str, what: str) -> ModuleType:
+    name = match[2]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(match[1])
     except ModuleNotFoundError as e:
-        if e.name is None or not f"{name}.".startswith(f"{e.name}."):
+        if e.name is None or not f"{match[1]}.".startswith(f"{e.name}."):
             raise ConfError(f"{path}: its module imports {e.name!r}, which is not installed") from e
         raise ConfError(
             f"{path}: expected {what}, found no module {e.name!r}. Run raypipe in the folder that holds it "
@@ -106,6 +99,10 @@ def _imported(name: str, path: str, what: str) -> ModuleType:
         ) from e
     except Exception as e:
         raise ConfError(f"{path}: its module raises on import: {type(e).__name__}: {e}") from e
+    if not hasattr(module, name):
+        hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
+        raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
+    return getattr(module, name), module
 
 
 def _source(module: ModuleType, path: str) -> str:

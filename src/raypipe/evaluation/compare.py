@@ -16,9 +16,8 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.certainty import MARGIN, Conclusion, Floats, PairedDifference, conclude, holm, paired
-from raypipe.metrics.kinds import Measure, group_of, grouped
+from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
 from raypipe.metrics.losses import by_label
-from raypipe.metrics.named_kinds import open_kind
 from raypipe.runs.changes import causes
 from raypipe.store import Store
 

@@ -27,8 +27,8 @@ from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.kinds import kind_id
 from raypipe.metrics.losses import Losses, losses
-from raypipe.metrics.named_kinds import kind_id
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe

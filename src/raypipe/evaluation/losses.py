@@ -2,7 +2,7 @@
 
 Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
 later: an answer that has it is not looked through any further. A question whose golds are judged documents is
-right if one is among the first ten (`metrics.named_kinds`); where none is, they are looked for in ranking,
+right if one is among the first ten (`metrics.kinds`); where none is, they are looked for in ranking,
 hits, passages and store. Runs no model and changes nothing.
 """
 

@@ -18,13 +18,13 @@ import numpy as np
 from raypipe.core import arrow
 from raypipe.core.bounded import batches
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.records import Span, digest
+from raypipe.core.records import Fault, Span, digest
 from raypipe.metrics import overlap
 from raypipe.store import Store
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.html import ParsedPage, fold, storable
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
-from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import ParseJob, SandboxedParser
 from raypipe.text.replies import abstains
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt
@@ -98,7 +98,7 @@ def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tupl
                     yield id, ParsedPage(fold(found[id].content), (), "plain")
                     continue
                 [page] = parser.run([ParseJob(storable(found[id].content).encode())])
-                yield id, None if isinstance(page, ParseRefused) else page
+                yield id, None if isinstance(page, Fault) else page
 
 
 def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[DrawnPassage]:

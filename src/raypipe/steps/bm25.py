@@ -181,21 +181,11 @@ class Tokenize:
     def open(self, kit: Kit) -> Build:
         async def build(table: pa.Table) -> pa.Table:
             found = [None if t is None else analyse(t, self.words) for t in table["text"].to_pylist()]
-            offsets = pa.array(_offsets(found), pa.int32())
+            ends = np.cumsum([0, *(0 if f is None else len(f[0]) for f in found)])  # of each row's words
+            offsets = pa.array(ends, pa.int32(), mask=np.array([*(f is None for f in found), False]))
             empty = (np.zeros(0, np.uint64), np.zeros(0, np.int32))
             words, starts = (np.concatenate(a) for a in zip(empty, *(f for f in found if f), strict=True))
             table = table.append_column(f"words_{self.words}", pa.ListArray.from_arrays(offsets, words))
             return table.append_column(f"starts_{self.words}", pa.ListArray.from_arrays(offsets, starts))
 
         return build
-
-
-def _offsets(found: list[tuple[np.ndarray, np.ndarray] | None]) -> list[int | None]:
-    """Returns where each row's words begin in the flat array, null for a row that has no text; then their
-    number."""
-    offsets: list[int | None] = []
-    at = 0
-    for f in found:
-        offsets.append(None if f is None else at)
-        at += 0 if f is None else len(f[0])
-    return [*offsets, at]

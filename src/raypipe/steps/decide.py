@@ -123,7 +123,9 @@ def features_of(
         found |= {f"from.{r}": float(r == origin) for r in prefer}
     if some("label"):
         labels = None if names is None else {n.removeprefix("label.").partition("=")[0] for n in names}
-        found |= _labels(question, labels)
+        asked_for = question.replies if labels is None else question.replies.keys() & labels
+        said = ((n, question.replies[n].label) for n in asked_for)
+        found |= {f"label.{n}={label}": 1.0 for n, label in said if label not in STANDARD}
     if some("best", "margin"):
         found |= _ranks(question, names)
     if some("asked"):
@@ -150,21 +152,11 @@ def _stated(reply: Reply) -> dict[str, float]:
 
 
 def _agreement(question: Question, origin: str, prefer: Sequence[str]) -> dict[str, float]:
-    others = [
-        r.text for n in prefer
-        if n != origin and (r := question.replies.get(n)) is not None
-        and r.label == records.ANSWERED and not abstains(r.text)
-    ]  # fmt: skip
+    replies = [question.replies[n] for n in prefer if n != origin and n in question.replies]
+    others = [r.text for r in replies if r.label == records.ANSWERED and not abstains(r.text)]
     own = question.replies[origin].text
     agrees = max((max(_shared(own, o), _shared(o, own)) for o in others), default=0.0)
     return {"agrees": agrees, "alone": float(not others)}
-
-
-def _labels(question: Question, wanted: Collection[str] | None) -> dict[str, float]:
-    """The classes that replies name: of a domain, of how fast an answer changes."""
-    names = question.replies if wanted is None else [n for n in wanted if n in question.replies]
-    said = ((n, question.replies[n].label) for n in names)
-    return {f"label.{n}={label}": 1.0 for n, label in said if label not in STANDARD}
 
 
 def _ranks(question: Question, names: Collection[str] | None) -> dict[str, float]:
@@ -255,32 +247,20 @@ class Decide:
             if reply.label == records.ANSWERED and not abstains(reply.text):
                 text = trim(reply.text.lower() if self.lower else reply.text)
                 if self.fitted is not None:
-                    return _decided(question, name, text, self.fitted, prefer)
+                    p = self.fitted.of(question, name, prefer)
+                    known = {**question.replies, name: replace(reply, confidence=p)}
+                    question = replace(question, replies=known)
+                    if p < self.fitted.threshold:
+                        return replace(question, answer=IDK, outcome="abstained", origin="")
                 return replace(question, answer=text, outcome="answered", origin=name)
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
         broken = any(not f.transient for f in question.faults)
-        if not broken and any(_is_abstention(r) for r in replies.values()):
+        labels = {r.label for r in replies.values()}  # one that answers here says "i don't know"
+        if not broken and labels & {records.ABSTAINED, records.SKIPPED, records.ANSWERED}:
             return replace(question, answer=IDK, outcome="abstained", origin="")
-        known = tuple(r.fault for r in replies.values() if r.fault is not None)
-        labels = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)
-        detail = f"no reply answers or abstains: {', '.join(labels)}"
-        faults = question.faults or known or (Fault("decide", "no_reply", detail, transient=False),)
+        own = tuple(r.fault for r in replies.values() if r.fault is not None)
+        said = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)
+        detail = f"no reply answers or abstains: {', '.join(said)}"
+        faults = question.faults or own or (Fault("decide", "no_reply", detail, transient=False),)
         return replace(question, answer="", outcome="fault", origin="", faults=faults)
-
-
-def _decided(
-    question: Question, name: str, text: str, fitted: AnswerProbability, prefer: tuple[str, ...]
-) -> Question:
-    """The answer that one reply gives, where it is likely enough to be right."""
-    p = fitted.of(question, name, prefer)
-    known = {**question.replies, name: replace(question.replies[name], confidence=p)}
-    if p < fitted.threshold:
-        return replace(question, replies=known, answer=IDK, outcome="abstained", origin="")
-    return replace(question, replies=known, answer=text, outcome="answered", origin=name)
-
-
-def _is_abstention(reply: Reply) -> bool:
-    return reply.label in (records.ABSTAINED, records.SKIPPED) or (
-        reply.label == records.ANSWERED and abstains(reply.text)
-    )

@@ -133,13 +133,7 @@ class Similarity:
             vectors = await embed([render(q) for q in questions], "query")
             scopes = [tuple(dict.fromkeys(h.source for h in q.hits)) for q in questions]
             found = await index.search(self.model, vectors, scopes, MOST_CHUNKS)
-            return [self._scored(q, f) for q, f in zip(questions, found, strict=True)]
+            best = [{f.chunk: float(f.score) for f in reversed(some)} for some in found]  # its best chunk's
+            return [add_scores(q, self.into, by) for q, by in zip(questions, best, strict=True)]
 
         return ask
-
-    def _scored(self, question: Question, found: list[VectorHit]) -> Question:
-        wanted, best = {h.chunk for h in question.hits}, dict[str, float]()
-        for f in found:  # best first
-            if f.chunk in wanted:
-                best.setdefault(f.chunk, float(f.score))
-        return add_scores(question, self.into, best)

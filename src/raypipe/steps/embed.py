@@ -79,21 +79,18 @@ async def with_vectors(
     vectors[fine] = distinct[rows[fine]]
     bad = pc.is_null(table["fault"]).to_numpy() & ~fine
     array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), model.dim, mask=pa.array(~fine))
-    return (_refuse(table, bad, model) if bad.any() else table).append_column("vector", array)
-
-
-def _refuse(table: pa.Table, bad: np.ndarray, model: Model) -> pa.Table:
-    """The table with a fault on the bad rows, whose other columns but `source` become null."""
-    rows = table.to_pylist()
-    for i in np.flatnonzero(bad):
-        row = rows[i]
-        detail = (
-            f"expected a unit vector of {model.name} for characters {row['start']} to {row['end']}, "
-            f"found NaN, infinity or zero"
-        )
-        fault = asdict(Fault("embed", "bad_vector", detail, transient=False))
-        rows[i] = dict.fromkeys(row) | {"source": row["source"], "fault": fault}
-    return pa.Table.from_pylist(rows, schema=table.schema)
+    if bad.any():  # of a bad row all columns but its source become null
+        found = table.to_pylist()
+        for i in np.flatnonzero(bad):
+            row = found[i]
+            detail = (
+                f"expected a unit vector of {model.name} for characters {row['start']} to {row['end']}, "
+                f"found NaN, infinity or zero"
+            )
+            fault = asdict(Fault("embed", "bad_vector", detail, transient=False))
+            found[i] = dict.fromkeys(row) | {"source": row["source"], "fault": fault}
+        table = pa.Table.from_pylist(found, schema=table.schema)
+    return table.append_column("vector", array)
 
 
 FIELDS: Final = frozenset({"title", "abstract"})

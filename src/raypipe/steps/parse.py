@@ -16,7 +16,7 @@ from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Block, Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold, shown, storable
-from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import ParseJob, SandboxedParser
 from raypipe.text.sanitize import clean
 
 COMPARED_EVERY = 256
@@ -69,28 +69,22 @@ class Parse:
                 for r in rows
                 if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
             ]
-            pages = iter(await _parsed(limited, jobs) if jobs else ())
+            stop = threading.Event()  # cancelling the caller ends the parsing, too
+            try:
+                pages = iter(await asyncio.to_thread(limited.run, jobs, stop) if jobs else ())
+            finally:
+                stop.set()
             return parsed_table(rows, partial(_row, pages), "parse")
 
         return build
 
 
-async def _parsed(limited: SandboxedParser, jobs: list[ParseJob]) -> list[ParsedPage | ParseRefused]:
-    """Parses the pages on a thread. Cancelling the caller ends the parsing, too."""
-    stop = threading.Event()
-    try:
-        return await asyncio.to_thread(limited.run, jobs, stop)
-    finally:
-        stop.set()
-
-
-def _row(pages: Iterator[ParsedPage | ParseRefused], row: dict[str, Any]) -> ParsedPage | Fault:
+def _row(pages: Iterator[ParsedPage | Fault], row: dict[str, Any]) -> ParsedPage | Fault:
     if row["kind"] != "page":
         content = shown(row["content"].decode())
         blocks = plain_blocks(content, titled=row["kind"] == "document")
         return ParsedPage(fold(content), (), "plain", blocks)
-    page = next(pages)
-    return page.fault() if isinstance(page, ParseRefused) else page
+    return next(pages)
 
 
 def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:

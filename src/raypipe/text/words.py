@@ -12,7 +12,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -86,6 +86,7 @@ _RUNS = re.compile(
 )
 _ACCENTS = re.compile(r"[\u0300-\u036f\u00ad\u200b-\u200f\u2060]")
 _VISIBLE = re.compile(r"\S+")
+_STEMMER = Stemmer.Stemmer("english")
 _DISTINCT = 1 << 16  # words whose hashes are kept, 12 MB: a page has 1,500, and rare ones come back rarely
 
 
@@ -119,7 +120,7 @@ def _lower(text: str) -> str:
 def _stem_hash(word: str) -> int | None:
     if not word.isascii():
         word = _without_accents(word)
-    return None if word in STOP_WORDS else word_hash(_stemmer().stemWord(word))
+    return None if word in STOP_WORDS else word_hash(_STEMMER.stemWord(word))
 
 
 def _without_accents(word: str) -> str:
@@ -130,11 +131,6 @@ def _without_accents(word: str) -> str:
     """
     parted = _ACCENTS.sub("", unicodedata.normalize("NFKD", word))
     return unicodedata.normalize("NFKC", parted).casefold()
-
-
-@cache
-def _stemmer() -> Stemmer.Stemmer:
-    return Stemmer.Stemmer("english")
 
 
 ANALYZERS: Mapping[str, tuple[re.Pattern[str], Callable[[str], int | None]]] = MappingProxyType(
