@@ -59,8 +59,7 @@ from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
 from raypipe.steps.parse import Clean, Parse
-from raypipe.steps.rerank import Rerank
-from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
 from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
