@@ -16,7 +16,7 @@ from raypipe import readers
 from raypipe.api.paths import format_for, inputs
 from raypipe.api.session import Place, Session
 from raypipe.core import arrow
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Source, digest
 from raypipe.core.textfile import replaced

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import tee
 from typing import Any
 
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.digests import FittedOn
 from raypipe.core.index import AnnRecall
 from raypipe.core.records import IDK

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from raypipe.core import plugins
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.calls import retrying
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling

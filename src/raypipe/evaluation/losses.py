@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.protocols import Kit, Step

@@ -16,7 +16,7 @@ from itertools import cycle
 import numpy as np
 
 from raypipe.core import arrow
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.records import Fault, Span, digest
 from raypipe.metrics import overlap

@@ -16,7 +16,7 @@ from raypipe.contrib.finetune.label_files import JudgedAnswer, Label, LabelRule,
 from raypipe.contrib.finetune.labelling import Labelling
 from raypipe.contrib.finetune.leaks import groups
 from raypipe.contrib.finetune.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.digests import part_of
 from raypipe.core.errors import DataError
 from raypipe.core.llm import Chat

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from raypipe import readers
-from raypipe.core.bounded import DiskMap
+from raypipe.core.bounded_rows import DiskMap
 from raypipe.core.environment import cores
 from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.records import digest

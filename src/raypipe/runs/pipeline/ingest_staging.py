@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.bounded import DiskMap
+from raypipe.core.bounded_rows import DiskMap
 from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.readers import BadLine
 from raypipe.runs.pipeline.dead_letters import faults_table

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from raypipe.core import arrow
-from raypipe.core.bounded import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.protocols import Ask, Step
 from raypipe.core.records import Question
 from raypipe.core.references import domain_of
