@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from raypipe.core.records import Block, Layout, Mark, Quote, Span
-from raypipe.text.bm25 import lucene_idf
 from raypipe.text.candidates import MAX_CHARS, Sentence
-from raypipe.text.evidence import ANALYZER, held
+from raypipe.text.evidence import ANALYZER, overlaps
 from raypipe.text.windows import sentences
 from raypipe.text.words import analyse
 
@@ -34,21 +33,11 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
     quotes = [Quote(source, span) for source, span, _ in shown]
     found, (said, _) = _sentences(shown), analyse(answer, ANALYZER)
     if found and len(said):
-        shares = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
+        (shares,) = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
         best = int(np.argmax(shares))
         if shares[best] >= LEAST:
             quotes.insert(0, Quote(found[best].source, found[best].span))
     return tuple(dict.fromkeys(quotes))
-
-
-def overlaps(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
-    """The weighted share of the question's words in each sentence: (sentences,) float64, 0..1.
-
-    `question` and each of `words` are word hashes, uint64; a word weighs the more the fewer of these
-    sentences have it."""
-    has = held(question, words)
-    weights = lucene_idf(len(words), has.sum(0))
-    return np.array(has @ weights / max(float(weights.sum()), 1e-9))
 
 
 def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:

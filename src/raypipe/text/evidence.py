@@ -96,9 +96,7 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
         np.concatenate((h, analyse(s.around, ANALYZER)[0])) for s, (h, _) in zip(found, own, strict=True)
     ]
     labels = [analyse(s.label, ANALYZER)[0] for s in found]
-    shared = [held(asked, words) for words in ([h for h, _ in own], wider)]
-    weights = lucene_idf(len(own), shared[0].sum(0))
-    overlap, around = (h @ weights / max(float(weights.sum()), 1e-9) for h in shared)
+    overlap, around = overlaps(asked, [h for h, _ in own], wider)
     label = np.array([np.isin(h, asked).mean() if len(h) else 0.0 for h in labels])
     marks = tuple(tuple(starts[np.isin(h, asked)].tolist()) for h, starts in own)
     names = analyse(" ".join(_NAMES.findall(question)), ANALYZER)[0]
@@ -114,10 +112,15 @@ def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence
     return [found[i] for i in sorted(best.tolist())]
 
 
-def held(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
-    """(sentences, distinct words of the question) bool: which sentence has which."""
+def overlaps(question: np.ndarray, *texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The weighted share of the question's words in each of some texts: (texts,) float64, 0..1, of each list.
+
+    `question` and each text are word hashes, uint64; a word weighs the more the fewer of the first list have
+    it."""
     terms = np.unique(question)
-    return np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
+    has = [np.array([np.isin(terms, w) for w in t], bool).reshape(len(t), len(terms)) for t in texts]
+    weights = lucene_idf(len(texts[0]), has[0].sum(0))
+    return [h @ weights / max(float(weights.sum()), 1e-9) for h in has]
 
 
 def features(
