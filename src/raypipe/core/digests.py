@@ -72,7 +72,8 @@ def stable(value: object) -> str:
     if isinstance(value, Reference):
         return f"{kind.__name__.removesuffix('Ref')}({','.join(map(stable, value.identity()))})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if not getattr(value, "__dataclass_params__", kind).frozen:
+        made: Any = getattr(value, "__dataclass_params__", None)
+        if not made.frozen:
             raise TypeError(f"no stable form: dataclass {kind.__qualname__} is not frozen")
         return kind.__name__ + stable(identifying(value))
     raise TypeError(
