@@ -186,6 +186,11 @@ class RankedCandidates:
     features: np.ndarray  # evidence.features
     probability: np.ndarray  # (candidates,) float64: of each to hold the answer
 
+    def middle(self, i: int) -> int:
+        """Returns where a candidate has what is asked for, else the middle one of the question's words."""
+        span, marks = self.spans[i], self.words.marks[i]
+        return span.span[0] if span else marks[len(marks) // 2] if marks else 0
+
 
 def choose(
     question: str, found: Sequence[Sentence], cosine: np.ndarray, fitted: Fitted | None
@@ -232,9 +237,7 @@ def say(
     denies = len(best.text.split()) <= DENIAL_WORDS and _DENIES.search(best.text)
     if denies and not _DENIES.search(asked.text):
         return nothing
-    marks = choice.words.marks[at]  # shown is what is asked for, else the middle one of the question's words
-    middle = span.span[0] if span else marks[len(marks) // 2] if marks else 0
-    return Said(shown(best.text, most, middle), p, at, others)
+    return Said(shown(best.text, most, choice.middle(at)), p, at, others)
 
 
 def shown(sentence: str, most: tuple[int, int], at: int = 0) -> str:
