@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from raypipe.contrib.world import write as synth
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.text.html import to_text
 from raypipe.text.windows import character_windows, sentences
 

@@ -19,7 +19,7 @@ import psutil
 from machine import Machine
 
 from raypipe.api.bench import BenchReport, BenchResult, Spread
-from raypipe.core.checkout import commit_of
+from raypipe.core.environment import commit_of
 from raypipe.core.errors import ConfError, ModelMissing
 
 HISTORY, TABLE = "history.jsonl", "docs/performance.md"

@@ -255,8 +255,8 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.api.session import load_recipe
     from raypipe.core import arrow
     from raypipe.core.conf import Conf
-    from raypipe.core.plain import json_lines
     from raypipe.core.progress import Progress
+    from raypipe.core.textfile import json_lines
     from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
     from raypipe.runs.pipeline.ingest import ingest
     from raypipe.runs.pipeline.tasks import WorkerConfig, inline

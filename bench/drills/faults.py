@@ -35,7 +35,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from raypipe.core.errors import RaypipeError
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 

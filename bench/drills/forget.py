@@ -40,9 +40,9 @@ from raypipe.contrib.finetune.label_files import Label, write_labels
 from raypipe.contrib.world.write import write
 from raypipe.core.conf import Conf
 from raypipe.core.llm import Message
-from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress
 from raypipe.core.records import digest
+from raypipe.core.textfile import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit

@@ -40,7 +40,7 @@ from life import COMMANDS, Life, contents, differences, write_world
 from own_ray import PATIENCE_S, Head, environment, raylet, workers
 from write_events import watched
 
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 

@@ -22,8 +22,8 @@ from write_events import kind
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.conf import Conf
-from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress
+from raypipe.core.textfile import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.recipes.step_contract import asked_models

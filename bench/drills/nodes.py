@@ -33,7 +33,7 @@ from kills import note
 from life import ROOT, contents
 from own_ray import environment
 
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.store import Store
 
 RECIPE, MODELS = ROOT / "tests" / "support" / "fakes.yaml", ROOT / "conf" / "models.yaml"

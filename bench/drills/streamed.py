@@ -35,10 +35,10 @@ from nodes import SOON, Raylet
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.conf import Conf
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress
+from raypipe.core.protocols import ForwardingKit
 from raypipe.core.records import Source, source_id
+from raypipe.core.textfile import json_lines
 from raypipe.runs.cluster.file import LIMITS, Pool
 from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

@@ -23,9 +23,9 @@ from typing import Any
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.conf import Conf
-from raypipe.core.plain import json_lines
-from raypipe.core.prices import Prices
+from raypipe.core.llm import Prices
 from raypipe.core.progress import Progress
+from raypipe.core.textfile import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.wording import hours, ranged, seconds

@@ -46,11 +46,11 @@ from extract_sets import CRAG, FALSE, crag, demo, digests, fit_sets, nq, plain, 
 from rich.console import Console
 from rich.table import Table
 
+from raypipe.core.digests import FittedOn, seen_rows
 from raypipe.core.errors import RaypipeError
 from raypipe.metrics.certainty import paired, rate_interval
 from raypipe.steps.extract import Extract
 from raypipe.text.candidates import SourceText, candidates
-from raypipe.text.fitted_on import FittedOn, seen_rows
 from raypipe.text.spans import read
 
 ROOT = Path(__file__).parents[2]

@@ -18,6 +18,7 @@ import yaml
 from extract_sets import Case, QuestionSet, holds, strictly
 from scipy.optimize import minimize
 
+from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Kit
 from raypipe.core.records import Question
 from raypipe.steps.extract import (
@@ -28,9 +29,8 @@ from raypipe.steps.extract import (
     likely_candidates,
     shown,
 )
-from raypipe.text import compare
 from raypipe.text.evidence import FEATURES, Fitted
-from raypipe.text.fitted_on import FittedOn
+from raypipe.text.spans import decide
 
 RIDGE = 3.0  # on standardised features
 ROUNDS = 4  # of weighing candidates by the fit before
@@ -104,7 +104,7 @@ def _compared(rows: Sequence[Scored], fitted: Fitted) -> float:
         asked, p = row.choice.asked, fitted.probability(row.choice.features)
         if asked.direction:
             best = [row.choice.found[i].text for i in np.argsort(-p, kind="stable")]
-            if (said := compare.decide(asked, best)) is not None:
+            if (said := decide(asked, best)) is not None:
                 decided += 1
                 right += strictly(asked, said[0], row.case.golds)
     return round((right + 1) / (decided + 2), 3)

@@ -33,8 +33,8 @@ from raypipe.contrib.crag.steps.match_calls import MatchCalls
 from raypipe.contrib.crag.tables import load
 from raypipe.contrib.world.write import write
 from raypipe.core.conf import Conf
-from raypipe.core.plain import json_lines
 from raypipe.core.records import Question
+from raypipe.core.textfile import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe

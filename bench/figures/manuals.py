@@ -15,8 +15,8 @@ from pathlib import Path
 from extract_sets import Case, Page, Passages, Pool, QuestionSet, holds, plain_page
 from trial_documents import man_page, readme
 
-from raypipe.core.plain import json_lines
 from raypipe.core.records import source_id
+from raypipe.core.textfile import json_lines
 
 QUESTIONS = Path(__file__).with_name("manual_questions.jsonl")
 LICENCES = "GPL-3", "BSD"

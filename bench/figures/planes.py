@@ -38,11 +38,10 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Sampling
-from raypipe.core.plain import json_lines
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import ForwardingKit, Model
 from raypipe.core.records import Question, Source
+from raypipe.core.textfile import json_lines
 from raypipe.models.hosts import EngineLimits
 from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts

@@ -31,7 +31,7 @@ import yaml
 from bs4 import BeautifulSoup
 from trial_documents import documents
 
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.metrics.certainty import conclude, paired
 from raypipe.models import catalog, load
 from raypipe.readers.documents.reader import DocumentReader

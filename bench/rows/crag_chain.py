@@ -20,8 +20,8 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.plain import json_lines
 from raypipe.core.records import Citation, Question, Source, source_id
+from raypipe.core.textfile import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe

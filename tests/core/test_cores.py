@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from raypipe.core.cores import cores
+from raypipe.core.environment import cores
 
 SEEN = len(os.sched_getaffinity(0))
 V2, V1 = "0::/kubepods/pod7/app\n", "11:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n"

@@ -5,7 +5,7 @@ import sys
 
 FILLED = """
 import resource
-from raypipe.core.disk_map import DiskMap
+from raypipe.core.bounded_rows import DiskMap
 from raypipe.core.errors import Unavailable
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 try:

@@ -1,11 +1,10 @@
-"""`core.kits`: a kit that forwards every call."""
+"""`core.protocols`: a kit that forwards every call."""
 
 import inspect
 
 import pytest
 
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.protocols import Kit
+from raypipe.core.protocols import ForwardingKit, Kit
 
 CALLS = [name for name, _ in inspect.getmembers(Kit, inspect.isfunction) if not name.startswith("_")]
 

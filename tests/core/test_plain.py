@@ -6,7 +6,7 @@ import json
 import pytest
 from checkout import ROOT
 
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\r"
 

@@ -8,7 +8,7 @@ import pytest
 from checkout import ROOT
 
 from raypipe.api.cli.command import Declared
-from raypipe.core.plugin_tables import GROUP, registered, tables
+from raypipe.core.plugins import GROUP, registered, tables
 from raypipe.core.references import Reference
 from raypipe.evaluation.loss_paths import EvidencePath
 from raypipe.readers.formats import LineFormat

@@ -15,8 +15,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics import crag
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import score
-from raypipe.metrics.named_kinds import kind_id, open_kind
+from raypipe.metrics.kinds import kind_id, open_kind, score
 from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store

@@ -14,9 +14,9 @@ from raypipe.api.machine import check_environment
 from raypipe.api.schemas import schema
 from raypipe.api.session import load_recipe
 from raypipe.api.validate import validate
-from raypipe.core import plugin_tables
+from raypipe.core import plugins
 from raypipe.core.errors import ConfError
-from raypipe.core.plugin_tables import registered, tables
+from raypipe.core.plugins import registered, tables
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.losses import places
@@ -42,7 +42,7 @@ def install(folder, name="glossary", path="glossary.plugin:TABLE"):
     made = folder / f"{name}-1.dist-info"
     made.mkdir()
     (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-    (made / "entry_points.txt").write_text(f"[{plugin_tables.GROUP}]\n{name} = {path}\n")
+    (made / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {path}\n")
 
 
 @pytest.fixture

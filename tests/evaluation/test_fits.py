@@ -20,6 +20,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
 from raypipe.api.experiments import DecideFitResult, fit_decide, fit_fuse
 from raypipe.contrib.world.write import write
+from raypipe.core.digests import half_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Plugin
 from raypipe.evaluation.evaluate import Evaluation, evaluate
@@ -28,8 +29,7 @@ from raypipe.evaluation.judge import OwnJudge
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.experiments import print_fit
 from raypipe.evaluation.result_table import each
-from raypipe.steps.answer_probability import features_of
-from raypipe.text.fitted_on import half_of
+from raypipe.steps.decide import features_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 

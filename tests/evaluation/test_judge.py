@@ -18,10 +18,9 @@ from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import CapReached, ConfError, DataError
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import STEP
-from raypipe.core.prices import JUDGE, Prices, TokenPrice
+from raypipe.core.llm import JUDGE, STEP, Prices, TokenPrice
 from raypipe.core.progress import Progress
+from raypipe.core.protocols import ForwardingKit
 from raypipe.core.records import Fault, Gold
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import MAX_TOKENS, PROMPTS, ModelJudge, judge_plan, judged, schema

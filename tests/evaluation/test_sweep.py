@@ -12,7 +12,7 @@ from rich.console import Console
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
-from raypipe.core.prices import Prices, TokenPrice
+from raypipe.core.llm import Prices, TokenPrice
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of

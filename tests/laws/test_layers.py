@@ -18,7 +18,7 @@ LAYERS: tuple[dict[str, str], ...] = (
     },
     {
         "models": "catalog, loaders, encoders, the vLLM engine and its actors, routing, the kit",
-        "steps": "one verb per file",
+        "steps": "the verbs of recipes",
         "metrics": "predictions and truths to numbers",
     },
     {"recipes": "reading, resolving and executing a recipe in one process, deadlines"},

@@ -10,8 +10,7 @@ import pytest
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics.crag import Prediction, mark
-from raypipe.metrics.kinds import Measure, marks_of, missing_part, score
-from raypipe.metrics.named_kinds import KINDS, kind_id, open_kind
+from raypipe.metrics.kinds import KINDS, Measure, kind_id, marks_of, missing_part, open_kind, score
 from raypipe.metrics.ranking import score as trec_score
 
 ANSWERED = Prediction("q1", "the city of Paris", ("Paris",), labels={"domain": "open"})

@@ -9,11 +9,10 @@ import pytest
 from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.core.records import AnnotatorAnswer
-from raypipe.metrics import qasper, squad
+from raypipe.metrics import overlap
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import score
-from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.qasper import read_predictions, score_files
+from raypipe.metrics.kinds import open_kind, score
+from raypipe.metrics.overlap import read_predictions, score_files
 from raypipe.readers.qasper import annotators, papers
 
 DATA = os.environ.get("RAYPIPE_DATA")
@@ -25,22 +24,22 @@ NONE = AnnotatorAnswer("Unanswerable", "none")
 
 
 def test_the_best_annotator_counts_and_gives_the_question_its_kind():
-    assert qasper.answer_f1("two corpora", (YES, SPANS)) == (1.0, "extractive")
-    assert qasper.answer_f1("nothing of it", (YES, SPANS)) == (0.0, "boolean")  # of equals the first
-    assert qasper.answer_f1("", (NONE,)) == (0.0, "none")
+    assert overlap.answer_f1("two corpora", (YES, SPANS)) == (1.0, "extractive")
+    assert overlap.answer_f1("nothing of it", (YES, SPANS)) == (0.0, "boolean")  # of equals the first
+    assert overlap.answer_f1("", (NONE,)) == (0.0, "none")
 
 
 def test_evidence_is_compared_by_whole_paragraphs():
-    assert qasper.evidence_f1([], (NONE,)) == 1
-    assert qasper.evidence_f1(["a"], (NONE,)) == 0
-    assert qasper.evidence_f1(["a", "b"], (AnnotatorAnswer("", "none", ("b", "c", "d")),)) == 0.4
-    assert qasper.evidence_f1(["a", "a"], (AnnotatorAnswer("", "none", ("a",)),)) == pytest.approx(2 / 3)
-    assert qasper.evidence_f1(["a", "b"], (NONE, YES)) == 1
+    assert overlap.evidence_f1([], (NONE,)) == 1
+    assert overlap.evidence_f1(["a"], (NONE,)) == 0
+    assert overlap.evidence_f1(["a", "b"], (AnnotatorAnswer("", "none", ("b", "c", "d")),)) == 0.4
+    assert overlap.evidence_f1(["a", "a"], (AnnotatorAnswer("", "none", ("a",)),)) == pytest.approx(2 / 3)
+    assert overlap.evidence_f1(["a", "b"], (NONE, YES)) == 1
 
 
 def test_a_missing_prediction_counts_0_and_in_no_kind():
-    said = {"q1": qasper.PaperPrediction("yes", ("a", "b"))}
-    found = qasper.score({"q1": (YES,), "q2": (SPANS,)}, said)
+    said = {"q1": overlap.PaperPrediction("yes", ("a", "b"))}
+    found = overlap.score({"q1": (YES,), "q2": (SPANS,)}, said)
     assert (found.answer_f1, found.evidence_f1, found.missing) == (0.5, 0.5, 1)
     assert found.by_kind == {"extractive": 0, "abstractive": 0, "boolean": 1, "none": 0}
 
@@ -49,7 +48,7 @@ def test_a_missing_prediction_counts_0_and_in_no_kind():
 def test_token_f1_is_the_official_evaluators_on_its_fixtures():
     pairs = json.loads((Path(DATA) / "qasper/official_token_f1_pairs.json").read_text("utf-8"))
     for pair in pairs:
-        assert squad.token_f1(pair["prediction"], [pair["gold"]]) == pytest.approx(pair["token_f1"])
+        assert overlap.token_f1(pair["prediction"], [pair["gold"]]) == pytest.approx(pair["token_f1"])
 
 
 @given

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raypipe.metrics.squad import contains, exact_match, normalized, token_f1
+from raypipe.metrics.overlap import contains, exact_match, normalized, token_f1
 
 words = st.lists(st.sampled_from(["a", "the", "An", "ann", "Bob.", "u.s.", "31", "31,000", "-"])).map(
     " ".join

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from batch_server import BatchServer, Kept, serving
 
-from raypipe.core.about import about
+from raypipe.core.calls import about
 from raypipe.core.errors import ConfError, Unavailable
-from raypipe.core.llm import Chat, Generated, Message, Sampling
-from raypipe.core.prices import TokenPrice
+from raypipe.core.llm import Chat, Generated, Message, Sampling, TokenPrice
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.batches import BatchClient, watched

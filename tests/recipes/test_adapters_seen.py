@@ -6,10 +6,10 @@ from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
+from raypipe.core.digests import seen_rows
 from raypipe.core.errors import ConfError
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description, to_plain
-from raypipe.text.fitted_on import seen_rows
 
 CONF = Conf((ROOT / "conf",))
 MODELS = "tiny: {kind: generator, loader: scripted, adapters: {small: small, other: other}}\n"

@@ -23,7 +23,7 @@ from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
-from raypipe.metrics.squad import contains
+from raypipe.metrics.overlap import contains
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Cluster
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

@@ -20,7 +20,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.metrics.qasper import answer_f1
+from raypipe.metrics.overlap import answer_f1
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import ExampleRow, write_pool

@@ -8,7 +8,7 @@ import pytest
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError
-from raypipe.core.prices import NO_PRICES, Prices
+from raypipe.core.llm import NO_PRICES, Prices
 from raypipe.runs.pipeline.tasks import Workers
 from raypipe.runs.plan.expected_corpus import Assumed, assumed_plan
 

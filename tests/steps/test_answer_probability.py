@@ -5,12 +5,11 @@ import math
 import pytest
 from shelf import Shelf, asked, holds_laws, question
 
+from raypipe.core.digests import FittedOn, half_of, seen_rows
 from raypipe.core.records import IDK, Hit, Reply
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import QUESTION_LAWS, Trial
-from raypipe.steps.answer_probability import AnswerProbability, features_of
-from raypipe.steps.decide import Decide
-from raypipe.text.fitted_on import FittedOn, half_of, seen_rows
+from raypipe.steps.decide import AnswerProbability, Decide, features_of
 
 ON = FittedOn("made up", "all rows", "none")
 KG = Reply("Anna Lindqvist", "answered", 0.9)

@@ -14,9 +14,9 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit
+from raypipe.steps.bm25 import Tokenize
 from raypipe.steps.embed import Embed
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenize
 from raypipe.text.words import analyse
 
 WHITESPACE = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")

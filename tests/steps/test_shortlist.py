@@ -8,7 +8,7 @@ from shelf import HASH, OVERLAP, Shelf, asked, holds_laws
 from raypipe.core.records import Citation, Question
 from raypipe.models.kit import LocalKit
 from raypipe.steps.dense import Dense
-from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.rerank import Shortlist
 
 SNIPPETS = {
     "s0": "cooking with garlic",

@@ -8,9 +8,9 @@ from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 from raypipe.core import arrow
 from raypipe.core.records import Hit, Reply, Source, source_id
 from raypipe.models.kit import LocalKit
-from raypipe.steps.clean import Clean
-from raypipe.steps.embed_document import EmbedDocument
-from raypipe.steps.similarity import Similarity
+from raypipe.steps.dense import Similarity
+from raypipe.steps.embed import EmbedDocument
+from raypipe.steps.parse import Clean
 
 
 def hit(shelf, name, **scores):

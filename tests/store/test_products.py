@@ -15,7 +15,7 @@ import pytest
 from test_index import DIM, MODEL, VECTORS, by_force, fill, make_corpus, unit
 
 from raypipe.core.arrow import fault_column
-from raypipe.core.singleflight import Gathering
+from raypipe.core.calls import Gathering
 from raypipe.steps.embed import Embed
 from raypipe.store import Store, vectors_schema
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec

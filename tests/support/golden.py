@@ -48,24 +48,19 @@ from raypipe.recipes.samples import (
     sources,
 )
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
-from raypipe.steps.bm25 import Bm25
-from raypipe.steps.clean import Clean
+from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
-from raypipe.steps.dense import Dense
-from raypipe.steps.embed import Embed
-from raypipe.steps.embed_document import EmbedDocument
+from raypipe.steps.dense import Dense, Similarity
+from raypipe.steps.embed import Embed, EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.parse import Parse
-from raypipe.steps.rerank import Rerank
-from raypipe.steps.shortlist import Shortlist
-from raypipe.steps.similarity import Similarity
+from raypipe.steps.parse import Clean, Parse
+from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.template import ByLabel, Prompt

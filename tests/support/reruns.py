@@ -12,9 +12,9 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.plain import json_lines
 from raypipe.core.progress import Progress
+from raypipe.core.protocols import ForwardingKit
+from raypipe.core.textfile import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

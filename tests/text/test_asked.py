@@ -1,7 +1,6 @@
 import pytest
 
-from raypipe.text.compare import decide
-from raypipe.text.spans import read
+from raypipe.text.spans import decide, read
 
 
 def test_a_choice_needs_two_sides_and_a_word_that_compares():

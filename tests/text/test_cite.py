@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from raypipe.core.records import Quote
-from raypipe.text.cite import cite, overlaps
+from raypipe.text.cite import cite
+from raypipe.text.evidence import overlaps
 
 PAGE = "Velora is a film of 1994. Anna Lindqvist directed it. Olo Bran wrote the music."
 OTHER = "The film festival gave Lindqvist a prize."
@@ -41,11 +42,11 @@ def test_a_passage_that_is_the_sentence_is_quoted_once():
 def test_overlap_weighs_a_rare_word_more_and_is_a_share_of_the_questions_words():
     rare, common, other = 1, 2, 3
     sentences = [np.array(w, np.uint64) for w in ([common], [rare], [common, other], [common, rare])]
-    share = overlaps(np.array([rare, common, common], np.uint64), sentences)
+    (share,) = overlaps(np.array([rare, common, common], np.uint64), sentences)
     assert share[3] == pytest.approx(1.0) and share[1] > share[0] == share[2] > 0
 
 
 def test_overlap_of_a_question_without_words_or_of_no_sentences_is_zero():
     none = np.array([], np.uint64)
-    assert overlaps(none, [np.array([1], np.uint64)]).tolist() == [0.0]
-    assert overlaps(np.array([1], np.uint64), []).tolist() == []
+    assert overlaps(none, [np.array([1], np.uint64)])[0].tolist() == [0.0]
+    assert overlaps(np.array([1], np.uint64), [])[0].tolist() == []

@@ -8,9 +8,10 @@ import time
 import psutil
 import pytest
 
+from raypipe.core.records import Fault
 from raypipe.core.sandbox import Cancelled
 from raypipe.text.html import ParsedPage, to_text
-from raypipe.text.page_parser import PageLimits, ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import PageLimits, ParseJob, SandboxedParser
 
 GOOD = [ParseJob(b"<p>one"), ParseJob(b"<p>two<p hidden>x"), ParseJob("<p>dreißig 😀".encode())]
 SLOW = ParseJob(b"<div>x" * 40_000, "lxml", "bs4")  # some .9 s of CPU for BeautifulSoup
@@ -47,7 +48,7 @@ def test_a_page_over_the_time_limit_is_refused_and_the_others_are_done(quick):
 def test_time_on_the_wall_is_transient_as_load_may_have_taken_it():
     with SandboxedParser(PageLimits(wall_s=0.3, cpu_s=60)) as limited:
         (refused,) = limited.run([SLOW])
-    assert isinstance(refused, ParseRefused) and refused.reason == "timeout" and refused.transient
+    assert isinstance(refused, Fault) and refused.reason == "timeout" and refused.transient
 
 
 @pytest.mark.drill

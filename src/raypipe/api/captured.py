@@ -16,11 +16,11 @@ from raypipe import readers
 from raypipe.api.paths import format_for, inputs
 from raypipe.api.session import Place, Session
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Source, digest
+from raypipe.core.textfile import replaced
 from raypipe.evaluation.golds import stored_questions
-from raypipe.metrics.textfile import replaced
 from raypipe.readers.crag import CAPTURED as NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format

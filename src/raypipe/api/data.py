@@ -68,7 +68,7 @@ def ingest(
     and where no line can be read; then the store is unchanged.
     """
     from raypipe.api.pipelines import open_reading
-    from raypipe.metrics.named_kinds import open_kind
+    from raypipe.metrics.kinds import open_kind
     from raypipe.runs.pipeline import ingest as ingesting
     from raypipe.runs.pipeline.ingest_folder import ingest_folder
     from raypipe.runs.pipeline.ingest_log import merged

@@ -22,6 +22,7 @@ from raypipe.api.run import check_names, evaluate, measured, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
+from raypipe.core.textfile import replaced, require_file, require_writable, write_json
 from raypipe.evaluation import fit_decide as deciding
 from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation import sweep as sweeping
@@ -34,14 +35,13 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, PointResult, RepeatedQuestion, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
-from raypipe.metrics.textfile import replaced, require_file, require_writable, write_json
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
-from raypipe.steps.answer_probability import AnswerProbability
+from raypipe.steps.decide import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.store import Store
 

@@ -12,11 +12,11 @@ from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.textfile import require_file, write_json_lines
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck, SliceAgreement
 from raypipe.metrics.crag import Rule
-from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.runs.run_parts import RunFolder
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer

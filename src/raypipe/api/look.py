@@ -14,13 +14,13 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.progress import Progress
+from raypipe.core.textfile import require_file
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFault, RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
 from raypipe.metrics.losses import Losses
-from raypipe.metrics.textfile import require_file
 from raypipe.recipes.serialize import description
 from raypipe.runs import explain
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

@@ -15,10 +15,9 @@ import psutil
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session, Settings
-from raypipe.core.checkout import installed
-from raypipe.core.cores import cores
+from raypipe.core.environment import cores, installed
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.plugin_tables import tables
+from raypipe.core.plugins import tables
 from raypipe.models import load
 
 PACKAGES = (

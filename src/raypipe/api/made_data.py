@@ -17,14 +17,14 @@ from raypipe.api.paths import Data, format_for, inputs
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import generator_of, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
+from raypipe.core.calls import retrying
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
-from raypipe.core.retry import retrying
+from raypipe.core.textfile import require_file, write_json_lines
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.make_questions import Candidate, Draw, MadeQuestion, MadeSet, draw
-from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import ExampleRow, write_pool

@@ -19,7 +19,7 @@ from raypipe.core.config import Where
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
-from raypipe.metrics.textfile import write_text
+from raypipe.core.textfile import write_text
 from raypipe.models import folder, load, server_check
 from raypipe.models.catalog import Catalog, fetch_command, pin_command, wheel_folder
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
-from raypipe.core.cores import cores
-from raypipe.core.prices import JUDGE, Prices
+from raypipe.core.environment import cores
+from raypipe.core.llm import JUDGE, Prices
 from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
 from raypipe.models import load

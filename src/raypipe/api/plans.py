@@ -26,8 +26,7 @@ from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.metrics.crag import DEFAULT_RULE
-from raypipe.metrics.kinds import GoldForm, gold_form
-from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here

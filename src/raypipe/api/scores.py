@@ -9,11 +9,10 @@ from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
+from raypipe.core.textfile import require_file, write_json_lines
 from raypipe.metrics import ranking
 from raypipe.metrics.crag import CragScore, Rule, RuleScore
-from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
-from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.textfile import require_file, write_json_lines
+from raypipe.metrics.kinds import MeasureSlice, MeasureSummary, open_kind
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 
@@ -108,7 +107,7 @@ def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: 
     """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
     `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
     tables are taken out of the golds' evidence. Raises DataError."""
-    from raypipe.metrics.qasper import score_files
+    from raypipe.metrics.overlap import score_files
 
     found = score_files(Path(gold), Path(predictions), text_evidence_only)
     kinds = {f"  {kind}": mean for kind, mean in found.by_kind.items()}

@@ -21,9 +21,8 @@ import numpy as np
 from raypipe.api.session import Session, Settings, endpoint_addresses
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, FieldsRefused
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import JUDGE, Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.prices import JUDGE
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, digest
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling

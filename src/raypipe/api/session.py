@@ -115,7 +115,7 @@ def _learned(file: Path) -> dict[str, Any]:
 
 
 def _keep(file: Path, tree: Mapping[str, Any]) -> None:
-    from raypipe.metrics.textfile import write_json
+    from raypipe.core.textfile import write_json
 
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, tree)

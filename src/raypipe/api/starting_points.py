@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.core.plugin_tables import Registry
+from raypipe.core.plugins import Registry
 from raypipe.core.progress import Progress
-from raypipe.metrics.textfile import require_writable
+from raypipe.core.textfile import require_writable
 from raypipe.readers.formats import marked
 
 if TYPE_CHECKING:

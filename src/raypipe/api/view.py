@@ -9,9 +9,9 @@ from pathlib import Path
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session, Settings
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.textfile import require_file
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
-from raypipe.metrics.textfile import require_file
 from raypipe.readers.object_store import is_remote
 
 

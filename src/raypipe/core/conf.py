@@ -9,7 +9,7 @@ from pathlib import Path
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.plugin_tables import conf_folders
+from raypipe.core.plugins import conf_folders
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 

@@ -1,25 +1,31 @@
-"""Code from outside, named where it is used: `mypkg.steps:Shout`.
+"""Code from outside: one object named where it is used, `mypkg.steps:Shout`, and folders of plugins, each of
+which adds names to the core by one table.
 
-A module of that name is imported from the Python path; the command line puts the current folder on it. Part
-of its identity is the digest of its source file and of what that imports from its own package, or from next
-to it, however deep. Installed packages that it imports are none of it, nor are files of data. Knows modules
-alone: the form of a step, a reader, a metric or a loader is checked where one is asked for.
+A module of a path is imported from the Python path; the command line puts the current folder on it. Part of
+its identity is the digest of its source file and of what that imports from its own package, or from next to
+it, however deep. Installed packages that it imports are none of it, nor are files of data.
+
+A table is found by the entry-point group `raypipe.plugins`, in any installed package. It has names and, for
+each, the MODULE:NAME of what it stands for. Reading the names imports the tables alone; what a name stands
+for is imported when it is asked for. Nothing here knows which plugins exist, nor the form of a step, a reader
+or a metric: it is checked where one is asked for.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
@@ -81,18 +87,11 @@ def _found(path: str, what: str) -> tuple[Any, ModuleType]:
     match = _PATH.fullmatch(path)
     if match is None:
         raise ConfError(f"{path!r}: expected {what} as MODULE:NAME, such as mypkg.steps:Shout")
-    module, name = _imported(match[1], path, what), match[2]
-    if not hasattr(module, name):
-        hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
-        raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
-    return getattr(module, name), module
-
-
-def _imported(name: str, path: str, what: str) -> ModuleType:
+    name = match[2]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(match[1])
     except ModuleNotFoundError as e:
-        if e.name is None or not f"{name}.".startswith(f"{e.name}."):
+        if e.name is None or not f"{match[1]}.".startswith(f"{e.name}."):
             raise ConfError(f"{path}: its module imports {e.name!r}, which is not installed") from e
         raise ConfError(
             f"{path}: expected {what}, found no module {e.name!r}. Run raypipe in the folder that holds it "
@@ -100,6 +99,10 @@ def _imported(name: str, path: str, what: str) -> ModuleType:
         ) from e
     except Exception as e:
         raise ConfError(f"{path}: its module raises on import: {type(e).__name__}: {e}") from e
+    if not hasattr(module, name):
+        hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
+        raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
+    return getattr(module, name), module
 
 
 def _source(module: ModuleType, path: str) -> str:
@@ -162,3 +165,157 @@ def modules_of(plugin: Plugin) -> list[ModuleType]:
     """The imported modules of its package: what another process needs, where it cannot import them."""
     top = plugin.package
     return [m for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}.")]
+
+
+GROUP = "raypipe.plugins"
+"""Group of entry points: NAME = "MODULE:NAME of a PluginTable"."""
+
+T = TypeVar("T")
+Names: TypeAlias = Mapping[str, str]
+"""Name -> MODULE:NAME of what it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line."""
+
+    group: str  # of `raypipe --help`: data, run, look, release, serve or tools
+    module: str  # that declares it, and may declare others (`api.cli.command.command`)
+    about: str  # one line that begins with a verb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginTable:
+    """The names that one plugin folder adds."""
+
+    corpus_steps: Names = field(default_factory=dict)
+    """Verb of a recipe -> class of a step."""
+    question_steps: Names = field(default_factory=dict)
+    """The same, of the question half."""
+    entries: Names = field(default_factory=dict)
+    """Kind of an entry of graphs.yaml -> its type, a core.references.Reference."""
+    files: Names = field(default_factory=dict)
+    """Folder of conf -> dataclass that the YAML files there hold."""
+    readers: Names = field(default_factory=dict)
+    """Format of data -> a readers.formats.LineFormat, or a function of a file."""
+    markers: Mapping[str, str] = field(default_factory=dict)
+    """Name of a file -> format of the folder that has it."""
+    loss_stages: Names = field(default_factory=dict)
+    """Verb -> evaluation.loss_paths.EvidencePath that begins with such a step."""
+    loss_places: Mapping[str, str] = field(default_factory=dict)
+    """Place on such a path -> what is said of golds lost there."""
+    datasets: Names = field(default_factory=dict)
+    """Name -> function that writes an invented data set into a folder."""
+    forgets: Names = field(default_factory=dict)
+    """Kind of a folder outside of a store -> evaluation.forgotten.TextFolders."""
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    """Name of a command -> the group it is listed in, its module, and what it does."""
+    conf: str = ""  # folder of configuration, which is looked through last; "": none
+    locked: bool = False
+    """A steps.lock holds its steps to their versions, as it does those of the core. Then a step is identified
+    by the name of its class and its version. Else by its path and the digest of its source, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A name that a plugin adds."""
+
+    plugin: str  # name of its entry point
+    table: PluginTable
+    value: Any  # MODULE:NAME, mostly
+
+    def load(self, what: str) -> Any:
+        """Imports what it stands for; `what` is expected there, for messages. Raises ConfError."""
+        return find(self.value, what)
+
+
+@functools.cache
+def tables() -> Mapping[str, PluginTable]:
+    """Name of a plugin -> its table. Raises ConfError for a table that cannot be imported, or is none."""
+    found: dict[str, PluginTable] = {}
+    for name, path, whence in _entry_points():
+        if name in found:
+            raise ConfError(f"plugin {name!r} of {whence}: another one has that name. Uninstall one of them")
+        try:
+            table = find(path, "a PluginTable")
+        except ConfError as e:
+            raise ConfError(f"plugin {name!r} of {whence}: {e}. Mend it, or uninstall it") from e
+        if not isinstance(table, PluginTable):
+            raise ConfError(f"plugin {name!r} of {whence}: expected a PluginTable, found {table!r:.80}")
+        if table.conf and not Path(table.conf).is_dir():
+            raise ConfError(f"plugin {name!r} of {whence}: conf: expected a folder, found no {table.conf}")
+        found[name] = table
+    return found
+
+
+def _entry_points() -> Iterator[tuple[str, str, str]]:
+    """Name, MODULE:NAME and distribution of each plugin. The metadata of an editable install are as old as
+    the install, and a source tree has none: a checkout's own plugins are those of its pyproject.toml."""
+    import tomllib
+    from importlib.metadata import entry_points  # 20 ms
+
+    project = Path(__file__).parents[3] / "pyproject.toml"
+    said = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.is_file() else {}
+    here = said.get("name") == "raypipe"
+    if here:
+        for name, path in said["entry-points"][GROUP].items():
+            yield name, path, str(project)
+    for point in entry_points(group=GROUP):
+        distribution = "?" if point.dist is None else point.dist.name
+        if not (here and distribution == "raypipe"):
+            yield point.name, point.value, distribution
+
+
+@functools.cache
+def registered(kind: str) -> Mapping[str, Registered]:
+    """Name -> what plugins add under it. `kind`: a field of PluginTable. Raises ConfError for a name that two
+    of them add."""
+    found: dict[str, Registered] = {}
+    for plugin, table in tables().items():
+        for name, value in getattr(table, kind).items():
+            if name in found:
+                raise ConfError(f"plugins {found[name].plugin!r} and {plugin!r} both add {kind} {name!r}")
+            found[name] = Registered(plugin, table, value)
+    return found
+
+
+def conf_folders() -> list[Path]:
+    """The folders of configuration that plugins bring."""
+    return [Path(table.conf) for table in tables().values() if table.conf]
+
+
+class Registry(Mapping[str, T]):
+    """The core's own names of a kind, then those of plugins. A name of the core reads no table."""
+
+    def __init__(self, kind: str, own: Mapping[str, T], what: str) -> None:
+        """`kind`: a field of PluginTable; `what`: what a name stands for, for messages: "a step"."""
+        self._kind, self.own, self._what = kind, own, what
+
+    def __getitem__(self, name: str) -> T:
+        found = self.added(name)
+        if found is None:
+            return self.own[name]
+        value: T = found.load(self._what) if isinstance(found.value, str) else found.value
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or name in self._added()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        yield from self._added()
+
+    def __len__(self) -> int:
+        return len(self.own) + len(self._added())
+
+    def added(self, name: str) -> Registered | None:
+        """Returns what a plugin adds under this name; None for a name of the core. Raises KeyError for no
+        name."""
+        return None if name in self.own else self._added()[name]
+
+    def _added(self) -> Mapping[str, Registered]:
+        found = registered(self._kind)
+        if taken := sorted(found.keys() & self.own.keys()):
+            whose = found[taken[0]].plugin
+            raise ConfError(f"plugin {whose!r} adds {self._kind} {taken[0]!r}, which raypipe has: rename it")
+        return found

@@ -1,4 +1,4 @@
-"""The contracts of steps and kits. Protocols and plain values only.
+"""The contracts of steps and kits, and the base of a kit's wrappers. Protocols and plain values.
 
 Two laws hold for every step and are tested over the whole table of steps (`recipes.verbs.STEPS`):
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -189,3 +189,31 @@ class CorpusStep(Protocol):
     def reads(self) -> frozenset[str]: ...
     def writes(self) -> frozenset[str]: ...
     def open(self, kit: Kit) -> Build: ...
+
+
+Wrapped = TypeVar("Wrapped", bound=Kit)
+
+
+class ForwardingKit(Generic[Wrapped]):
+    """A kit that forwards every call to another kit; a wrapper overrides only what it changes."""
+
+    def __init__(self, kit: Wrapped) -> None:
+        self._kit = kit
+
+    def embedder(self, model: Model) -> Embed:
+        return self._kit.embedder(model)
+
+    def reranker(self, model: Model) -> Score:
+        return self._kit.reranker(model)
+
+    def generator(self, model: Model) -> Generator:
+        return self._kit.generator(model)
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        return self._kit.tokenizer(model)
+
+    def index(self) -> Index:
+        return self._kit.index()
+
+    def data(self, ref: Reference[T]) -> T:
+        return self._kit.data(ref)

@@ -1,4 +1,4 @@
-"""References: what a field of a step names in graphs.yaml, and how a kit opens it.
+"""References: what a field of a step names in graphs.yaml or under examples/, and how a kit opens it.
 
 A reference is a frozen dataclass, as a step is. What decides what it gives is its identity; where it lies is
 not. Knows neither a file format nor a server: each type opens its own.
@@ -6,7 +6,8 @@ not. Knows neither a file format nor a server: each type opens its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
@@ -135,3 +136,25 @@ class Reference(Generic[T]):
                 f"{self.version}, found {found}. Put back what was there, and the same on every machine; or "
                 f"start again, and for a release run eval and promote again"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ShownExample:
+    compared: str  # what the question is compared with
+    text: str  # as the prompt shows it
+    group: str  # of a group one example is shown at most
+    document: str  # that it asks about; "": none
+
+
+class ExampleFile(ABC):
+    """Examples in a form of their own: what a file under examples/ holds. A plugin registers its form."""
+
+    FOLDER: ClassVar[str] = "examples"  # of conf
+
+    @abstractmethod
+    def count(self) -> int:
+        """Says how many examples there are."""
+
+    @abstractmethod
+    def shown(self) -> Sequence[ShownExample]:
+        """Gives the examples, in the order of the file."""

@@ -178,7 +178,11 @@ class _Child:
         assert self._process.stdin and self._process.stdout
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
-        _widen(self._to, self._from)
+        if sys.platform == "linux":
+            from fcntl import F_SETPIPE_SZ, fcntl
+
+            for pipe in (self._to, self._from):
+                fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
         self._stalled = False
         self.before: Parts | None = None  # what it answered before other requests
         self.memory = 0  # bytes that it had when it was last looked at
@@ -249,14 +253,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _widen(*pipes: int) -> None:
-    if sys.platform == "linux":
-        from fcntl import F_SETPIPE_SZ, fcntl
-
-        for pipe in pipes:
-            fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
-
-
 def _send(pipe: int, parts: deque[memoryview]) -> bool:
     """Writes what fits now. False when there is nothing more to write, or the reader is gone."""
     while parts:
@@ -297,7 +293,10 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
     os.dup2(2, 1)  # what a library prints goes to the log, not among the replies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _cap(memory_bytes)
+    if sys.platform == "linux":  # the only system that enforces it: so much above what is used now
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory_bytes, used + memory_bytes))
     while head := requests.read(_REQUEST.size):
         size, memory = _REQUEST.unpack(head)
         request = requests.read(size)
@@ -324,14 +323,6 @@ def _computed(answer: Callable[[bytes], bytes], request: bytes, memory_bytes: in
         return "memory", f"expected at most {memory_bytes} bytes of memory, found more".encode()
     except Exception as e:  # whatever the function makes of a hostile request is that request's refusal
         return "error", f"{type(e).__name__}: {e}"[:500].encode("utf-8", "replace")
-
-
-def _cap(memory_bytes: int) -> None:
-    """Caps the address space at `memory_bytes` above what is used now. Only Linux enforces it."""
-    if sys.platform == "linux":
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory_bytes, used + memory_bytes))
 
 
 if __name__ == "__main__":

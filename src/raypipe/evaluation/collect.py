@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import tee
 from typing import Any
 
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Ask, Kit, Model, Step
+from raypipe.core.protocols import Ask, ForwardingKit, Kit, Model, Step
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,

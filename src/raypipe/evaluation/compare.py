@@ -27,9 +27,8 @@ from raypipe.metrics.certainty import (
     not_worse,
     paired,
 )
-from raypipe.metrics.kinds import Measure, group_of, grouped
+from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
 from raypipe.metrics.losses import by_label
-from raypipe.metrics.named_kinds import open_kind
 from raypipe.runs.changes import causes
 from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
 from raypipe.store import Store

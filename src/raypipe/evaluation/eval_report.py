@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
+from raypipe.core.digests import FittedOn
 from raypipe.core.index import AnnRecall
 from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
@@ -25,8 +26,8 @@ from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.kinds import kind_id
 from raypipe.metrics.losses import Losses, losses
-from raypipe.metrics.named_kinds import kind_id
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
@@ -52,7 +53,6 @@ from raypipe.runs.run_parts import (
 from raypipe.runs.stage_records import describe, models_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
-from raypipe.text.fitted_on import FittedOn
 
 # Counts of the readers that say what was put right on the way in.
 NORMALISED = (

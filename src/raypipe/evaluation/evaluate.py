@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from raypipe.core.about import about
+from raypipe.core.calls import about
 from raypipe.core.records import Question
+from raypipe.core.textfile import write_text
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import Origins, ScoredAnswers, run_record, score_answers
 from raypipe.evaluation.export import write_predictions
@@ -28,7 +29,6 @@ from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import report_page
-from raypipe.metrics.textfile import write_text
 from raypipe.recipes.step_contract import holds_golds
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.pipeline.counters import RunCounters, WallClock

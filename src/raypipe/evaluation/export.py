@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, digest, parse_chunk_id
+from raypipe.core.textfile import replaced, write_json_lines
 from raypipe.evaluation.result_table import each, open_table, read_table
 from raypipe.metrics.ranking import write_run
-from raypipe.metrics.textfile import replaced, write_json_lines
 from raypipe.runs.record import Run, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_text, recipe_values

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from raypipe.core.digests import FittedOn
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
 from raypipe.evaluation.fits import (
@@ -29,12 +30,9 @@ from raypipe.evaluation.fits import (
 )
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration, fit
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, gold_form, rule_of
-from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides, given_by_fit
-from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
-from raypipe.steps.decide import Decide
-from raypipe.text.fitted_on import FittedOn
+from raypipe.steps.decide import AnswerProbability, Decide, absent, features_of
 from raypipe.text.template import ByLabel
 
 Floats = npt.NDArray[np.float64]

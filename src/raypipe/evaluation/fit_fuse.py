@@ -22,8 +22,7 @@ from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_docum
 from raypipe.metrics.calibration import climb
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, gold_form
-from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind
 from raypipe.metrics.ranking import ranked
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.steps.fuse import Fuse, FusionWeights

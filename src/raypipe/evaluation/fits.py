@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from raypipe.core.digests import HALVES, FittedOn, half_of, seen_rows
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
 from raypipe.evaluation import compare
@@ -25,8 +26,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.record import Run, read
 from raypipe.runs.run_parts import RunFolder
-from raypipe.steps.answer_probability import AnswerProbability
-from raypipe.text.fitted_on import HALVES, FittedOn, half_of, seen_rows
+from raypipe.steps.decide import AnswerProbability
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.plugin_tables import Registry
+from raypipe.core.plugins import Registry
 from raypipe.core.records import parse_chunk_id
+from raypipe.core.textfile import replacing, write_text
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import report_page
-from raypipe.metrics.textfile import replacing, write_text
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.record import answer_keys, read
 from raypipe.runs.run_parts import FILES, RunFolder

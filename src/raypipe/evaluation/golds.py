@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import CAPTURED_ID, Gold, Question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.metrics.crag import Rule
-from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, rule_of
-from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary, kinds_of

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from raypipe.core import plugins
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
+from raypipe.core.calls import retrying
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
-from raypipe.core.retry import retrying
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
+from raypipe.core.textfile import filled
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
-from raypipe.metrics.textfile import filled
 from raypipe.runs.run_parts import JudgeLine, LabelLine, RunFolder
 
 if TYPE_CHECKING:

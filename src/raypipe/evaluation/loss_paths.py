@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raypipe.core.plugin_tables import Registry
+from raypipe.core.plugins import Registry
 from raypipe.core.protocols import Step
 from raypipe.core.records import ANSWERED, INVALID, SKIPPED, SKIPPED_REPLY, Gold, Question
 from raypipe.metrics.losses import CallScore, GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, named, shows_passages
-from raypipe.steps.ranking import best_first
+from raypipe.steps.rows import best_first
 
 REPLY = "replies."
 

@@ -2,7 +2,7 @@
 
 Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
 later: an answer that has it is not looked through any further. A question whose golds are judged documents is
-right if one is among the first ten (`metrics.named_kinds`); where none is, they are looked for in ranking,
+right if one is among the first ten (`metrics.kinds`); where none is, they are looked for in ranking,
 hits, passages and store. Runs no model and changes nothing.
 """
 
@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import FAULT, RANKED, SKIPPED, SKIPPED_REPLY, Gold, Question
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding, evidence_path
 from raypipe.metrics.losses import GoldText, LostAt, Routing, read_through, router_scores
-from raypipe.metrics.squad import normalized
+from raypipe.metrics.overlap import normalized
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import Shown, shown_of
 from raypipe.runs.pipeline.driver import Pipeline

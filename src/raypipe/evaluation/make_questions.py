@@ -16,15 +16,15 @@ from itertools import cycle
 import numpy as np
 
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.records import Span, digest
-from raypipe.metrics import squad
+from raypipe.core.records import Fault, Span, digest
+from raypipe.metrics import overlap
 from raypipe.store import Store
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.html import ParsedPage, fold, storable
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
-from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.page_parser import ParseJob, SandboxedParser
 from raypipe.text.replies import abstains
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt
@@ -98,7 +98,7 @@ def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tupl
                     yield id, ParsedPage(fold(found[id].content), (), "plain")
                     continue
                 [page] = parser.run([ParseJob(storable(found[id].content).encode())])
-                yield id, None if isinstance(page, ParseRefused) else page
+                yield id, None if isinstance(page, Fault) else page
 
 
 def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[DrawnPassage]:
@@ -230,8 +230,8 @@ def agrees(said: str, text: MadeText) -> bool:
     """Returns whether an answer says what the golds say: all things of a list, else the gold or nearly its
     words."""
     if text.items:
-        return all(squad.contains(said, [item]) for item in text.items)
-    return bool(squad.contains(said, text.answers)) or squad.token_f1(said, text.answers) >= AGREES_F1
+        return all(overlap.contains(said, [item]) for item in text.items)
+    return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
 
 
 async def _written(

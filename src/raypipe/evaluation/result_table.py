@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
+from raypipe.core.textfile import replacing
 from raypipe.metrics.crag import Marks, Prediction
 from raypipe.metrics.kinds import RunScores
 from raypipe.metrics.losses import LostAt, shared
-from raypipe.metrics.textfile import replacing
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import EVAL_AGAIN
 from raypipe.store.index import file_address
+from raypipe.text.cite import place
 from raypipe.text.moments import moment
-from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
 

@@ -21,8 +21,8 @@ from raypipe.evaluation.judged_run import (
 )
 from raypipe.evaluation.result_table import read_table
 from raypipe.metrics import crag
+from raypipe.metrics.kinds import answer_values, verdict_values
 from raypipe.metrics.losses import shared
-from raypipe.metrics.named_kinds import answer_values, verdict_values
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
 from raypipe.runs.record import Run, answer_keys, read

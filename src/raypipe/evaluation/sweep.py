@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.prices import Prices
+from raypipe.core.llm import Prices
 from raypipe.evaluation.compare import RunComparison, compare, group_label, measures_of
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation

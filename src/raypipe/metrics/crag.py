@@ -31,7 +31,7 @@ from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
 from raypipe.metrics.certainty import Interval, rate_interval, score_interval
 from raypipe.metrics.losses import by_size, shared
-from raypipe.metrics.squad import contains, exact_match, normalized
+from raypipe.metrics.overlap import contains, exact_match, normalized
 from raypipe.text.replies import parse_response
 from raypipe.text.words import STOP_WORDS
 
@@ -196,7 +196,8 @@ _BOOLEANS = frozenset({"yes", "no", "true", "false"})
 
 def _by_words(row: Prediction) -> tuple[VerdictOutcome, Reason]:
     """The verdict of rule words on an answer that does not abstain."""
-    truths = [t for t in row.truths if not _wordless(normalized(t).split())]
+    words = [normalized(t) for t in row.truths]
+    truths = [t for t, w in zip(row.truths, words, strict=True) if w and w not in STOP_WORDS | _BOOLEANS]
     if not truths:
         return "unscored", "no_words"
     if row.cut:
@@ -206,10 +207,6 @@ def _by_words(row: Prediction) -> tuple[VerdictOutcome, Reason]:
     if exact_match(row.prediction or "", truths):
         return "exact", "equal"
     return ("correct" if contains(row.prediction or "", truths) else "hallucination"), "words"
-
-
-def _wordless(truth: Sequence[str]) -> bool:
-    return len(truth) == 0 or (len(truth) == 1 and truth[0] in STOP_WORDS | _BOOLEANS)
 
 
 @functools.cache

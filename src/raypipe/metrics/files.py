@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
-from raypipe.core.plain import written
+from raypipe.core.textfile import TextLine, lines, written
 from raypipe.metrics import crag
 from raypipe.metrics.kinds import DataKind, RunScores, score
-from raypipe.metrics.textfile import TextLine, lines
 from raypipe.text.replies import parse_response
 
 
@@ -76,16 +75,14 @@ REPLIES: Mapping[crag.Rule, str] = {
 """Rule -> what its judge's replies are."""
 
 
-def _fits(reply: str, rule: crag.Rule) -> bool:
-    """Returns whether a judge's reply is one of this rule. JSON that says "true" as well is official's."""
-    if parse_response(reply).score != -1:
-        return rule == "official"
-    return rule == "accuracy" and ("true" in reply.lower() or "false" in reply.lower())
-
-
 def _require_fitting(path: Path, replies: list[str], rule: crag.Rule) -> None:
     """Raises DataError where most replies of the judge are none of this rule, which would call them wrong."""
-    fitting = {known: sum(_fits(reply, known) for reply in replies) for known in REPLIES}
+    fitting = dict.fromkeys(REPLIES, 0)
+    for reply in replies:  # JSON that says "true" as well is official's
+        if parse_response(reply).score != -1:
+            fitting["official"] += 1
+        elif "true" in reply.lower() or "false" in reply.lower():
+            fitting["accuracy"] += 1
     if 2 * fitting.get(rule, len(replies)) >= len(replies):
         return
     best = max(fitting, key=lambda known: fitting[known])

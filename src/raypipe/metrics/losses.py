@@ -18,9 +18,9 @@ from typing import Self, TypeVar
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.plugin_tables import registered
+from raypipe.core.plugins import registered
 from raypipe.core.records import INVALID_QUESTION
-from raypipe.metrics.squad import contains, normalized
+from raypipe.metrics.overlap import contains, normalized
 
 
 class Loss(StrEnum):
@@ -70,7 +70,7 @@ class GoldText:
     """The gold answers of a question, to be looked for in texts.
 
     A text holds a gold if the words of one of its truths stand in it, one after the other, as SQuAD
-    normalizes both (`squad.contains`). A judgement (yes, no, invalid question) stands nowhere: it is drawn
+    normalizes both (`overlap.contains`). A judgement (yes, no, invalid question) stands nowhere: it is drawn
     from what is shown, so any text that says something holds it.
     """
 

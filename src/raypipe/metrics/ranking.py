@@ -17,7 +17,7 @@ import numpy as np
 import pytrec_eval
 
 from raypipe.core.errors import DataError
-from raypipe.metrics.textfile import filled, replaced
+from raypipe.core.textfile import filled, replaced
 
 T = TypeVar("T")
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from raypipe.core.about import now as about_now
+from raypipe.core.calls import Backoff
+from raypipe.core.calls import now as about_now
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import RaypipeError, Unavailable
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, digest
-from raypipe.core.retry import Backoff
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.openai import OpenAIClient, read_chat
 from raypipe.models.server import ServerClient, Trouble

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.config import did_you_mean
+from raypipe.core.llm import TokenPrice
 from raypipe.core.plugins import is_path
-from raypipe.core.prices import TokenPrice
 from raypipe.core.protocols import ModelKind
 
 KIND: Mapping[str, ModelKind] = {

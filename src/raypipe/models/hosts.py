@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, quote_plus, urlsplit
 
 from raypipe.core.errors import ConfError
-from raypipe.core.prices import JUDGE
+from raypipe.core.llm import JUDGE
 from raypipe.core.protocols import Model
 from raypipe.models.entry import LLM
 

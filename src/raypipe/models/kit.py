@@ -18,17 +18,16 @@ from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generator, Message, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.progress import IN_HAND
+from raypipe.core.progress import IN_HAND, SharedClock
 from raypipe.core.protocols import Embed, Kit, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.core.references import Reference, Tools
-from raypipe.core.shared_clock import SharedClock
 from raypipe.models import hosts, load
 from raypipe.models.device import SharedEncoders, computing, loading
 from raypipe.models.entry import REMOTE

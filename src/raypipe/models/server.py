@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import httpx
 
+from raypipe.core.calls import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
 from raypipe.core.connections import open_client, why_failed
-from raypipe.core.retry import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
 from raypipe.models.hosts import EndpointAddress
 
 T = TypeVar("T")

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Model, Role
+from raypipe.core.protocols import Embed, ForwardingKit, Model, Role
 from raypipe.models import folder
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 

@@ -38,8 +38,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
-from raypipe.core.plain import written
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
+from raypipe.core.textfile import written
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
 

@@ -22,9 +22,9 @@ from urllib.parse import urljoin
 
 import httpx
 
+from raypipe.core.calls import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.core.connections import open_client
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 
 BLOCK = 1 << 16  # bytes; what was received of a block is lost when the connection breaks in it
 ATTEMPTS = 6  # without a byte received; then the download fails

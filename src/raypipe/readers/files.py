@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from raypipe.core.cores import cores
+from raypipe.core.environment import cores
 from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 from raypipe.readers.unpack import CHUNK, PIECE, packing_of, unpacked

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.plugin_tables import Registry, registered
-from raypipe.core.plugins import is_path
+from raypipe.core.plugins import Registry, is_path, registered
 from raypipe.readers import beir, crag, files, lines, oag, own_rows, qasper, row_files, warc
 from raypipe.readers.files import Input, Span
 from raypipe.readers.own_rows import RowFormat

@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 
+from raypipe.core.calls import Backoff
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
-from raypipe.core.retry import Backoff
 
 TRIES = 4  # of one object
 

@@ -30,8 +30,8 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from raypipe.core.errors import DataError
-from raypipe.core.plain import written
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
+from raypipe.core.textfile import written
 from raypipe.readers import row_files
 from raypipe.readers.documents import DocumentReader
 from raypipe.readers.documents.reader import FileText, inside, read_named

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from raypipe.core.disk_map import DiskMap, key_of
+from raypipe.core.bounded_rows import DiskMap, key_of
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.records import (
     CAPTURED_ID,

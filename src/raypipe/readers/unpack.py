@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from raypipe.core.cores import cores
+from raypipe.core.environment import cores
 from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReaderLimits
 

@@ -31,7 +31,7 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, WHITESPACE, output_digest, questions, sources
 from raypipe.recipes.step_contract import is_bounded, named, step_class
 from raypipe.recipes.wiring import GIVEN
-from raypipe.steps.bm25 import Bm25
+from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
 from raypipe.steps.extract import Extract
@@ -39,7 +39,6 @@ from raypipe.steps.fuse import Fuse
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
 
 Half = Literal["corpus", "question"]

@@ -16,12 +16,11 @@ from typing import TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.about import about
 from raypipe.core.arrow import SPANS
+from raypipe.core.calls import SingleFlight, about
 from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
-from raypipe.core.singleflight import SingleFlight
 from raypipe.recipes.deadlines import decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, named, table_of

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.core.config import read_yaml
-from raypipe.core.digests import stable
+from raypipe.core.digests import FittedOn, stable
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.core.references import Reference
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.store.adapters import RECIPE
-from raypipe.text.fitted_on import FittedOn
 from raypipe.text.template import ByLabel
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from raypipe.core.conf import Conf
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Grammar, JsonSchema
-from raypipe.core.plugin_tables import Registry
+from raypipe.core.plugins import Registry
 from raypipe.core.protocols import Model
 from raypipe.core.references import EntryContext, Reference
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import longest_reply
 from raypipe.readers.example_pool import PoolRef
-from raypipe.steps.answer_probability import AnswerProbability
+from raypipe.steps.decide import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
 from raypipe.text.template import ByLabel, Prompt

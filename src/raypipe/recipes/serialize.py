@@ -19,8 +19,7 @@ from typing import Any
 
 from raypipe.core.digests import NOT_IDENTITY
 from raypipe.core.errors import ConfError
-from raypipe.core.plugin_tables import registered
-from raypipe.core.plugins import Plugin
+from raypipe.core.plugins import Plugin, registered
 from raypipe.core.protocols import Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class

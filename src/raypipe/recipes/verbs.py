@@ -7,28 +7,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from raypipe.core.plugin_tables import Registry
-from raypipe.core.plugins import Plugin
+from raypipe.core.plugins import Plugin, Registry
 from raypipe.core.protocols import CorpusStep, Step
 from raypipe.recipes.step_contract import step_class
-from raypipe.steps.bm25 import Bm25
-from raypipe.steps.clean import Clean
+from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
-from raypipe.steps.dense import Dense
-from raypipe.steps.embed import Embed
-from raypipe.steps.embed_document import EmbedDocument
+from raypipe.steps.dense import Dense, Similarity
+from raypipe.steps.embed import Embed, EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.parse import Parse
-from raypipe.steps.rerank import Rerank
-from raypipe.steps.shortlist import Shortlist
-from raypipe.steps.similarity import Similarity
+from raypipe.steps.parse import Clean, Parse
+from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
-from raypipe.steps.tokenize import Tokenize
 
 CORPUS_STEPS: Registry[type[CorpusStep]] = Registry(
     "corpus_steps",

@@ -1,7 +1,7 @@
 """Decisions of a forget: what a name means in a store, and the ids of all that rests on it.
 
 Nothing is found by its words. An answer rests on a source that it cites, found or quotes. A reply of a model
-says for which recipe and questions it was asked (`core.about`); it stays where each of these has stored
+says for which recipe and questions it was asked (`core.calls`); it stays where each of these has stored
 answers by that recipe and none of them rests on a target. Reads, and changes nothing.
 """
 

@@ -19,11 +19,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raypipe.core import arrow
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.index import AnnRecall
+from raypipe.core.textfile import write_text
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Losses, PromptInjection, Routing
-from raypipe.metrics.textfile import write_text
 from raypipe.recipes.recipe import titled
 from raypipe.runs.run_parts import (
     EVAL_AGAIN,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
-from raypipe.text.places import Place, place
+from raypipe.text.cite import Place, place
 
 if TYPE_CHECKING:
     from raypipe.recipes.recipe import Recipe

@@ -13,9 +13,8 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.index import Index
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Kit, Model, Role, Score
+from raypipe.core.protocols import Embed, ForwardingKit, Kit, Model, Role, Score
 from raypipe.core.records import Fault
 from raypipe.core.references import Reference
 from raypipe.models.kit import LocalKit

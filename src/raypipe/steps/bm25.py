@@ -1,4 +1,6 @@
-"""Keyword recall: BM25 over exactly the passages of the question's sources. Knows words only as hashes."""
+"""Keywords: the words of each text stored next to it, and BM25 over exactly the passages of the question's
+sources. Knows words only as hashes.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
+import pyarrow as pa
 
 from raypipe.core.index import Index, Postings
-from raypipe.core.protocols import Ask, Bound, Kit, Reach
+from raypipe.core.protocols import Ask, Bound, Build, CorpusBound, Kit, Reach
 from raypipe.core.records import Hit, Question, parse_chunk_id
-from raypipe.steps.ranking import Scope, add_hits, best_first, grown, pool_of, scope_of
+from raypipe.steps.rows import Scope, add_hits, best_first, grown, pool_of, scope_of
 from raypipe.text import bm25
 from raypipe.text.template import PLAIN, query_reads, query_renderer
-from raypipe.text.words import analyse
+from raypipe.text.words import ANALYZERS, Analyzer, analyse
 
 Sources: TypeAlias = tuple[str, ...] | None
 SourceKind: TypeAlias = Literal["page", "snippet", "name"]
@@ -151,3 +154,38 @@ class Bm25:
 
     def _hits(self, by_chunk: Mapping[str, float]) -> list[Hit]:
         return [Hit(c, *parse_chunk_id(c), {self.into: by_chunk[c]}) for c in best_first(by_chunk, self.top)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenize:
+    """Adds `words_NAME` (hashes of the text's words, in order) and `starts_NAME` (where each starts in the
+    text) for the analyzer NAME of `text.words`."""
+
+    words: Analyzer = "stems"
+
+    version: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if self.words not in ANALYZERS:
+            raise ValueError(f"words: expected one of {', '.join(ANALYZERS)}, found {self.words!r}")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"text"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({f"words_{self.words}", f"starts_{self.words}"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(1, chars)
+
+    def open(self, kit: Kit) -> Build:
+        async def build(table: pa.Table) -> pa.Table:
+            found = [None if t is None else analyse(t, self.words) for t in table["text"].to_pylist()]
+            ends = np.cumsum([0, *(0 if f is None else len(f[0]) for f in found)])  # of each row's words
+            offsets = pa.array(ends, pa.int32(), mask=np.array([*(f is None for f in found), False]))
+            empty = (np.zeros(0, np.uint64), np.zeros(0, np.int32))
+            words, starts = (np.concatenate(a) for a in zip(empty, *(f for f in found if f), strict=True))
+            table = table.append_column(f"words_{self.words}", pa.ListArray.from_arrays(offsets, words))
+            return table.append_column(f"starts_{self.words}", pa.ListArray.from_arrays(offsets, starts))
+
+        return build

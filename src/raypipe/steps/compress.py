@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
+import numpy as np
+
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
 from raypipe.steps.model_replies import ask_each, prompt_values, read_reply, require_prompt, with_replies
-from raypipe.steps.ranking import add_hits
-from raypipe.steps.rows import skipping
+from raypipe.steps.rows import add_hits, skipping
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted
@@ -83,11 +84,8 @@ class Compress:
 
     def reads(self) -> frozenset[str]:
         variables = frozenset(() if self.prompt is None else self.prompt.variables) - {SENTENCES}
-        return (
-            query_reads(self.query)
-            | variables
-            | {"hits", "order", "index.text", "index.hidden", "index.blocks"}
-        )
+        searched = {"hits", "order", "index.text", "index.hidden", "index.blocks"}
+        return query_reads(self.query) | variables | searched
 
     def writes(self) -> frozenset[str]:
         return frozenset({"hits", f"hits.{self.into}", "order", REPLY + self.into})
@@ -145,7 +143,11 @@ class Compress:
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
         ) -> list[Choice]:
             asked = [i for i, some in enumerate(found) if some]
-            chats = [render(_values(questions[i], found[i], frozenset(names))) for i in asked]
+            chats = []
+            for i in asked:
+                lines = "\n".join(f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found[i], 1))
+                values = prompt_values(questions[i], frozenset(names) - {SENTENCES})
+                chats.append(render({SENTENCES: escape_markup(lines), **values}))
             ids = [questions[i].id for i in asked]
             said = await ask_each(generate, ids, chats, self.sampling()) if chats else []
             out: list[Choice] = [((), None)] * len(found)
@@ -153,7 +155,9 @@ class Compress:
                 read = partial(read_numbers, most=len(found[i]))
                 numbers = read_reply(reply, f"compress:{self.into}", read)
                 if isinstance(numbers, Reply):
-                    out[i] = _by_words(queries[i], found[i]), numbers
+                    words = evidence.words_of(queries[i], found[i])
+                    order = np.argsort(-(words.overlap + words.around), kind="stable")
+                    out[i] = tuple(order.tolist()), numbers
                 else:
                     out[i] = tuple(n - 1 for n in numbers), None
             return out
@@ -188,11 +192,6 @@ class Compress:
         return Sampling(max_tokens=self.max_tokens + (0 if self.model is None else self.model.thought_tokens))
 
 
-def _values(question: Question, found: Sequence[Sentence], names: frozenset[str]) -> dict[str, str]:
-    lines = (f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found, 1))
-    return {SENTENCES: escape_markup("\n".join(lines)), **prompt_values(question, names - {SENTENCES})}
-
-
 Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
 """Places of candidates to take, in order; and the fault of a generator, whose order this is not."""
 
@@ -200,10 +199,3 @@ Chooser: TypeAlias = Callable[
     [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[Choice]]
 ]
 """Questions, their queries and candidates -> a choice for each."""
-
-
-def _by_words(query: str, found: Sequence[Sentence]) -> tuple[int, ...]:
-    """Places of the sentences, those first that share most words with the query."""
-    words = evidence.words_of(query, found)
-    shares = (words.overlap + words.around).tolist()
-    return tuple(sorted(range(len(found)), key=lambda i: (-shares[i], i)))

@@ -1,19 +1,182 @@
-"""The decision: which reply is the answer, or why there is none."""
+"""The decision: which reply is the answer, how likely it is right, or why there is none.
+
+The probability reads one question with its replies and scores; no text but the question's and the replies'.
+The same function makes the features of a fit and of every later answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from raypipe.core import records
+from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
-from raypipe.core.records import IDK, INVALID_QUESTION, Fault, Question, Reply
-from raypipe.steps.answer_probability import AnswerProbability
+from raypipe.core.records import IDK, INVALID_QUESTION, TRACE, Fault, Question, Reply
 from raypipe.steps.rows import row_by_row
 from raypipe.text.pack import cut
 from raypipe.text.replies import abstains
+from raypipe.text.spans import read
 from raypipe.text.template import ByLabel
+from raypipe.text.words import analyse
+
+STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
+"""Labels of replies that are no class."""
+_TIMELY = re.compile(  # the answer changes with the day of asking
+    r"\b(?:today|tonight|yesterday|tomorrow|now|current(?:ly)?|latest|newest|most recent(?:ly)?|recently"
+    r"|at the moment|at present|(?:this|last) (?:week|month|year|night)|(?:next|last) (?:game|match))\b"
+)
+EDGE = 1e-4  # a stated confidence of 0 or 1 counts as this far from it: log odds end at 9.2
+_DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProbability:
+    """A logistic regression on what a row knows, and the probability from which on an answer is given."""
+
+    threshold: float  # 0..1
+    bias: float  # log odds of an answer whose features are all as they are on average
+    weights: Mapping[str, float]  # feature -> log odds for each unit above its mean
+    means: Mapping[str, float]  # feature -> mean where it was fitted
+    fitted_on: FittedOn
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold: expected a probability from 0 to 1, found {self.threshold}")
+        if unlike := sorted(self.weights.keys() ^ self.means.keys()):
+            raise ValueError(
+                f"weights and means: expected the same features, found {unlike[0]!r} in one alone"
+            )
+        for name in self.weights:
+            if unknown(name):
+                raise ValueError(f"weights: {name!r} is no feature; docs/fit.md lists them")
+
+    def probability(self, features: Mapping[str, float]) -> float:
+        """0..1"""
+        lacking = {n: absent(n, mean) for n, mean in self.means.items()}
+        found = ((w, features.get(n, lacking[n]) - self.means[n]) for n, w in self.weights.items())
+        z = self.bias + math.fsum(w * x for w, x in found)
+        return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
+
+    def of(self, question: Question, origin: str, prefer: Sequence[str]) -> float:
+        """P(right) of what the reply `origin` says; `prefer` are the replies that it was chosen from."""
+        return self.probability(features_of(question, origin, prefer, self.weights))
+
+    def reads(self) -> frozenset[str]:
+        """Returns what these features are made of, beyond the replies that the answer is chosen from."""
+        found = set[str]()
+        for kind, _, rest in (name.partition(".") for name in self.weights):
+            if kind in ("best", "margin"):
+                found |= {"hits", f"hits.{rest}"}
+            elif kind == "label":
+                found.add(f"replies.{rest.partition('=')[0]}")
+            elif kind in ("asked", "share"):
+                found.add("text")
+        return frozenset(found)
+
+
+_PLAIN = frozenset(
+    {"confidence", "stated", "logprob", "logprob_word", "agrees", "alone", "words", "denies", "share"}
+)
+_NAMED = frozenset({"best", "margin", "label", "from", "asked"})
+
+
+def absent(name: str, mean: float) -> float:
+    """A feature that a row does not have: 0 for a class that it is not of, the mean for a number."""
+    return 0.0 if name.startswith(("label.", "asked.", "from.")) else mean
+
+
+def unknown(name: str) -> bool:
+    """Returns whether no row can have a feature of this name."""
+    kind, dot, rest = name.partition(".")
+    return name not in _PLAIN and not (dot and rest and kind in _NAMED)
+
+
+def features_of(
+    question: Question, origin: str, prefer: Sequence[str], names: Collection[str] | None = None
+) -> dict[str, float]:
+    """Returns what the row knows of the answer that the reply `origin` gives; None: everything, else these
+    alone.
+
+    confidence: log odds of what the reply states; stated: whether it states one. logprob: sum over its
+    tokens; logprob_word: by word. best.S, margin.S: the best score S of a passage, and how far it is above
+    the second. agrees: words shared with another reply of `prefer` that answers, 0..1; alone: there is none.
+    label.R=X: reply R is of class X. from.R: the answer is reply R's. asked.K: what the question asks for,
+    and whether of the present. words: log of the answer's; denies: it has "not" or the like; share: of the
+    question's words, 0..1.
+    """
+    reply = question.replies[origin]
+    kinds = None if names is None else {n.partition(".")[0] for n in names}
+
+    def some(*of: str) -> bool:
+        return kinds is None or not kinds.isdisjoint(of)
+
+    found = _stated(reply)
+    if some("agrees", "alone"):
+        found |= _agreement(question, origin, prefer)
+    if some("from"):
+        found |= {f"from.{r}": float(r == origin) for r in prefer}
+    if some("label"):
+        labels = None if names is None else {n.removeprefix("label.").partition("=")[0] for n in names}
+        asked_for = question.replies if labels is None else question.replies.keys() & labels
+        said = ((n, question.replies[n].label) for n in asked_for)
+        found |= {f"label.{n}={label}": 1.0 for n, label in said if label not in STANDARD}
+    if some("best", "margin"):
+        found |= _ranks(question, names)
+    if some("asked"):
+        asked = read(question.text)
+        rules = {"timely": _TIMELY.search(asked.text), "yes_no": asked.yes_no, "choice": asked.direction}
+        found |= {f"asked.{asked.kind}": 1.0, **{f"asked.{n}": float(bool(v)) for n, v in rules.items()}}
+    if some("words", "denies", "share"):
+        found["words"] = math.log1p(len(reply.text.split()))
+        found["denies"] = float(bool(_DENIES.search(reply.text)))
+    if some("share"):
+        found["share"] = _shared(question.text, reply.text)
+    return found if names is None else {n: found[n] for n in names if n in found}
+
+
+def _stated(reply: Reply) -> dict[str, float]:
+    found = {"stated": float(reply.confidence is not None)}
+    if reply.confidence is not None:
+        p = min(max(reply.confidence, EDGE), 1 - EDGE)
+        found["confidence"] = math.log(p / (1 - p))
+    if reply.logprob is not None:
+        found["logprob"] = reply.logprob
+        found["logprob_word"] = reply.logprob / max(1, len(reply.text.split()))
+    return found
+
+
+def _agreement(question: Question, origin: str, prefer: Sequence[str]) -> dict[str, float]:
+    replies = [question.replies[n] for n in prefer if n != origin and n in question.replies]
+    others = [r.text for r in replies if r.label == records.ANSWERED and not abstains(r.text)]
+    own = question.replies[origin].text
+    agrees = max((max(_shared(own, o), _shared(o, own)) for o in others), default=0.0)
+    return {"agrees": agrees, "alone": float(not others)}
+
+
+def _ranks(question: Question, names: Collection[str] | None) -> dict[str, float]:
+    if names is None:
+        scores = sorted({s for h in question.hits for s in h.scores})
+    else:
+        scores = sorted({n.partition(".")[2] for n in names if n.startswith(("best.", "margin."))})
+    found = {}
+    for score in scores:
+        values = sorted((h.scores[score] for h in question.hits if score in h.scores), reverse=True)
+        if values:
+            found[f"best.{score}"] = float(values[0])
+            found[f"margin.{score}"] = float(values[0] - values[1]) if len(values) > 1 else 0.0
+    return found
+
+
+def _shared(text: str, other: str) -> float:
+    """Share of the distinct words of a text that another has, 0..1."""
+    own = np.unique(analyse(text, "stems")[0])
+    return float(np.isin(own, analyse(other, "stems")[0]).mean()) if len(own) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,32 +247,20 @@ class Decide:
             if reply.label == records.ANSWERED and not abstains(reply.text):
                 text = trim(reply.text.lower() if self.lower else reply.text)
                 if self.fitted is not None:
-                    return _decided(question, name, text, self.fitted, prefer)
+                    p = self.fitted.of(question, name, prefer)
+                    known = {**question.replies, name: replace(reply, confidence=p)}
+                    question = replace(question, replies=known)
+                    if p < self.fitted.threshold:
+                        return replace(question, answer=IDK, outcome="abstained", origin="")
                 return replace(question, answer=text, outcome="answered", origin=name)
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
         broken = any(not f.transient for f in question.faults)
-        if not broken and any(_is_abstention(r) for r in replies.values()):
+        labels = {r.label for r in replies.values()}  # one that answers here says "i don't know"
+        if not broken and labels & {records.ABSTAINED, records.SKIPPED, records.ANSWERED}:
             return replace(question, answer=IDK, outcome="abstained", origin="")
-        known = tuple(r.fault for r in replies.values() if r.fault is not None)
-        labels = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)
-        detail = f"no reply answers or abstains: {', '.join(labels)}"
-        faults = question.faults or known or (Fault("decide", "no_reply", detail, transient=False),)
+        own = tuple(r.fault for r in replies.values() if r.fault is not None)
+        said = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)
+        detail = f"no reply answers or abstains: {', '.join(said)}"
+        faults = question.faults or own or (Fault("decide", "no_reply", detail, transient=False),)
         return replace(question, answer="", outcome="fault", origin="", faults=faults)
-
-
-def _decided(
-    question: Question, name: str, text: str, fitted: AnswerProbability, prefer: tuple[str, ...]
-) -> Question:
-    """The answer that one reply gives, where it is likely enough to be right."""
-    p = fitted.of(question, name, prefer)
-    known = {**question.replies, name: replace(question.replies[name], confidence=p)}
-    if p < fitted.threshold:
-        return replace(question, replies=known, answer=IDK, outcome="abstained", origin="")
-    return replace(question, replies=known, answer=text, outcome="answered", origin=name)
-
-
-def _is_abstention(reply: Reply) -> bool:
-    return reply.label in (records.ABSTAINED, records.SKIPPED) or (
-        reply.label == records.ANSWERED and abstains(reply.text)
-    )

@@ -1,4 +1,4 @@
-"""Dense recall: the passages whose chunks are nearest to the query. Knows vectors only through the kit."""
+"""Vectors of queries: recall of the nearest passages, and a score of every hit. Knows vectors by the kit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raypipe.core.digests import ADDED
 from raypipe.core.index import Approximate, Index, VectorHit
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Hit, Question
-from raypipe.steps.ranking import Scope, add_hits, grown, pool_of, scope_of
+from raypipe.steps.rows import Scope, add_hits, add_scores, grown, pool_of, scope_of
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
@@ -96,3 +96,44 @@ class Dense:
         for f in found:
             first.setdefault(f.chunk, f)
         return [Hit(chunk, f.source, f.passage, {self.into: float(f.score)}) for chunk, f in first.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Similarity:
+    """Scores all hits: the cosine of the query and of a passage's best chunk. It finds none and drops none.
+
+    So several models, or one model by several queries, each leave a score on the same candidates, and `fuse`
+    weighs them. A hit whose vector is missing gets no score; `fuse` says what becomes of it.
+    """
+
+    model: Model
+    query: str = PLAIN
+    into: str = "similarity"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        query_reads(self.query)
+
+    def reads(self) -> frozenset[str]:
+        return query_reads(self.query) | {"hits", "index.vector"}
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({f"hits.{self.into}"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        plain = query_reads(self.query) <= FIELDS
+        return Bound(1, reach, "never", plain, dim=self.model.dim)
+
+    def open(self, kit: Kit) -> Ask:
+        render = query_renderer(self.query)
+        embed, index = kit.embedder(self.model), kit.index()
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            vectors = await embed([render(q) for q in questions], "query")
+            scopes = [tuple(dict.fromkeys(h.source for h in q.hits)) for q in questions]
+            found = await index.search(self.model, vectors, scopes, MOST_CHUNKS)
+            best = [{f.chunk: float(f.score) for f in reversed(some)} for some in found]  # its best chunk's
+            return [add_scores(q, self.into, by) for q, by in zip(questions, best, strict=True)]
+
+        return ask

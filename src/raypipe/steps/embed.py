@@ -1,9 +1,9 @@
-"""Chunks to vectors. Knows the model only through the kit; batching and sorting are the model's matter."""
+"""Chunks and documents to vectors. Knows the model only through the kit, which batches and sorts."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.protocols import Embed as Embedder
 from raypipe.core.records import Fault
+from raypipe.text.template import renderer, uses
 
 
 class EmbedsChunks:
@@ -78,18 +79,56 @@ async def with_vectors(
     vectors[fine] = distinct[rows[fine]]
     bad = pc.is_null(table["fault"]).to_numpy() & ~fine
     array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), model.dim, mask=pa.array(~fine))
-    return (_refuse(table, bad, model) if bad.any() else table).append_column("vector", array)
+    if bad.any():  # of a bad row all columns but its source become null
+        found = table.to_pylist()
+        for i in np.flatnonzero(bad):
+            row = found[i]
+            detail = (
+                f"expected a unit vector of {model.name} for characters {row['start']} to {row['end']}, "
+                f"found NaN, infinity or zero"
+            )
+            fault = asdict(Fault("embed", "bad_vector", detail, transient=False))
+            found[i] = dict.fromkeys(row) | {"source": row["source"], "fault": fault}
+        table = pa.Table.from_pylist(found, schema=table.schema)
+    return table.append_column("vector", array)
 
 
-def _refuse(table: pa.Table, bad: np.ndarray, model: Model) -> pa.Table:
-    """The table with a fault on the bad rows, whose other columns but `source` become null."""
-    rows = table.to_pylist()
-    for i in np.flatnonzero(bad):
-        row = rows[i]
-        detail = (
-            f"expected a unit vector of {model.name} for characters {row['start']} to {row['end']}, "
-            f"found NaN, infinity or zero"
-        )
-        fault = asdict(Fault("embed", "bad_vector", detail, transient=False))
-        rows[i] = dict.fromkeys(row) | {"source": row["source"], "fault": fault}
-    return pa.Table.from_pylist(rows, schema=table.schema)
+FIELDS: Final = frozenset({"title", "abstract"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedDocument(EmbedsChunks):
+    """Adds `vector` (dim,) float32, a unit row, of a template over each chunk's `title` and `abstract`: its
+    first line, and what stands behind it, as `clean` writes them and a split leaves them whole.
+
+    Other chunks of a document have no title of their own: their first line stands for it. Equal texts are
+    embedded once. A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
+    """
+
+    model: Model
+    passage: str  # a template over title and abstract
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        EmbedsChunks.__post_init__(self)
+        found = uses(self.passage)
+        if not found or found - FIELDS:
+            raise ValueError(
+                f"passage: expected a template over title and abstract, found one that uses "
+                f"{', '.join(sorted(found)) or 'nothing'}"
+            )
+
+    def open(self, kit: Kit) -> Build:
+        embedder, render, names = kit.embedder(self.model), renderer(self.passage), uses(self.passage)
+
+        def form(chunk: str) -> str:
+            title, _, abstract = chunk.partition("\n")
+            values = {"title": title, "abstract": abstract}
+            return render({n: values[n] for n in names})
+
+        async def build(table: pa.Table) -> pa.Table:
+            texts = [None if t is None else form(t) for t in table["chunk_text"].to_pylist()]
+            return await with_vectors(table, texts, self.model, embedder)
+
+        return build

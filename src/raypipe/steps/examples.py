@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
+from raypipe.core.references import ExampleFile, ShownExample
 from raypipe.readers.example_pool import ExampleRow, PoolRef
 from raypipe.text.template import REPLY, renderer, uses
 
@@ -73,11 +73,11 @@ class Examples:
     def bound(self, question: Question, reach: Reach) -> Bound:
         if self.embedder is None:
             return Bound(0, reach, "never")
-        examples = self.bank.count() if self.bank is not None else self._pool().size
+        examples = self.bank.count() if self.bank else self.pool.size if self.pool else 0
         return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # vectors
 
     def open(self, kit: Kit) -> Ask:
-        found = self.bank.shown() if self.bank is not None else self._of_pool(kit.data(self._pool()))
+        found = self.bank.shown() if self.bank else self._of_pool(kit.data(self.pool)) if self.pool else ()
         tokenize = None if self.tokenizer is None else kit.tokenizer(self.tokenizer)
         embed = None if self.embedder is None else kit.embedder(self.embedder)
 
@@ -92,10 +92,6 @@ class Examples:
             return [self._said(q, found, o, tokenize) for q, o in zip(questions, orders, strict=True)]
 
         return ask
-
-    def _pool(self) -> PoolRef:
-        assert self.pool is not None
-        return self.pool
 
     def _of_pool(self, rows: tuple[ExampleRow, ...]) -> list[ShownExample]:
         show, names, out = renderer(self.shown), uses(self.shown), []

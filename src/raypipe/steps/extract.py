@@ -17,11 +17,10 @@ import numpy as np
 from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
-from raypipe.text import compare, evidence
+from raypipe.text import evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
-from raypipe.text.evidence import UNFITTED, Fitted, Words
-from raypipe.text.spans import AskedQuestion, TypedSpan, read, typed_span
-from raypipe.text.versions import value_of, versions
+from raypipe.text.evidence import UNFITTED, Fitted, Words, value_of, versions
+from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_span
 from raypipe.text.windows import require_splitter
 
 LIKELY = 0.8
@@ -49,7 +48,7 @@ class Extract:
     Nothing is said where the sentence is short and denies ("has never won") while the question does not, nor
     where the probability is below `threshold`; without fitted numbers, nothing is ever said. The first quote
     is the whole sentence or row either way: of an abstention it is the near miss. Where other sources state
-    another value in the same words (`text.versions`), the newest is said, and a second reply quotes the
+    another value in the same words (`text.evidence`), the newest is said, and a second reply quotes the
     values of the others. `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
 
@@ -229,7 +228,7 @@ def say(
     if fitted is None:
         return nothing
     if asked.direction:
-        decided = compare.decide(asked, [found[i].text for i in choice.order])
+        decided = decide(asked, [found[i].text for i in choice.order])
         return Said(decided[0], fitted.compared, choice.order[decided[1]]) if decided else nothing
     p = float(choice.probability[first])
     others = tuple(v for v in (value_of(found[i], choice.spans[i]) for i in older) if v is not None)

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
+from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Fault, Hit, Question
-from raypipe.steps.ranking import add_scores, best_first
-from raypipe.steps.rows import row_by_row
-from raypipe.text.fitted_on import FittedOn
+from raypipe.steps.rows import add_scores, best_first, row_by_row
 
 Norm = Literal["none", "minmax", "max"]
 

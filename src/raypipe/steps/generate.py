@@ -41,10 +41,8 @@ ReplyKind: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptContext:
-    text: str = ""  # packed
-    stretches: tuple[tuple[str, Span, str], ...] = ()  # source id, span and text of each stretch in it
+PromptContext: TypeAlias = tuple[str, tuple[tuple[str, Span, str], ...]]
+"""The packed text, and source id, span and text of each stretch in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +181,8 @@ class Generate:
         async def ask(questions: list[Question]) -> list[Question]:
             contexts = await self._contexts(questions, index, tokenize)
             chats = [
-                renderers[id(self.prompt.of(q))](self._values(q, context.text))
-                for q, context in zip(questions, contexts, strict=True)
+                renderers[id(self.prompt.of(q))](self._values(q, context))
+                for q, (context, _) in zip(questions, contexts, strict=True)
             ]
             said = await ask_by_adapter(generate, questions, chats, self.sampling(), self.adapter)
             return [self._answered(q, s, c) for q, s, c in zip(questions, said, contexts, strict=True)]
@@ -198,7 +196,7 @@ class Generate:
         async def show(questions: Sequence[Question]) -> list[str]:
             contexts = await self._contexts(questions, index, tokenize)
             replies = ["\n".join(q.replies[name].text for name in told) for q in questions]
-            return [f"{c.text}\n{r}" for c, r in zip(contexts, replies, strict=True)]
+            return [f"{c}\n{r}" for (c, _), r in zip(contexts, replies, strict=True)]
 
         return show
 
@@ -217,7 +215,7 @@ class Generate:
         """The lines of `first`, then the passages, packed to the budget, and where what was packed of them
         stands; nothing of a question whose prompt shows none."""
         if "context" not in self.prompt.of(question).variables:
-            return PromptContext()
+            return "", ()
         budget, lines = self.context_tokens or self.context_chars, self._first(question)
         most = None if self.passages is None else self.passages + len(lines)
         packed = pack([*lines, *(p.prompted for p in passages)], self.layout, budget, tokenize, most)
@@ -227,7 +225,7 @@ class Generate:
             for p, text in of_passages
             for span, said in prompted_spans(p.text, p.span, p.hidden, text, self.lower)
         )
-        return PromptContext(packed.text, stretches)
+        return packed.text, stretches
 
     def _first(self, question: Question) -> list[str]:
         texts = [r.text for name in self.first if (r := question.replies[name]).label == ANSWERED]
@@ -242,7 +240,7 @@ class Generate:
         read = read_reply(said, f"generate:{self.into}", lambda text: self._read(text, question))
         if isinstance(read, ParsedReply):
             logprob = said.logprob if isinstance(said, Generated) else None
-            quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
+            quotes = () if read.label == ABSTAINED else cite(read.text, context[1])
             reply = Reply(read.text, read.label, read.confidence, logprob, quotes)
         elif self.reply == "rewrite" and read.fault is not None and not read.fault.transient:
             reply = Reply(question.text, replies.KEPT, fault=read.fault)

@@ -27,8 +27,7 @@ from raypipe.steps.model_replies import (
     require_prompt,
     with_replies,
 )
-from raypipe.steps.ranking import add_hits, grown
-from raypipe.steps.rows import skipping
+from raypipe.steps.rows import add_hits, grown, skipping
 from raypipe.text.pack import pack
 from raypipe.text.replies import read_next_query
 from raypipe.text.sanitize import escape_markup

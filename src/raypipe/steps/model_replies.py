@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from raypipe.core.about import about
+from raypipe.core.calls import about
 from raypipe.core.errors import ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling

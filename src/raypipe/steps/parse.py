@@ -1,4 +1,4 @@
-"""Pages to text: the first corpus step. `text.html` reads HTML, `text.page_parser` runs it under limits."""
+"""Sources to text: pages parsed by `text.html` under the limits of `text.page_parser`, documents cleaned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
-from raypipe.core.records import Fault, SourceKind
+from raypipe.core.records import Block, Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import ParsedPage, Parser, Via, check, fold, shown
-from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
+from raypipe.text.html import ParsedPage, Parser, Via, check, fold, shown, storable
+from raypipe.text.page_parser import ParseJob, SandboxedParser
+from raypipe.text.sanitize import clean
 
 COMPARED_EVERY = 256
 """A page in 256 is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's 135,300
@@ -68,28 +69,22 @@ class Parse:
                 for r in rows
                 if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
             ]
-            pages = iter(await _parsed(limited, jobs) if jobs else ())
+            stop = threading.Event()  # cancelling the caller ends the parsing, too
+            try:
+                pages = iter(await asyncio.to_thread(limited.run, jobs, stop) if jobs else ())
+            finally:
+                stop.set()
             return parsed_table(rows, partial(_row, pages), "parse")
 
         return build
 
 
-async def _parsed(limited: SandboxedParser, jobs: list[ParseJob]) -> list[ParsedPage | ParseRefused]:
-    """Parses the pages on a thread. Cancelling the caller ends the parsing, too."""
-    stop = threading.Event()
-    try:
-        return await asyncio.to_thread(limited.run, jobs, stop)
-    finally:
-        stop.set()
-
-
-def _row(pages: Iterator[ParsedPage | ParseRefused], row: dict[str, Any]) -> ParsedPage | Fault:
+def _row(pages: Iterator[ParsedPage | Fault], row: dict[str, Any]) -> ParsedPage | Fault:
     if row["kind"] != "page":
         content = shown(row["content"].decode())
         blocks = plain_blocks(content, titled=row["kind"] == "document")
         return ParsedPage(fold(content), (), "plain", blocks)
-    page = next(pages)
-    return page.fault() if isinstance(page, ParseRefused) else page
+    return next(pages)
 
 
 def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:
@@ -122,3 +117,54 @@ def parsed_table(
     }
     table = pa.table([pa.array(columns[f.name], f.type) for f in PARSED], schema=PARSED)
     return table.append_column("fault", fault_column([f if isinstance(f, Fault) else None for f in found]))
+
+
+UNTITLED = "None"
+"""The text that stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clean:
+    """Gives every document the text that Onewo searches: its title, a newline and the rest, each cleaned
+    (`text.sanitize`). The first line of a document is its title, as the readers of BEIR's and OAG-QA's files
+    have it; one without a title has the title "None". A document of which nothing is left has the text "".
+
+    Sources of other kinds are not this recipe's to search: they leave no row, so the law of rows holds for
+    the kinds named. Faults: null.
+    """
+
+    kinds: tuple[SourceKind, ...] = ("document",)
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not self.kinds or "page" in self.kinds:
+            raise ValueError(f"kinds: expected kinds of plain text, found {', '.join(self.kinds) or 'none'}")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"source", "kind", "content", "fault"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"text", "hidden", "blocks", "parser", "fault"})
+
+    def bound(self, chars: float) -> CorpusBound:
+        return CorpusBound(1, chars + len(UNTITLED) + 1)
+
+    def open(self, kit: Kit) -> Build:
+        async def build(table: pa.Table) -> pa.Table:
+            return parsed_table(rows_of(table, self.kinds), _cleaned, "clean")
+
+        return build
+
+
+def _cleaned(row: dict[str, Any]) -> ParsedPage:
+    title, _, rest = storable(row["content"].decode()).partition("\n")
+    title, rest = clean(title), clean(rest)
+    if not (title or rest):
+        return ParsedPage("", (), "plain")
+    title = title or UNTITLED
+    if not rest:
+        return ParsedPage(title, (), "plain", (Block(0, len(title), "title"),))
+    text = f"{title}\n{rest}"
+    body = Block(len(title) + 1, len(text), "paragraph")
+    return ParsedPage(text, (), "plain", (Block(0, len(title), "title"), body))

@@ -1,12 +1,18 @@
-"""Steps that do each question by itself."""
+"""Parts that steps share: pure functions on questions, hits and scores. Knows the records alone.
+
+Candidate makers (`dense`, `bm25`) add hits and scores and leave `order` alone. Selecting steps
+(`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. So a recipe with one
+candidate maker says `fuse` with that one score, which ranks by it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
-from raypipe.core.protocols import Ask
-from raypipe.core.records import SKIPPED_REPLY, Question
+from raypipe.core.protocols import Ask, Reach
+from raypipe.core.records import SKIPPED_REPLY, Hit, Question
 
 
 def row_by_row(one: Callable[[Question], Question]) -> Ask:
@@ -19,3 +25,46 @@ def row_by_row(one: Callable[[Question], Question]) -> Ask:
 def skipping(*names: str) -> Ask:
     skipped = dict.fromkeys(names, SKIPPED_REPLY)
     return row_by_row(lambda q: replace(q, replies={**q.replies, **skipped}))
+
+
+Scope: TypeAlias = Literal["own", "all"]
+"""Scope of a search: in what it cites, or in the whole store."""
+
+
+def scope_of(question: Question, scope: Scope) -> tuple[str, ...] | None:
+    return None if scope == "all" else question.sources()
+
+
+def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:
+    """Chunk ids by score, ties by id; the `top` best.
+
+    >>> best_first({"b:0-9": 1.0, "a:0-9": 1.0, "c:0-9": 2.0}, top=2)
+    ('c:0-9', 'a:0-9')
+    """
+    return tuple(sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:top])
+
+
+def add_hits(question: Question, found: Sequence[Hit]) -> Question:
+    """The question with more hits: one that is there already keeps its place and gains the scores."""
+    hits = {h.chunk: h for h in question.hits}
+    for h in found:
+        old = hits.get(h.chunk, h)
+        hits[h.chunk] = replace(old, scores={**old.scores, **h.scores})
+    return replace(question, hits=tuple(hits.values()))
+
+
+def pool_of(question: Question, scores: Sequence[str]) -> frozenset[str]:
+    return frozenset(h.chunk for h in question.hits if not h.scores.keys().isdisjoint(scores))
+
+
+def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Question:
+    scored = (
+        replace(h, scores={**h.scores, name: scores[h.chunk]}) if h.chunk in scores else h
+        for h in question.hits
+    )
+    return replace(question, hits=tuple(scored))
+
+
+def grown(reach: Reach, hits: int) -> Reach:
+    """The reach behind a step that adds at most `hits` hits."""
+    return replace(reach, hits=reach.hits + hits)

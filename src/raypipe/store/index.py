@@ -26,12 +26,12 @@ from lance import LanceDataset
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS
+from raypipe.core.calls import Gathering
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import Block, Layout, Span, parse_chunk_id
-from raypipe.core.singleflight import Gathering
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.files import FOLDERS

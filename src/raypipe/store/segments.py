@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError
 from raypipe.store.files import MARK, Files

@@ -80,7 +80,9 @@ def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
                 made.border()
                 made.row |= tag in _ROWS
             if role or tag in _TELLING:
-                inside = _within(inside, tag, role)
+                kind, menu, link = inside
+                kind = next((k for k, tags in _KIND_TAGS.items() if tag in tags), kind)
+                inside = kind, menu or tag in _MENUS or role in _MENU_ROLES, link or tag == "a"
             break
         else:
             if bordered:
@@ -88,12 +90,6 @@ def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
             if not stack:
                 return made.done(text)
             nodes, inside, bordered = stack.pop()
-
-
-def _within(outside: _Inside, tag: str, role: str) -> _Inside:
-    kind, menu, link = outside
-    kind = next((k for k, tags in _KIND_TAGS.items() if tag in tags), kind)
-    return kind, menu or tag in _MENUS or role in _MENU_ROLES, link or tag == "a"
 
 
 class _Blocks:
@@ -184,22 +180,17 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
         if kind == "heading" and titled and (line[:2] == "# " or after[1][:3] == "==="):
             kind = "title"
         if kind == "title":
-            kind, titled = (
-                ("title", False) if any(t for _, t in lines[number + 1 :]) else ("paragraph", titled)
-            )
+            more = any(t for _, t in lines[number + 1 :])
+            kind, titled = ("title", False) if more else ("paragraph", titled)
         elif kind is None and term >= 0:
             kind, alone = "cell", False
-        elif (
-            kind is None
-            and first
-            and after[0] > indent
-            and _TERM.fullmatch(line)
-            and not _ITEM_LINE.match(line)
-        ):
-            nested = third[0] > after[0] and third[1]  # what stands under it are terms
-            kind, term = ("heading", -1) if nested else ("row", indent)
         elif kind is None:
-            kind, alone = ("item" if _ITEM_LINE.match(line) else "paragraph"), not line
+            item = _ITEM_LINE.match(line)
+            if first and after[0] > indent and _TERM.fullmatch(line) and not item:
+                nested = third[0] > after[0] and third[1]  # what stands under it are terms
+                kind, term = ("heading", -1) if nested else ("row", indent)
+            else:
+                kind, alone = ("item" if item else "paragraph"), not line
         begins = not line[:1].islower() or _FIELD_LINE.match(line)
         field = _FIELD_LINE.match(line) and _FIELD_LINE.match(before)
         if alone or kind == "item" or (kind != "cell" and (field or (len(before) < full and begins))):

@@ -1,7 +1,11 @@
-"""Evidence for an answer: features of its candidates, and the probability that each is right.
+"""Evidence for an answer: features of its candidates, the probability that each is right, and its versions.
 
 Pure functions over texts, word hashes and cosines that others computed. The numbers of `Fitted` come from a
 file; `bench/figures/extract.py --fit` makes them. Knows no model and no index.
+
+A version of a statement is another source that gives another value. It is dated by its own text: by its
+title, else by its first lines, front matter included. One that says there that it is superseded is older than
+any that does not.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raypipe.core.digests import FittedOn
+from raypipe.core.records import Quote
 from raypipe.text.bm25 import lucene_idf
-from raypipe.text.candidates import Sentence
-from raypipe.text.fitted_on import FittedOn
-from raypipe.text.spans import AskedQuestion, TypedSpan
+from raypipe.text.candidates import Sentence, SourceText
+from raypipe.text.spans import AskedQuestion, TypedSpan, dates, day_of, numbers, with_unit
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"
@@ -91,9 +96,7 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
         np.concatenate((h, analyse(s.around, ANALYZER)[0])) for s, (h, _) in zip(found, own, strict=True)
     ]
     labels = [analyse(s.label, ANALYZER)[0] for s in found]
-    shared = [held(asked, words) for words in ([h for h, _ in own], wider)]
-    weights = lucene_idf(len(own), shared[0].sum(0))
-    overlap, around = (h @ weights / max(float(weights.sum()), 1e-9) for h in shared)
+    overlap, around = overlaps(asked, [h for h, _ in own], wider)
     label = np.array([np.isin(h, asked).mean() if len(h) else 0.0 for h in labels])
     marks = tuple(tuple(starts[np.isin(h, asked)].tolist()) for h, starts in own)
     names = analyse(" ".join(_NAMES.findall(question)), ANALYZER)[0]
@@ -109,10 +112,15 @@ def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence
     return [found[i] for i in sorted(best.tolist())]
 
 
-def held(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
-    """(sentences, distinct words of the question) bool: which sentence has which."""
+def overlaps(question: np.ndarray, *texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The weighted share of the question's words in each of some texts: (texts,) float64, 0..1, of each list.
+
+    `question` and each text are word hashes, uint64; a word weighs the more the fewer of the first list have
+    it."""
     terms = np.unique(question)
-    return np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
+    has = [np.array([np.isin(terms, w) for w in t], bool).reshape(len(t), len(terms)) for t in texts]
+    weights = lucene_idf(len(texts[0]), has[0].sum(0))
+    return [h @ weights / max(float(weights.sum()), 1e-9) for h in has]
 
 
 def features(
@@ -145,3 +153,58 @@ def features(
         "rank": np.array([1 / (1 + s.rank) for s in found]),
     }
     return np.stack([named[name] for name in FEATURES], 1)
+
+
+HEAD_CHARS = 300  # of a text that may date it: front matter, or a title and a first paragraph
+ALIKE = 0.6  # share of their words, but for the values, that two sentences with one statement have in common
+ABOUT = 0.05  # by how much less of the question's words the other may share: else it is of something else
+_SUPERSEDED = re.compile(
+    r"\bsuperseded\b|\b(?:replaced|obsoleted|withdrawn) by\b|\bno longer (?:valid|in force)\b", re.IGNORECASE
+)
+
+
+def value_of(s: Sentence, span: TypedSpan | None) -> Quote | None:
+    """Returns where the value of a candidate stands: that of a fact, or the date or number of a sentence that
+    is asked for, else the one number that it has."""
+    if s.value is not None:
+        return Quote(s.source, s.value)
+    asked = span is not None and any(map(str.isdigit, s.text[slice(*span.span)]))
+    values = [span.span] if span and asked else [with_unit(s.text, n) for n in numbers(s.text)]
+    place = s.span[0]
+    return Quote(s.source, (place + values[0][0], place + values[0][1])) if len(values) == 1 else None
+
+
+def versions(
+    found: Sequence[Sentence],
+    spans: Sequence[TypedSpan | None],
+    words: Words,
+    at: int,
+    pages: Mapping[str, SourceText],
+) -> list[int]:
+    """The place `at` and those of other sources that state another value, newest first; of one age as
+    found."""
+    quotes = [value_of(s, span) for s, span in zip(found, spans, strict=True)]
+    shares, group, values = words.around + words.overlap, [at], list[str]()
+    for i in (at, *range(len(found))):
+        s, quote = found[i], quotes[i]
+        if quote is None or (i != at and not values):
+            continue
+        start, end = (x - s.span[0] for x in quote.span)
+        value = "".join(re.findall(r"\w+", pages[s.source].text[slice(*quote.span)].lower()))
+        rest = np.unique(analyse(s.label if s.value else s.text[:start] + s.text[end:], ANALYZER)[0])
+        if not values:
+            values, statement = [value], rest
+        elif value not in values and s.source not in {found[j].source for j in group}:
+            alike = len(np.intersect1d(statement, rest)) >= ALIKE * max(len(np.union1d(statement, rest)), 1)
+            if alike and shares[i] >= shares[at] - ABOUT:
+                group.append(i)
+                values.append(value)
+    return sorted(group, key=lambda i: _age(pages[found[i].source]), reverse=True)
+
+
+def _age(page: SourceText) -> tuple[bool, float]:
+    """Sorts sources by age, the newest last."""
+    head = page.text[:HEAD_CHARS]
+    title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
+    days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in (title, head))
+    return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0]))

@@ -15,7 +15,7 @@ from raypipe.core.records import Block, Fault
 from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
 from raypipe.text.html import ParsedPage, Parser, Via, not_html, storable, to_text
 
-Answer: TypeAlias = "ParsedPage | ParseRefused"
+Answer: TypeAlias = ParsedPage | Fault
 
 PROBE = b'["lxml", "fast", false]\n' + b"<p>One of many <b>words</b>.</p>\n" * 3_000
 """A page that takes .02 s, as the heaviest real one does: a machine that cannot parse it within the limits
@@ -42,16 +42,6 @@ class ParseJob:
     compare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ParseRefused:
-    reason: str  # not_html | too_large | timeout | memory | crash | unparsable
-    detail: str  # expected and found
-    transient: bool = False  # True: the machine may have caused it
-
-    def fault(self) -> Fault:
-        return Fault("parse", self.reason, self.detail, self.transient)
-
-
 class SandboxedParser:
     """Parses pages in a child process that it starts with the first page. Safe to share between threads."""
 
@@ -61,7 +51,7 @@ class SandboxedParser:
         self._sandbox = Sandbox(f"{__name__}:answer", bounds, PROBE)
 
     def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
-        """Each page's text or refusal, in order. One page's trouble is never another's.
+        """Each page's text or fault, in order: not_html, too_large, timeout, memory, crash, unparsable.
 
         Raises core.sandbox.Cancelled once `stop` is set: the rest of the pages are not parsed. Raises
         WorkerBroken where this machine cannot parse any page now.
@@ -70,7 +60,7 @@ class SandboxedParser:
         out: dict[int, Answer] = {i: why for i, why in refused if why}
         out |= self._parse({i: j for i, j in enumerate(jobs) if i not in out}, stop)
         # BeautifulSoup may have been what took so long
-        compared = {i: a for i, a in out.items() if jobs[i].compare and isinstance(a, ParseRefused)}
+        compared = {i: a for i, a in out.items() if jobs[i].compare and isinstance(a, Fault)}
         slow = [i for i, refused in compared.items() if refused.reason in ("timeout", "crash")]
         out |= self._parse({i: replace(jobs[i], compare=False) for i in slow}, stop)
         return [out[i] for i in range(len(jobs))]
@@ -84,7 +74,7 @@ class SandboxedParser:
         """Returns one page's text, as a job gets it, or why there is none."""
         data = storable(html).encode()
         (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
-        return (None, page.fault()) if isinstance(page, ParseRefused) else (page.text, None)
+        return (None, page) if isinstance(page, Fault) else (page.text, None)
 
     def close(self) -> None:
         self._sandbox.close()
@@ -95,13 +85,12 @@ class SandboxedParser:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _refused(self, html: bytes) -> ParseRefused | None:
+    def _refused(self, html: bytes) -> Fault | None:
         if len(html) > self._limits.page_bytes:
-            return ParseRefused(
-                "too_large", f"expected at most {self._limits.page_bytes} bytes of HTML, found {len(html)}"
-            )
+            detail = f"expected at most {self._limits.page_bytes} bytes of HTML, found {len(html)}"
+            return Fault("parse", "too_large", detail, transient=False)
         why = not_html(html[:20_000].decode("utf-8", "replace"))
-        return ParseRefused("not_html", why) if why else None
+        return Fault("parse", "not_html", why, transient=False) if why else None
 
 
 def answer(request: bytes) -> bytes:
@@ -115,6 +104,6 @@ def answer(request: bytes) -> bytes:
 def _page(answer: bytes | Refused) -> Answer:
     if isinstance(answer, Refused):
         reason = "unparsable" if answer.reason == "error" else answer.reason
-        return ParseRefused(reason, answer.detail, answer.transient)
+        return Fault("parse", reason, answer.detail, answer.transient)
     text, hidden, way, blocks = json.loads(answer)
     return ParsedPage(text, tuple((a, b) for a, b in hidden), way, tuple(Block(*b) for b in blocks))

@@ -4,7 +4,7 @@
 white-space folded text: words are joined as long as the window is at most `size` characters long, and the
 next window begins with as many of the last words as fit into `overlap`. So a window begins and ends at a
 word, and is longer than `size` only if it is one longer word. Two departures: in scripts without spaces each
-letter is a word (`text.scripts`), and a word beyond `LONGEST_WORD` is cut, so that ten megabytes without a
+letter is a word (`text.words`), and a word beyond `LONGEST_WORD` is cut, so that ten megabytes without a
 space do not become one chunk.
 
 Sentences are split as the official CRAG baseline does it (blingfire).
@@ -20,7 +20,7 @@ import numpy as np
 
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Span
-from raypipe.text.scripts import word_starts
+from raypipe.text.words import word_starts
 
 LONGEST_WORD = 10_000
 """Characters. The longest word of the real pages' texts has 81."""

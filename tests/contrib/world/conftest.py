@@ -7,7 +7,7 @@ import pytest
 
 from raypipe.contrib.world import write as synth
 from raypipe.contrib.world.world.world import World, build_world
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 
 
 @pytest.fixture(scope="session")

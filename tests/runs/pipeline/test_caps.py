@@ -12,7 +12,7 @@ from reruns import CONF, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.core.errors import CapReached, ConfError
-from raypipe.core.prices import Prices, TokenPrice
+from raypipe.core.llm import Prices, TokenPrice
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.pipeline.counters import Caps

@@ -5,8 +5,8 @@ import asyncio
 import pyarrow as pa
 import pytest
 
+from raypipe.core.calls import Backoff
 from raypipe.core.errors import DataError, OutOfMemory, RaypipeError, Unavailable, WorkerBroken
-from raypipe.core.retry import Backoff
 from raypipe.recipes.executor import StageCounters, StageError
 from raypipe.runs.pipeline.dead_letters import Suspects, Unproven, bisected
 from raypipe.store.errors import DiskFull, StoreUnavailable

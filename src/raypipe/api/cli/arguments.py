@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raypipe.core.config import did_you_mean
-from raypipe.core.plugin_tables import registered
-from raypipe.core.plugins import is_path
+from raypipe.core.plugins import is_path, registered
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from raypipe.core.plugin_tables import Command, Registry
+from raypipe.core.plugins import Command, Registry
 
 TABLE = """
 data: make, fetch and read data

@@ -136,7 +136,7 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
         return 0
     if argv[0] == "--version":
         import raypipe
-        from raypipe.core.checkout import commit
+        from raypipe.core.environment import commit
 
         print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
         return 0

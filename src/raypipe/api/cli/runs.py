@@ -165,7 +165,7 @@ def _rank(args: Args) -> int:
     --top N {1.. = 20}: documents a query (20)
     cluster
     """
-    from raypipe.metrics.textfile import require_file
+    from raypipe.core.textfile import require_file
 
     require_file(args.out, "--out")
     found = called(raypipe.rank, args)

@@ -16,7 +16,7 @@ from raypipe.core.records import ABSTAINED
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
     from raypipe.serving.access import CaptureConfig
-    from raypipe.text.places import Place
+    from raypipe.text.cite import Place
 
 
 @command
@@ -112,7 +112,7 @@ def _print(found: AskResult, verbose: bool) -> None:
     from rich.text import Text
 
     from raypipe.evaluation.report.wording import cut
-    from raypipe.text.places import context
+    from raypipe.text.cite import context
 
     out, answered, question = console(), found.result, found.result.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))

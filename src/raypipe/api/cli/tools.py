@@ -103,7 +103,7 @@ def _schema(args: Args) -> int:
     --out DIR {path}: folder for NAME.json (default: print)
     """
     from raypipe.api.schemas import schema_names
-    from raypipe.metrics.textfile import require_writable
+    from raypipe.core.textfile import require_writable
 
     found = {name: raypipe.schema(name) for name in ([args.name] if args.name else schema_names())}
     if args.out is None:

@@ -93,7 +93,7 @@ def _kg_examples_draft(args: Args) -> int:
     --out FILE {required path}: drafts, JSON lines
     """
     from raypipe.contrib.crag.api.graphs import draft_examples
-    from raypipe.metrics.textfile import require_file, write_json_lines
+    from raypipe.core.textfile import require_file, write_json_lines
 
     require_file(args.out, "--out")
     drafts = called(draft_examples, args)
@@ -137,7 +137,7 @@ def _kg_score(args: Args) -> int:
     json
     """
     from raypipe.contrib.crag.api.kg_score import score_calls
-    from raypipe.metrics.textfile import require_file, write_json_lines
+    from raypipe.core.textfile import require_file, write_json_lines
 
     if args.out is not None:
         require_file(args.out, "--out")

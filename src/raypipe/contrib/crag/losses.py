@@ -10,7 +10,6 @@ from typing import Any
 from raypipe.contrib.crag.language.program import Program, print_program
 from raypipe.contrib.crag.records import GraphReplies
 from raypipe.contrib.crag.references import GraphRef
-from raypipe.core.plain import json_lines
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
@@ -22,6 +21,7 @@ from raypipe.core.records import (
     Question,
     Reply,
 )
+from raypipe.core.textfile import json_lines
 from raypipe.evaluation.loss_paths import REPLY, EvidencePath, GoldEvidence
 from raypipe.metrics.losses import PROGRAM, RULE, CallScore, GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from raypipe.core.plugin_tables import Command, PluginTable
+from raypipe.core.plugins import Command, PluginTable
 
 GRAPH, PUBLIC_DATA = "raypipe.contrib.crag.references:GraphRef", "raypipe.contrib.crag.references:FactsRef"
 PATH = "raypipe.contrib.crag.losses:GraphPath"

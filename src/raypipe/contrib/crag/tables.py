@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from raypipe.contrib.crag.normalize import fold, typed
 from raypipe.contrib.crag.schema import NAMES, TABLES, Kind
 from raypipe.core.errors import DataError
-from raypipe.core.plain import json_lines
+from raypipe.core.textfile import json_lines
 
 MOST_SECONDS: Final = 5.0  # one query; programs are bounded, so only a fault could take that long
 _STORED: Final[dict[Kind, str]] = {

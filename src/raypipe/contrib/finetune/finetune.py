@@ -22,7 +22,7 @@ from raypipe.contrib.finetune.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.contrib.finetune.model import Device, FourBit
 from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.metrics.textfile import require_writable, write_text
+from raypipe.core.textfile import require_writable, write_text
 from raypipe.models.catalog import Catalog
 from raypipe.store import Store, adapters
 from raypipe.store.adapters import RECIPE, adapter_file

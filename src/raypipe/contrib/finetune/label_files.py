@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat, Message
 from raypipe.core.records import Gold, Question, Reply, digest
-from raypipe.metrics.textfile import TextLine, filled, replacing, write_json, write_json_lines
+from raypipe.core.textfile import TextLine, filled, replacing, write_json, write_json_lines
 
 FORMAT = 1  # of both files
 ROWS, ABOUT = "labels.parquet", "labels.json"

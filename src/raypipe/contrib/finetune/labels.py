@@ -22,13 +22,13 @@ from raypipe.contrib.finetune.label_files import JudgedAnswer, Label
 from raypipe.contrib.finetune.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.contrib.finetune.training_questions import TrainingQuestions, training_questions
 from raypipe.contrib.finetune.truth_steps import WORDS, Words
+from raypipe.core.digests import row_digest
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Model
+from raypipe.core.textfile import TextLine, require_file, require_writable
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.metrics.textfile import TextLine, require_file, require_writable
 from raypipe.recipes.resolve import prompt_file
-from raypipe.text.fitted_on import row_digest
 
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
 

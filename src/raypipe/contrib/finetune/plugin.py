@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from raypipe.core.plugin_tables import Command, PluginTable
+from raypipe.core.plugins import Command, PluginTable
 
 COMMANDS = "raypipe.contrib.finetune.cli"
 

@@ -16,7 +16,8 @@ from raypipe.contrib.finetune.label_files import JudgedAnswer, Label, LabelRule,
 from raypipe.contrib.finetune.labelling import Labelling
 from raypipe.contrib.finetune.leaks import groups
 from raypipe.contrib.finetune.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
+from raypipe.core.digests import part_of
 from raypipe.core.errors import DataError
 from raypipe.core.llm import Chat
 from raypipe.core.records import (
@@ -37,7 +38,6 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.store.index import LanceIndex
 from raypipe.store.memo.lookup import ChatRecorder
-from raypipe.text.fitted_on import part_of
 from raypipe.text.replies import abstains
 
 AT_ONCE = 100  # answers in memory

@@ -15,7 +15,7 @@ from raypipe.contrib.world.collection import CollectionSummary, write_collection
 from raypipe.contrib.world.standins import Standins
 from raypipe.contrib.world.styles import Prose
 from raypipe.contrib.world.write import SynthSummary, write
-from raypipe.metrics.textfile import require_writable
+from raypipe.core.textfile import require_writable
 
 SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
 

@@ -1,6 +1,6 @@
 """Names that this folder adds to raypipe."""
 
-from raypipe.core.plugin_tables import Command, PluginTable
+from raypipe.core.plugins import Command, PluginTable
 
 COMMANDS = "raypipe.contrib.world.cli"
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.core.cores import cores
 from raypipe.core.digests import model_identity
+from raypipe.core.environment import cores
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load, vllm_terms

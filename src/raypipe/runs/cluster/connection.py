@@ -20,9 +20,9 @@ from typing import Any
 
 import ray
 
+from raypipe.core.calls import Backoff
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import modules_of
-from raypipe.core.retry import Backoff
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import Node
 
@@ -43,7 +43,7 @@ def carry(recipe: Recipe) -> None:
 
 def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
-    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`).
+    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.calls.Backoff`).
 
     A Ray that is started here is without Ray's dashboard, ten more processes that take two CPU seconds to
     start and look at all others every few seconds."""

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from pydantic import TypeAdapter
 
 from raypipe.core.errors import CapReached, ConfError
-from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
+from raypipe.core.llm import HOUR_S, JUDGE, NO_PRICES, Prices
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
 from raypipe.store.files import ATTEMPTS

@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from raypipe.core.calls import Backoff, until_available
 from raypipe.core.errors import OutOfMemory, RaypipeError, WorkerBroken
 from raypipe.core.records import Fault
-from raypipe.core.retry import Backoff, until_available
 from raypipe.recipes.executor import StageCounters, StageError
 from raypipe.store import FAULTS
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.progress import Progress
 from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.recipes.recipe import Recipe

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from raypipe import readers
-from raypipe.core.cores import cores
-from raypipe.core.disk_map import DiskMap
+from raypipe.core.bounded_rows import DiskMap
+from raypipe.core.environment import cores
 from raypipe.core.progress import Progress, ProgressTask
 from raypipe.core.records import digest
 from raypipe.readers import BadLine, Format, ReadCounts, Row

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.records import digest
 from raypipe.store import Store
 from raypipe.store.files import READS
 from raypipe.store.parts import sealed, unsealed
 
-KEY = 16  # bytes of a key: `disk_map.key_of`
+KEY = 16  # bytes of a key: `bounded_rows.key_of`
 AT_ONCE = 64 << 20  # bytes of lists that are joined at a time; a key with its value has some 90
 BATCH = 1 << 16  # keys of a list that are written at a time
 _SCHEMA = pa.schema([("key", pa.binary(KEY)), ("value", pa.string())])

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow, config
+from raypipe.core.bounded_rows import DiskMap
 from raypipe.core.config import Where
-from raypipe.core.disk_map import DiskMap
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.readers import BadLine

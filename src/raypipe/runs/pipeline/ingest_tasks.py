@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from raypipe import readers
 from raypipe.core import arrow
-from raypipe.core.disk_map import key_of
+from raypipe.core.bounded_rows import key_of
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import digest

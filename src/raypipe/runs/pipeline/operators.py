@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from raypipe.core.calls import Backoff, until_available
 from raypipe.core.errors import Unavailable, WorkerBroken
-from raypipe.core.retry import Backoff, until_available
 from raypipe.models.kit import LocalKit, compute_once
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe

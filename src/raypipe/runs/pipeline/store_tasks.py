@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from raypipe.core.retry import until_available
+from raypipe.core.calls import until_available
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.pipeline.operators import backoff_of, retried

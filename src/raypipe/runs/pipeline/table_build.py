@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from raypipe.core.calls import Backoff
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.progress import IN_HAND, Progress, ProgressTask
-from raypipe.core.retry import Backoff
 from raypipe.runs.pipeline.counters import Caps, RunCounters, WallClock
 from raypipe.runs.pipeline.store_tasks import compact_all, merge
 from raypipe.runs.pipeline.tasks import (

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from raypipe.core.prices import HOUR_S, JUDGE, Prices
+from raypipe.core.llm import HOUR_S, JUDGE, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import asked_models

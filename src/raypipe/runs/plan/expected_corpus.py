@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.config import Where, build
 from raypipe.core.errors import ConfError
-from raypipe.core.prices import HOUR_S, Prices
+from raypipe.core.llm import HOUR_S, Prices
 from raypipe.core.records import Source
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.recipe import Recipe

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from raypipe.core.prices import TokenPrice
+from raypipe.core.llm import TokenPrice
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Gold, Question, Source
 from raypipe.recipes.recipe import Recipe, Stage

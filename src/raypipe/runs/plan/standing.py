@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.batches import batches
+from raypipe.core.bounded_rows import batches
 from raypipe.core.protocols import Ask, Step
 from raypipe.core.records import FAULT, Question
 from raypipe.core.references import domain_of

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.about import About, now
+from raypipe.core.calls import About, now
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
 from raypipe.store.commit import append

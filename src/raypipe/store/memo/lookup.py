@@ -16,9 +16,8 @@ import pyarrow as pa
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
-from raypipe.core.protocols import CorpusStep, Kit, Model, Step
+from raypipe.core.protocols import CorpusStep, ForwardingKit, Kit, Model, Step
 from raypipe.core.records import Fault, Question
 from raypipe.core.references import Reference, Request
 from raypipe.store.database import Store

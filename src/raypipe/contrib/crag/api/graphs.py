@@ -31,7 +31,7 @@ from raypipe.contrib.crag.tables import load
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Generated, Grammar, Sampling
 from raypipe.core.records import Fault, Question
-from raypipe.metrics.textfile import filled
+from raypipe.core.textfile import filled
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file

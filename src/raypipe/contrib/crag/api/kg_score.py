@@ -21,8 +21,8 @@ from raypipe.contrib.crag.language.answer_rules import RULES
 from raypipe.contrib.crag.language.parser import Parse
 from raypipe.contrib.crag.language.program import Program
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.textfile import TextLine, filled
 from raypipe.metrics.certainty import Interval, rate_interval
-from raypipe.metrics.textfile import TextLine, filled
 from raypipe.runs.run_parts import RunFolder
 from raypipe.text.moments import moment
 

@@ -26,8 +26,8 @@ from raypipe.contrib.crag.language.program import (
 )
 from raypipe.contrib.crag.language.time_words import When, when
 from raypipe.contrib.crag.records import Mention
-from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.records import Span
+from raypipe.core.references import ExampleFile, ShownExample
 from raypipe.text.moments import Moment
 
 DOMAINS: Final = ("movie", "finance", "music", "sports", "open")

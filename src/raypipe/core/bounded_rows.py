@@ -1,6 +1,6 @@
-"""A map of texts that lies on disk: for what a reader must know of every row, however many rows there are.
+"""Rows of any number in bounded memory: some at a time, and a map of texts that lies on disk.
 
-It is temporary, belongs to one process and is gone with it. Memory holds a cache of fixed size.
+The map is temporary, belongs to one process and is gone with it. Memory holds a cache of fixed size.
 """
 
 from __future__ import annotations
@@ -8,9 +8,25 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from tempfile import gettempdir
+from typing import TypeVar
 
 from raypipe.core.errors import Unavailable
+
+T = TypeVar("T")
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in order, `size` at a time.
+
+    >>> list(batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
 
 CACHE_KIB = 2048  # of pages in memory; 20,000 ids fit, the rest is read from the file system's own cache
 
