@@ -1,7 +1,7 @@
-"""Python in a process for which the kernel leaves out a call: `python without_calls.py NAME PROGRAM ARGUMENTS`.
+"""Python in a process that has no such call: `python without_calls.py NAME PROGRAM ARGUMENTS`.
 
-`link`: it refuses hard links, as on FAT, exFAT and some of FUSE. `flock`: it locks nothing and says that it
-did, as some network file systems do. Exit code 77: this kernel takes no such filter."""
+`link`: the kernel refuses hard links, as on FAT, exFAT and some of FUSE. `flock`: it locks nothing and says
+that it did, as some network file systems do. Exit code 77: this kernel takes no such filter."""
 
 import ctypes
 import errno
