@@ -104,7 +104,7 @@ def mean_intervals(
         prior[np.searchsorted(support, whole)] += counts
         drawn = rng.dirichlet(prior, _DRAWS) @ support
     else:
-        drawn = _weighted_means(rng, counts, whole, np.ones(len(whole)), 1.0, ends)
+        drawn = _weighted_means(rng, counts.astype(float), whole, np.ones(len(whole)), 1.0, ends)
     tails = np.quantile(drawn, [tail for level in levels for tail in ((1 - level) / 2, (1 + level) / 2)])
     return [
         (min(float(low), mean), max(float(high), mean))
