@@ -54,7 +54,7 @@ def _ignored(fd: int) -> None:
 def watched(root: Path, seen: Seen, synced: Callable[[int], None] = _ignored) -> Iterator[None]:
     """Tells `seen` of every write event under a folder while the block runs, one event at a time: while one
     is under way, other threads wait with theirs. `synced` gets each open file whose bytes were synced."""
-    from raypipe.store.files import Files
+    from raypipe.store.files import Files, _classed
 
     one = threading.RLock()
     put_back: list[tuple[Any, str, Any]] = []
@@ -93,8 +93,11 @@ def watched(root: Path, seen: Seen, synced: Callable[[int], None] = _ignored) ->
     for function in ("unlink", "remove"):
         patch(os, function, lambda path, *_, verb=function: under(verb, path))
     patch(os, "fsync", lambda fd, *_: under("sync", os.readlink(f"/proc/self/fd/{fd}")))
-    for method in ("remove", "remove_folder"):
-        patch(Files, method, lambda files, name, *_, verb=method: under(verb, files._path(name)))
+    for method in ("remove", "remove_folder"):  # inside of what classes errors, as the file system's own are
+        held = getattr(Files, method)
+        put_back.append((Files, method, held))
+        event = lambda files, name, *_, verb=method: under(verb, files._path(name))  # noqa: E731
+        setattr(Files, method, _classed(wrapped(held.__wrapped__, event)))
     for owner, attribute in [*_lance(), *_fragment_writers()]:
         patch(owner, attribute, lambda *args, verb=attribute: f"lance {verb}")
     try:

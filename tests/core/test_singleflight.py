@@ -1,4 +1,4 @@
-"""Equal requests in flight are asked once; an error of one asker is not another's."""
+"""Equal requests in flight are asked once, and fail once; an error over other keys is not a waiter's."""
 
 import asyncio
 
@@ -18,14 +18,14 @@ class Slow:
 
     def __init__(self, broken=()):
         self.asked = []
-        self.broken = list(broken)
+        self.broken = list(broken)  # what each call raises; None: nothing
 
     async def __call__(self, keys, places):
         self.asked.append([keys[i] for i in places])
         for _ in range(3):
             await asyncio.sleep(0)
-        if self.broken and self.broken.pop(0):
-            raise OSError("broken")
+        if self.broken and (error := self.broken.pop(0)):
+            raise error
         return [keys[i].upper() for i in places]
 
 
@@ -45,11 +45,22 @@ def test_overlapping_requests_ask_each_key_once_and_everyone_gets_every_value():
     assert slow.asked == [["a", "b"], ["c"], ["d"]]
 
 
-def test_where_the_asker_fails_one_who_waits_asks_and_only_the_asker_sees_the_error():
-    slow = Slow(broken=[True])
-    first, second, third = together(slow, ["a"], ["a"], ["a"])
+class PanicException(BaseException):
+    """As pyo3 raises it: no Exception."""
+
+
+@pytest.mark.parametrize("error", [OSError("broken"), PanicException("index out of bounds")])
+def test_a_call_that_fails_is_made_once_and_fails_for_all_that_wanted_just_it(error):
+    slow = Slow(broken=[error])
+    assert together(slow, *[["a"]] * 20) == [error] * 20
+    assert slow.asked == [["a"]]
+
+
+def test_where_a_call_fails_over_other_keys_too_who_waits_for_one_of_them_asks():
+    slow = Slow(broken=[OSError("broken")])
+    first, second, third = together(slow, ["a", "b"], ["a"], ["a"])
     assert isinstance(first, OSError) and second == third == ["A"]
-    assert slow.asked == [["a"], ["a"]]
+    assert slow.asked == [["a", "b"], ["a"]]
 
 
 def test_who_stops_waiting_stops_nobody_else():
@@ -88,9 +99,6 @@ def test_stages_that_share_what_is_in_flight_ask_a_model_once_and_count_the_rest
 
 
 def test_what_a_batch_raises_reaches_each_of_its_callers_and_the_next_batch_is_computed():
-    class PanicException(BaseException):
-        """As pyo3 raises it: no Exception."""
-
     def compute(items):
         if 0 in items:
             raise PanicException("index out of bounds")

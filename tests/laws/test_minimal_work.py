@@ -316,9 +316,13 @@ def alternating(verb, work, tasks):
             yield loop.run(workers[i % 2](task))
 
 
-@pytest.mark.parametrize(("sizes", "texts_in_two_tasks"), [(TaskSizes(3, 3), 0), (TaskSizes(3, 2), 5)])
+@pytest.mark.parametrize(
+    ("sizes", "workers", "texts_in_two_tasks"),
+    [(TaskSizes(3, 3), 1, 0), (TaskSizes(3, 3), 2, 0), (TaskSizes(3, 2), 1, 5)],
+    ids=["whole tasks", "rows spread over workers", "more questions than a task may have"],
+)
 def test_two_workers_make_no_call_twice_for_a_question_unless_no_task_has_room_for_all_that_ask_it(
-    world, tmp_path, sizes, texts_in_two_tasks
+    world, tmp_path, sizes, workers, texts_in_two_tasks
 ):
     """docs/change.md: a text that N tasks ask makes each of its calls N times at most."""
     bench = Reruns(tmp_path, world)
@@ -326,6 +330,7 @@ def test_two_workers_make_no_call_twice_for_a_question_unless_no_task_has_room_f
     names = ("", "-again", "-third")
     data = bench.data([{**x, "interaction_id": x["interaction_id"] + name} for name in names for x in lines])
     pipe = bench.pipeline(sizes=sizes, runner=alternating)
+    pipe = replace(pipe, workers=lambda verb: Workers(workers))
     evaluate(pipe, [data], tmp_path / "out", EvalOptions("crag", rule="official"))
     assert len(bench.answers()) == 3 * len(lines) == 15
     made = Counter(call for call in bench.calls if call[0] != "embed" or call[2] == "query")

@@ -73,3 +73,13 @@ def test_an_interval_of_other_values_stays_wide_where_few_questions_differ() -> 
     many = mean_interval([0.3] * 30 + [0.0] * 2670, (-1, 1))
     assert many is not None and 0 < many[0] < 0.3 * 30 / 2700 < many[1] < 0.01
     assert mean_interval([], (-1, 1)) is None
+
+
+@pytest.mark.parametrize(("questions", "size"), [(350, 0.9), (1000, 0.3)])
+def test_an_interval_holds_the_mean_where_one_question_in_a_hundred_differs(questions, size):
+    random, held, runs = np.random.default_rng(3), 0, 100
+    for _ in range(runs):
+        found = mean_interval(np.where(random.random(questions) < 0.01, -size, 0.0), (-1, 1))
+        assert found is not None
+        held += found[0] <= -0.01 * size <= found[1]
+    assert held >= 0.92 * runs

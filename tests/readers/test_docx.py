@@ -55,6 +55,37 @@ def test_parts_are_found_by_relations_whatever_their_names(target, name, styles)
     assert docx.read(out.getvalue())["sections"] == [("Said.", "Said.")]
 
 
+def cell(said, marks=""):
+    return f"<w:tc><w:tcPr>{marks}</w:tcPr>{papers.par(papers.run(said))}</w:tc>"
+
+
+DOWN, BELOW, WIDE = '<w:vMerge w:val="restart"/>', "<w:vMerge/>", '<w:gridSpan w:val="2"/>'
+FIRST, NEXT = '<w:hMerge w:val="restart"/>', '<w:hMerge w:val="continue"/>'
+LONG = "A note that stands over both of the rows and is far too long to be the label of either of them."
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[cell("N", DOWN), cell("Oslo")], [cell("", BELOW), cell("Roros")], [cell("S"), cell("Rome")],
+          [cell("", BELOW), cell("Bari")]],
+         ["| N | Oslo |", "| N | Roros |", "| S | Rome |", "|  | Bari |"]),
+        ([[cell("", DOWN), cell("2023", WIDE)], [cell("", BELOW), cell("Q1"), cell("Q2")]],
+         ["|  | 2023 | 2023 |", "|  | Q1 | Q2 |"]),
+        ([[cell("Sales", WIDE), cell("x", DOWN)], [cell("a"), cell("b"), cell("", BELOW)]],
+         ["| Sales | Sales | x |", "| a | b | x |"]),
+        ([[cell("All of 2023", WIDE)], [cell("a"), cell("b")]], ["| All of 2023 |", "| a | b |"]),
+        ([[cell("a", FIRST), cell("", NEXT), cell("b")]], ["| a | a | b |"]),
+        ([[cell(LONG, DOWN + WIDE), cell("1")], [cell("", BELOW + WIDE), cell("2")]],
+         [f"| {LONG} |  | 1 |", "|  |  | 2 |"]),
+        ([[cell("a", '<w:gridSpan w:val="4000000000"/>'), cell("b")]], ["| " + "a | " * 63 + "b |"]),
+    ],
+)  # fmt: skip
+def test_a_merged_cell_is_said_in_each_row_and_column_that_it_covers(rows, said):
+    table = "".join(f"<w:tr>{''.join(row)}</w:tr>" for row in rows)
+    assert text(papers.docx(f"<w:tbl>{table}</w:tbl>")).split("\n") == said
+
+
 def level(at, form, shown, more="", start=1):
     marks = f'<w:start w:val="{start}"/><w:numFmt w:val="{form}"/><w:lvlText w:val="{shown}"/>'
     return f'<w:lvl w:ilvl="{at}">{marks}{more}</w:lvl>'

@@ -320,6 +320,15 @@ def test_the_rows_of_a_table_are_facts_in_every_kind_of_file(reader, kind):
         ("sep=;\r\na,b;c\r\n1;2\r\n", "| a,b: 1 | c: 2 |"),
         ('"SEP=|"\na|b\n1|2\n', "| a: 1 | b: 2 |"),
         ("sep=\t\na,b\tc\n1\t2\n", "| a,b: 1 | c: 2 |"),
+        ("land,2019,2020\nMali,5.1,6\nland,2021,2022\nMali,7,8.2\nland,2019,2020\nChad,1,2\n",
+         "| land: Mali | 2019: 5.1 | 2020: 6 |\n| land: Mali | 2021: 7 | 2022: 8.2 |\n"
+         "| land: Chad | 2019: 1 | 2020: 2 |"),
+        (",2019,2020\nMali,5.1,6\n,2021,2022\nMali,7,8.2\n",
+         "| Mali | 2019: 5.1 | 2020: 6 |\n| Mali | 2021: 7 | 2022: 8.2 |"),
+        ("in,Q1,Q2\nMali,5.1,6\nin,Q3,Q4\nMali,7,8.2\n",
+         "| in: Mali | Q1: 5.1 | Q2: 6 |\n| in: Mali | Q3: 7 | Q4: 8.2 |"),
+        ("name,type\nid,int\nname,text\n", "| name: id | type: int |\n| name: name | type: text |"),
+        ("name,type\nid,int\nname,type\nx,y\n", "| name: id | type: int |\n| name: x | type: y |"),
         (f"a,b\n1,{'x' * 140_000}\n", f"| a: 1 | b: {'x' * 140_000} |"),
     ],
 )  # fmt: skip

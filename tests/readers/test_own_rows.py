@@ -222,6 +222,23 @@ def test_rows_without_a_question_are_documents(tmp_path):
     assert question[0].document is None
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"positive_ctxs": [{"title": "Hose", "text": "a", "score": 1000, "passage_id": "7"}],
+         "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Pump", "text": "b"}]},
+        {"positive_passages": [{"docid": "1", "title": "Hose", "text": "a"}],
+         "negative_passages": [{"docid": "2", "title": "Pump", "text": "b"}]},
+        {"pos": ["a"], "neg": ["b"], "pos_scores": [0.9], "neg_scores": [0.1]},
+    ],
+    ids=["DPR", "Tevatron", "FlagEmbedding"],
+)  # fmt: skip
+def test_passages_of_training_sets_are_the_documents_of_their_question(tmp_path, row):
+    [found] = read(lines(tmp_path, {"query": "what is a hose?", "answers": ["a"], **row}))
+    assert sorted(s.content[-1] for s in found.sources) == ["a", "b"]
+    assert len(found.question.citations) == 2
+
+
 def test_musiques_paragraphs_are_the_documents_of_their_question(tmp_path):
     row = {
         "id": "2hop__1", "question": "where is the hose made", "answer": "Malmo", "answer_aliases": ["Malmö"],

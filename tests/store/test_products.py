@@ -4,6 +4,8 @@ import asyncio
 import functools
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 from dataclasses import replace
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from checkout import SUPPORT
 from test_index import DIM, MODEL, VECTORS, by_force, fill, make_corpus, unit
 
 from raypipe.core.arrow import fault_column
@@ -175,6 +178,36 @@ def test_a_folder_that_cannot_be_written_is_told_and_the_table_is_read(store, co
     expected = [by_force(corpus[2], q, None, 7) for q in asked]
     assert found(dataset, tmp_path / "file" / "copies", asked, 7, in_memory=0) == expected
     assert "vectors are read from the store for each batch" in caplog.text
+
+
+MAKES_COPIES = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from raypipe.store import Store
+from raypipe.store.vector_copy import vector_copy
+
+dataset, folder = Store.open(sys.argv[1]).dataset(sys.argv[2]), Path(sys.argv[3])
+expected = np.concatenate(vector_copy(dataset, folder).matrices)
+with ThreadPoolExecutor(4) as threads:
+    for n in range(10):
+        made = list(threads.map(lambda _: vector_copy(dataset, folder / str(n), in_memory=0), range(4)))
+        made.append(vector_copy(dataset, folder / str(n), in_memory=0))
+        assert made[-1] is not None
+        assert all(np.array_equal(copy.matrices[0], expected) for copy in made if copy is not None)
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_where_a_lock_locks_nothing_copies_made_at_once_are_whole_or_none(store, tmp_path):
+    given = ["flock", MAKES_COPIES, store.uri, VECTORS, tmp_path]
+    command = [sys.executable, SUPPORT / "without_calls.py", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode == 77:
+        pytest.skip("this kernel takes no filter of calls")
+    assert done.stdout == "equal\n", done.stderr
 
 
 def test_a_loop_that_is_closed_is_not_held():

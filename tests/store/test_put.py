@@ -288,7 +288,14 @@ for act in (lambda: Store.open(made).lease("drive", "me").__enter__(), lambda: S
 
 
 def test_a_folder_without_hard_links_is_refused_before_anything_is_written_and_can_be_read(store, tmp_path):
-    command = [sys.executable, SUPPORT / "without_links.py", WITHOUT_LINKS, store.uri, tmp_path / "new"]
+    command = [
+        sys.executable,
+        SUPPORT / "without_calls.py",
+        "link",
+        WITHOUT_LINKS,
+        store.uri,
+        tmp_path / "new",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode == 77:
         pytest.skip("this kernel takes no filter of calls")

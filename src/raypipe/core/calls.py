@@ -85,42 +85,54 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+@dataclass(slots=True)
+class _Landing(Generic[K, V]):
+    asked: Sequence[K]
+    values: dict[K, V] = field(default_factory=dict)  # of all that were asked; {}: it failed
+    error: BaseException | None = None  # that it failed with; None also where its caller was cancelled
+
+
 class SingleFlight(Generic[K, V]):
     """Results that are being computed at the moment, by key. One event loop's; callers share one object."""
 
     def __init__(self) -> None:
-        self._flying: dict[K, asyncio.Future[dict[K, V]]] = {}
+        self._flying: dict[K, asyncio.Future[_Landing[K, V]]] = {}
 
     async def of(self, keys: Sequence[K], ask: Callable[[list[int]], Awaitable[Iterable[V]]]) -> list[V]:
         """The value of each of these distinct keys.
 
         `ask` gets the positions of keys that are not in flight and returns their values; the others are
-        awaited. If the caller that asks fails or is cancelled, one of the waiting callers asks: no error is
-        shared.
+        awaited. What `ask` raises, all raise that wait for its keys and wanted all of them: an equal call
+        would fail alike. If it fails over others' keys, or its caller is cancelled, one who waits asks.
         """
-        found: dict[K, V] = {}
+        found, wanted = dict[K, V](), set(keys)
         while left := [i for i, key in enumerate(keys) if key not in found]:
             theirs = [flight for i in left if (flight := self._flying.get(keys[i])) is not None]
             if mine := [i for i in left if keys[i] not in self._flying]:
                 found |= await self._lead([keys[i] for i in mine], mine, ask)
             for flight in dict.fromkeys(theirs):
-                landed = await asyncio.shield(flight)  # cancelling one waiter does not cancel the others
-                found |= {keys[i]: landed[keys[i]] for i in left if keys[i] in landed}
+                landing = await asyncio.shield(flight)  # cancelling one waiter does not cancel the others
+                if landing.error is not None and wanted.issuperset(landing.asked):
+                    raise landing.error
+                found |= {keys[i]: landing.values[keys[i]] for i in left if keys[i] in landing.values}
         return [found[key] for key in keys]
 
     async def _lead(
         self, keys: list[K], places: list[int], ask: Callable[[list[int]], Awaitable[Iterable[V]]]
     ) -> dict[K, V]:
-        flight: asyncio.Future[dict[K, V]] = asyncio.get_running_loop().create_future()
+        flight: asyncio.Future[_Landing[K, V]] = asyncio.get_running_loop().create_future()
         self._flying.update(dict.fromkeys(keys, flight))
-        landed: dict[K, V] = {}
+        landing = _Landing[K, V](keys)
         try:
-            landed.update(zip(keys, await ask(places), strict=True))
+            landing.values.update(zip(keys, await ask(places), strict=True))
+        except BaseException as e:  # a panic of Rust is no Exception
+            landing.error = None if isinstance(e, asyncio.CancelledError) else e
+            raise
         finally:
             for key in keys:
                 del self._flying[key]
-            flight.set_result(landed)  # empty where it failed
-        return landed
+            flight.set_result(landing)
+        return landing.values
 
 
 class Gathering(Generic[T, R]):

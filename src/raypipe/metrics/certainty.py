@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 _DRAWS = 20_000  # the ends of an interval then repeat to about .01 between seeds at 10 questions
-BOOTSTRAP_FROM = 300  # questions; of 115 of which few differ a percentile bootstrap covers 92 %, not 95
 FEWEST_GROUPS = 6  # five signs can at best give p = 1/16
 Interval = tuple[float, float]
 Floats = npt.NDArray[np.float64]
@@ -71,8 +70,9 @@ def mean_intervals(
     """The same at several levels, from one draw.
 
     - Values that are whole numbers, as CRAG's differences in -2..2: Dirichlet(1/2) on their counts.
-    - Others: a percentile bootstrap from BOOTSTRAP_FROM questions on; for fewer the same with one half
-      question at either end of the range, which keeps it wide where few questions differ.
+    - Others: Dirichlet's weights of the questions, with one half question at either end of the range, which
+      keeps it wide where few differ: where 1 % do, it holds the mean in 95 to 100 % of runs of 350 to 1,000;
+      without that half in 83 to 90 %.
     - Questions in groups (several of one paper, of one page): the same over the groups, with one half group
       at either end, stretched to the variance of a mean over so few. None for fewer than FEWEST_GROUPS
       groups. It holds the true mean in 92 to 99 % of runs whose groups are right or wrong as one
@@ -94,8 +94,7 @@ def mean_intervals(
         if n < FEWEST_GROUPS:
             return [None] * len(levels)
         usual = float(sizes.mean())  # size of the group that stands at either end, in half
-        weights = rng.dirichlet([*np.ones(n), 0.5, 0.5], _DRAWS)
-        drawn = weights @ [*sums, *(end * usual for end in ends)] / (weights @ [*sizes, usual, usual])
+        drawn = _weighted_means(rng, np.ones(n), sums, sizes, usual, ends)
         # Dirichlet's weights give the variance s2 / (N + 1) of N units, with their biased s2; a mean has
         # s2 / (N - 1). At six groups that is .15 wider, at 60 .02.
         drawn = np.clip(mean + (drawn - mean) * math.sqrt((n + 2) / n), *ends)
@@ -104,17 +103,24 @@ def mean_intervals(
         prior = np.full(len(support), 0.5)
         prior[np.searchsorted(support, whole)] += counts
         drawn = rng.dirichlet(prior, _DRAWS) @ support
-    elif len(x) >= BOOTSTRAP_FROM:
-        n = len(x)  # means of resamples, a thousand at once: some 20 MB at 2,706 questions
-        drawn = np.concatenate([rng.multinomial(n, counts / n, 1_000) @ whole / n for _ in range(10)])
     else:
-        weights = np.concatenate([counts, [0.5, 0.5]])
-        drawn = rng.dirichlet(weights, _DRAWS) @ np.concatenate([whole, ends])
+        drawn = _weighted_means(rng, counts.astype(float), whole, np.ones(len(whole)), 1.0, ends)
     tails = np.quantile(drawn, [tail for level in levels for tail in ((1 - level) / 2, (1 + level) / 2)])
     return [
         (min(float(low), mean), max(float(high), mean))
         for low, high in zip(tails[::2], tails[1::2], strict=True)
     ]
+
+
+def _weighted_means(
+    rng: np.random.Generator, counts: Floats, sums: Floats, sizes: Floats, usual: float, ends: Interval
+) -> Floats:
+    """(_DRAWS,) means of units under random weights, with one half unit of the usual size at either end.
+    `sums` and `sizes` of each unit, which is there `counts` times."""
+    counts = np.concatenate([counts, [0.5, 0.5]])
+    above, below = np.concatenate([sums, usual * np.array(ends)]), np.concatenate([sizes, [usual, usual]])
+    weights = (rng.dirichlet(counts, _AT_ONCE) for _ in range(_DRAWS // _AT_ONCE))
+    return np.concatenate([(w @ above) / (w @ below) for w in weights])
 
 
 def standard_error(x: Floats, groups: Sequence[str] | None = None) -> float:

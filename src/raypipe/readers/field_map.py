@@ -36,7 +36,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "documents": (
         "documents", "contexts", "passages", "ctxs", "context", "retrieved_contexts", "reference_contexts",
         "docs", "passage", "search_results", "pages", "paragraphs", "paragraph", "document", "article",
-        "story",
+        "story", "positive_ctxs", "positive_passages", "pos",
     ),
     "time": ("query_time", "asked_at"),
     "domain": ("domain", "category", "topic"),
@@ -61,9 +61,12 @@ OF_QUESTION = (
 )  # fmt: skip
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
 CONTENT = ("html", "text", "path")  # one of them makes an object a document
-EXTRA_ANSWERS = ("alt_ans", "alternative_answers", "answer_aliases", "aliases")
-"""Fields that add to a found `answer`; a user who names the answer names all of it: `answer=a+b`."""
-SEVERAL = ("answer", "documents")  # roles that may be joined from several fields
+EXTRA: Mapping[str, tuple[str, ...]] = {
+    "answer": ("alt_ans", "alternative_answers", "answer_aliases", "aliases"),
+    "documents": ("hard_negative_ctxs", "negative_ctxs", "negative_passages", "neg"),
+}
+"""Role -> fields that add to the one that was found. A user who names a role names all of it: `answer=a+b`.
+Only these roles may be joined from several fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
     for role, names in fields.items():
         if role not in NAMES:
             raise ConfError(f"--fields: {role!r} is no role; {did_you_mean(role, NAMES)}")
-        if not names or (len(names) > 1 and role not in SEVERAL):
+        if not names or (len(names) > 1 and role not in EXTRA):
             raise ConfError(f"--fields: {role}={'+'.join(names)}: expected one field for {role}")
     return dict(fields)
 
@@ -134,8 +137,8 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
     def look(role: str) -> None:
         if role not in named and (name := by_name(role, seen, taken)):
             others = {folded(n): n for n in seen if n not in taken}
-            extra = [others[f] for n in EXTRA_ANSWERS if (f := folded(n)) in others]
-            fields[role] = (name, *(extra if role == "answer" else ()))
+            extra = [others[f] for n in EXTRA.get(role, ()) if (f := folded(n)) in others]
+            fields[role] = (name, *extra)
             taken.update(fields[role])
 
     look("query")

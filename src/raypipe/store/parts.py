@@ -96,12 +96,16 @@ def begun(store: Store, what: str) -> TableRun | None:
     return TableRun(plan["run"], ids, tuple(plan["starts"]), plan["replaces"], plan["fresh"])
 
 
-def part_starts(ids: Sequence[str], per_part: int, groups: Mapping[str, int]) -> tuple[int, ...]:
-    """Returns where parts of at most `per_part` ids start. Neighbours of one group (id -> group) share one,
-    unless they are more than a part may have.
+def part_starts(
+    ids: Sequence[str], per_part: int, groups: Mapping[str, int] = NO_GROUPS, most: int = 0
+) -> tuple[int, ...]:
+    """Returns where parts of at most `per_part` ids start. Neighbours of one group (id -> group) share one;
+    a part of one group alone may have up to `most`.
 
-    >>> part_starts("abcde", 2, {}), part_starts("abcde", 2, {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4})
+    >>> part_starts("abcde", 2), part_starts("abcde", 2, {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4})
     ((0, 2, 4), (0, 1, 3))
+    >>> part_starts("abcde", 1, dict.fromkeys("bcd", 1), most=3)
+    (0, 1, 4)
     """
     if not groups:
         return tuple(range(0, len(ids), per_part))
@@ -109,29 +113,30 @@ def part_starts(ids: Sequence[str], per_part: int, groups: Mapping[str, int]) ->
     for i in range(1, len(ids)):
         if groups.get(ids[i]) != groups.get(ids[i - 1]):
             border = i
-        if i - starts[-1] == per_part:
+        if i - starts[-1] >= per_part and (border > starts[-1] or i - starts[-1] >= most):
             starts.append(border if border > starts[-1] else i)
     return tuple(starts)
 
 
 def begin(
     store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False,
-    groups: Mapping[str, int] = NO_GROUPS,
+    groups: Mapping[str, int] = NO_GROUPS, most: int = 0,
 ) -> TableRun:  # fmt: skip
-    """Begins a run over the ids in their order (`part_starts`), or returns the unfinished one."""
-    run = TableRun(uuid.uuid4().hex, Ids.of(ids), part_starts(ids, per_part, groups), replaces, fresh)
+    """Begins a run over the ids in their order, in parts (`part_starts`), or returns the unfinished one."""
+    starts = part_starts(ids, per_part, groups, most)
+    run = TableRun(uuid.uuid4().hex, Ids.of(ids), starts, replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
         return run
     store.files.remove(_ids(run.name))
-    return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh, groups)
+    return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh, groups, most)
 
 
 def begin_rest(
     store: Store, what: str, run: TableRun, ids: Sequence[str], per_part: int,
-    groups: Mapping[str, int] = NO_GROUPS,
+    groups: Mapping[str, int] = NO_GROUPS, most: int = 0,
 ) -> None:  # fmt: skip
     """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
-    starts = part_starts(ids, per_part, groups)
+    starts = part_starts(ids, per_part, groups, most)
     rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids), starts=starts)
     store.files.write(_plan(what), _written(store, rest))
     store.files.remove(_ids(run.name))

@@ -17,7 +17,7 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
 from itertools import accumulate
@@ -41,6 +41,7 @@ IN_MEMORY = 64 << 20  # bytes; above, the copies of several workers would add up
 BLOCK = 16_384  # rows of a product: 16 MB of scores for 256 questions
 ROW_BYTES = 20  # of a passage: its span, that of its parent, and the place of its source
 FILES = ("vectors", "spans", "places", "sources", "runs")  # the fields of VectorRows, an array each
+CUT = (OSError, ValueError, EOFError)  # what opening a copy raises that is not whole
 UNUSED_S = 86_400.0  # after which a copy that no process opened again may go
 
 
@@ -219,7 +220,7 @@ def vector_copy(
         return _mapped(dataset, path, size, free) if make or path.exists() else None
     except StoreUnavailable:  # an OSError too, but none of the folder
         raise
-    except (OSError, ValueError) as e:  # cut: another process writes it at once, where flock locks nothing
+    except CUT as e:
         log.warning("%s: %s: vectors are read from the store for each batch", where, e)
         return None
 
@@ -234,7 +235,7 @@ def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path],
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first process writes it, the others wait
         try:
             found = _open(path)
-        except (OSError, ValueError):  # there is none, or one that is cut
+        except CUT:  # there is none, or one that is cut
             shutil.rmtree(path, ignore_errors=True)
             _sweep(where, path)
             if (room := free(where)) < size + RESERVE:
@@ -247,15 +248,13 @@ def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path],
 
 
 def _open(path: Path) -> VectorRows:
-    """A copy, mapped. Raises FileNotFoundError or ValueError where it is not whole."""
+    """A copy, mapped. Raises one of CUT where it is not whole."""
     matrix, *rest = (np.load(path / f"{name}.npy", mmap_mode="r") for name in FILES)
     return VectorRows(matrix.shape[1], (matrix,), (0,), *rest)
 
 
 def _write(dataset: LanceDataset, path: Path) -> None:
-    half = path.with_suffix(".half")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir()
+    half = Path(tempfile.mkdtemp(".half", path.stem, path.parent))
     try:
         rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
         sources, starts = [], [0]
@@ -272,7 +271,8 @@ def _write(dataset: LanceDataset, path: Path) -> None:
         for name, values in zip(FILES[2:], where_sources_are(sources, starts[:-1]), strict=True):
             with _array(half / f"{name}.npy", values.dtype, values.shape) as out:
                 out.write(np.ascontiguousarray(values).data)
-        os.replace(half, path)
+        with suppress(OSError):  # another process was faster, where flock locks nothing: that copy is opened
+            os.replace(half, path)
     finally:
         shutil.rmtree(half, ignore_errors=True)  # what a full disk left
 

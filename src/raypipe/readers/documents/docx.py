@@ -38,6 +38,8 @@ _OMITTED = {f"{W}{name}" for name in _NAMES.split()}
 _CHARS = {
     f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-", f"{W}ptab": "\t",
 }  # fmt: skip
+COLUMNS = 63  # of a table in Word, at most
+LABEL = 80  # characters of a merged cell that is a label
 NESTED = 2  # docx files in one another; Word itself writes none
 
 
@@ -146,8 +148,7 @@ def _block(element: etree._Element, text: _Text, look: _Look) -> None:
         for box in boxes:
             _blocks(box, text, look)
     elif tag == f"{W}tbl":
-        rows = ([_cell(cell, look) for cell in _below(row, f"{W}tc")] for row in _below(element, f"{W}tr"))
-        text.add("\n".join(map(" ".join if text.in_cell else table_row, rows)))
+        text.add("\n".join(map(" ".join if text.in_cell else table_row, _rows(element, look))))
     elif tag in (f"{W}altChunk", f"{W}subDoc"):
         text.add(_embedded(element.get(f"{_R}id", ""), look))
     else:
@@ -196,6 +197,34 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
             yield child
         elif child.tag not in _OMITTED and child.tag not in (f"{W}p", f"{W}tbl"):
             yield from _below(child, tag)
+
+
+def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
+    """The cells of each row. A merged cell is a label of each row and column that it covers, and stands there
+    again; a longer text stands once, and so does a cell that is a whole row."""
+    above: dict[int, str] = {}  # column -> text of the merged cell over it
+    for row in _below(table, f"{W}tr"):
+        said, at = list[str](), _count(row, "trPr/gridBefore")
+        cells = list(_below(row, f"{W}tc"))
+        for cell in cells:
+            wide = _count(cell, "tcPr/gridSpan") or 1
+            down, across = (cell.find(f"{W}tcPr/{W}{way}") for way in ("vMerge", "hMerge"))
+            if down is not None and down.get(f"{W}val") != "restart":
+                text = above.get(at, "")
+            elif across is not None and across.get(f"{W}val") != "restart":
+                text = said[-1] if said and len(said[-1]) <= LABEL else ""
+            else:
+                text = _cell(cell, look)
+            again = text if len(text) <= LABEL else ""
+            above[at] = again if down is not None else ""
+            said += [text, *[again] * (wide - 1 if len(cells) > 1 else 0)]
+            at += wide
+        yield said
+
+
+def _count(element: etree._Element, path: str) -> int:
+    number = value(element, path)
+    return min(int(number), COLUMNS) if number.isdigit() else 0
 
 
 def _cell(cell: etree._Element, look: _Look) -> str:

@@ -173,11 +173,27 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
     header = all(labels[1:]) and len(set(labels)) == len(labels) and _may_name(labels, kept[1:])
     if not header or len(kept) == 1:
         return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
-    named = (
-        [f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=False) if cell]
-        for row in kept[1:]
-    )
+    named, numeric = list[list[str]](), 2 * sum(map(_has_number, kept[1:])) >= len(kept) - 1
+    for row in kept[1:]:
+        if _heads(row, names, numeric):
+            names = row
+        else:
+            pairs = zip(names, row, strict=False)
+            named.append([f"{name}: {cell}" if name else cell for name, cell in pairs if cell])
     return "\n".join([*above, *map(table_row, named)]), faults
+
+
+def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
+    """Returns whether a row names the columns of those below it: the header again, or another one with the
+    same first cell, whose other cells are years as there, or texts in a table of numbers."""
+    if row[0] != names[0] or len(row) < 2:
+        return False
+    others = _is_series(row) and _is_series(names) if _has_number(row) else numeric and bool(row[0])
+    return row == names or others
+
+
+def _has_number(cells: list[str]) -> bool:
+    return any(map(_NUMBER.fullmatch, cells))
 
 
 def _may_name(names: list[str], rows: list[list[str]]) -> bool:

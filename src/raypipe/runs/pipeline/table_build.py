@@ -83,6 +83,11 @@ class TableBuild:
     units: Callable[[Ids], int] = len  # how many units (`unit`) some ids have
     groups: Mapping[str, int] = field(default_factory=dict)  # id -> group, of neighbours in a task
 
+    @property
+    def kept(self) -> tuple[Mapping[str, int], int]:
+        """Its groups, and how many rows of one group a task may have, where others have fewer."""
+        return self.groups, self.max_rows
+
 
 @dataclass(frozen=True, slots=True)
 class TableBuilder:
@@ -132,7 +137,7 @@ class TableBuilder:
         if again:
             self._again(list(again), build, done)
         while ids := build.missing_ids():
-            run = begin(self.store, build.work_id, ids, self._per_task(ids, build), groups=build.groups)
+            run = begin(self.store, build.work_id, ids, self._per_task(ids, build), False, False, *build.kept)
             if self._finish(run, build.work_id, build, done):
                 return  # transient failures stay pending, but are not tried again by this run
 
@@ -141,9 +146,9 @@ class TableBuilder:
         work_id = again_id(build.work_id)
         if (rest := begun(self.store, work_id)) is not None:
             ids = [*rest.ids, *ids]
-            begin_rest(self.store, work_id, rest, ids, self._per_task(ids, build), build.groups)
+            begin_rest(self.store, work_id, rest, ids, self._per_task(ids, build), *build.kept)
         per_task = self._per_task(ids, build)
-        run = begin(self.store, work_id, ids, per_task, True, build.fresh, build.groups)
+        run = begin(self.store, work_id, ids, per_task, True, build.fresh, *build.kept)
         self._finish(run, work_id, build, done)
 
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
@@ -169,7 +174,7 @@ class TableBuilder:
         # What was asked afresh and could not be done for now keeps its old answer until it is done.
         rest = self._faults_of(run, "id", transient=True) if run.fresh and whole else []
         if rest:
-            begin_rest(self.store, work_id, run, rest, build.max_rows, build.groups)
+            begin_rest(self.store, work_id, run, rest, build.max_rows, *build.kept)
         else:
             end(self.store, work_id)
         return whole
