@@ -202,7 +202,7 @@ def test_a_bad_input_is_one_clear_error_with_its_exit_code(command, at, capsys):
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_one_problem_of_validate(file, says, at, capsys):
-    assert main(["validate", str(at["here"] / file)]) == 2
+    assert main(["check", str(at["here"] / file)]) == 2
     out, err = capsys.readouterr()
     [line] = out.splitlines()
     assert says in line and str(at["here"]) in line and err == ""

@@ -25,7 +25,7 @@ from raypipe.recipes.serialize import description
 from raypipe.runs import explain
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.runs.record import answer_keys, read
+from raypipe.runs.record import Run, answer_keys, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
@@ -85,6 +85,27 @@ class LossesResult(Result):
     def at(self, place: str) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
         return replace(self, questions=tuple(q for q in self.questions if q.lost == place))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FinishedRun(Result):
+    """The record of a finished run; a row for each question."""
+
+    run: Run
+    folder: RunFolder
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        found: list[dict[str, Any]] = read_table(self.folder.results).to_pylist()
+        return found
+
+    def record(self) -> Run:
+        return self.run
+
+
+def finished_run(run: str | Path) -> FinishedRun:
+    """Reads the record of a finished run in the folder of an eval. Raises DataError where there is none."""
+    folder = RunFolder(Path(run))
+    return FinishedRun(read(folder.path), folder)
 
 
 @outside_loop

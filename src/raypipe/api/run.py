@@ -26,8 +26,8 @@ from raypipe.api.session import Named, Place, Session, Settings
 from raypipe.core.checkout import commit, installed
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.progress import clock
+from raypipe.evaluation import ann, fault_budget
 from raypipe.evaluation import evaluate as evaluating
-from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
@@ -135,10 +135,10 @@ def check_names(
 def index(
     recipe: Named, store: Place = None, retry_faults: bool = False, session: Session | None = None
 ) -> RunResult:
-    """Parses, splits and embeds the sources of a store that a recipe's tables lack.
+    """Parses, splits and embeds the sources that a recipe's tables lack, and builds its approximate indexes.
 
-    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, and DataError where there
-    are no sources.
+    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, DataError where there are
+    no sources, and RecallTooLow.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
@@ -152,7 +152,9 @@ def index(
         if retry_faults:
             fault_budget.retry(pipeline, ())
         say_estimate(pipeline, session)
-        return RunResult(found.name, pipeline.index(None).counts)
+        counts = pipeline.index(None).counts
+        ann.recalls(pipeline) if opened.count("questions") else ann.built(pipeline)
+        return RunResult(found.name, counts)
 
 
 def say_estimate(pipeline: Pipeline, session: Session) -> None:
@@ -170,7 +172,7 @@ def answer(
     recipe: Named, store: Place = None, fresh: bool = False, retry_faults: bool = False,
     session: Session | None = None,
 ) -> RunResult:  # fmt: skip
-    """Answers the stored questions that have no answer of this recipe yet.
+    """Indexes what the stored questions search, and answers those that have no answer of this recipe yet.
 
     `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
     DataError where there are no questions.
@@ -184,7 +186,9 @@ def answer(
         mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
-        return RunResult(found.name, pipeline.answer(questions, fresh).counts)
+        done = pipeline.index(questions)
+        ann.recalls(pipeline)
+        return RunResult(found.name, pipeline.answer(questions, fresh, done).counts)
 
 
 @outside_loop

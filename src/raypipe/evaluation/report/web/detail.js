@@ -13,7 +13,7 @@ function detail(q, run, mark, file) {
   const took = Object.entries(q.seconds || {});
   if (took.length) made.append(make("p", "Seconds, its share of the task that answered it: " + took.map(([stage, s]) => stage + " " + s.toFixed(3)).join(", "), "soft"));
   if (q.degraded.length) made.append(make("p", "Left out, for time or a dead service: " + q.degraded.join(", ")));
-  made.append(make("p", "raypipe why RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
+  made.append(make("p", "raypipe inspect RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
   return made;
 }
 
