@@ -5,7 +5,7 @@
     python bench/figures/scale.py check rates.json --pages 50000      # runs that, too, and compares
     python bench/figures/scale.py table rates.json --gpu gpu.json     # 1e3 to 1e8 pages on 1 to 64 GPUs
 
-`measure` times `raypipe eval --until index` over invented pages with computing fakes for models, and fits seconds
+`measure` times `raypipe eval --until index` over invented pages with computing fakes, and fits seconds
 = fixed + pages x each, and so bytes; it compares memory and CPU seconds between sizes. `table` scales the CPU
 measurements to real pages by their characters, takes the models' rates of `bench/gpu.py`, and says which of
 them are missing.

@@ -141,8 +141,8 @@ def check(budget: Budget, faults: RowFaults) -> None:
             raise FaultBudgetExceeded(
                 f"{s.step} got no reply for {s.unanswered} of {s.rows} rows, more than the share "
                 f"{budget.step_share:g} (faults.step_share of the cluster file), so the scores are not those "
-                f"of this recipe. All else is done and stored. `raypipe inspect DIR --faults` lists the rows; "
-                f"the same command asks for the pending ones again, --fresh for all\n  {s.detail}"
+                f"of this recipe. All else is done and stored. `raypipe inspect DIR --faults` lists the "
+                f"rows; the same command asks for the pending ones again, --fresh for all\n  {s.detail}"
             )
     for t in faults.counts:
         allowed = budget.allowed(t.rows)

@@ -263,8 +263,8 @@ class Store:
             if column not in there:
                 raise StoreError(
                     f"table {table} at {self.uri} has no BTREE index on {column}: each question would read "
-                    f"all {dataset.count_rows()} rows. `raypipe eval RECIPE --until index --store {self.uri}` "
-                    "builds it"
+                    f"all {dataset.count_rows()} rows. `raypipe eval RECIPE --until index --store "
+                    f"{self.uri}` builds it"
                 )
 
 
