@@ -76,13 +76,13 @@ LIVE = f"{_RECIPE}; live: the released one"
 RUN: Any = arg("the --out folder of a finished eval", "DIR", needed=True)
 MODELS: Any = arg("models file laid over conf/models.yaml: an entry replaces that of its name whole", "FILE")
 LLM: Any = arg(
-    "in the place of the recipe's language models: a generator of the models file, a folder, or URL#MODEL of "
-    "a server of the OpenAI protocol: http://127.0.0.1:8000/v1#MODEL; its key: $RAYPIPE_LLM_KEY",
+    "in the place of the recipe's language models: an entry of the models file, a folder, or URL#MODEL, such "
+    "as http://127.0.0.1:8000/v1#MODEL with the key $RAYPIPE_LLM_KEY",
     "MODEL",
 )
 GRAPHS: Any = arg(
-    "where the recipe's graphs, public data and examples lie: folders, files or addresses; with no NAME all "
-    "of them (default: as conf/graphs.yaml says, else the folder kg in the data)",
+    "where graphs, public data and examples lie; without NAME all (as conf/graphs.yaml says, else kg in the "
+    "data)",
     "[NAME=]WHERE",
     _graph,
     flag="--graph",
@@ -90,7 +90,7 @@ GRAPHS: Any = arg(
 )
 CLUSTER: Any = arg("a name under conf/clusters, or a path (default: laptop)", "NAME", default="laptop")
 SETS: Any = arg(
-    "a field of a step in place of the recipe's, such as split.child_chars=500; may be repeated",
+    "a field of a step, such as split.child_chars=500; may be repeated",
     "STEP[:INTO].FIELD=VALUE",
     flag="--set",
     each=True,
@@ -109,41 +109,25 @@ FILES_FORMAT: Any = arg(
     one_of(*_FORMATS, "files", kind="readers"),
 )
 FIELDS: Any = arg(
-    "fields of rows that common names do not find: query=FIELD, answer=FIELD (or A+B, both), id=FIELD, "
-    "documents=FIELD (texts, objects or paths to answer from), time, domain, question_type; of documents "
-    "title, url, text, html, path. a.b is b inside a",
+    "fields that common names do not find, by role: query=FIELD, answer=FIELD (A+B: both), id, documents, "
+    "time, domain, question_type; of documents title, url, text, html, path. a.b is b inside a",
     "ROLE=FIELD,...",
 )
 KIND: Any = arg(
-    "which golds the data brings, and how it is scored: crag (CRAG's rules), qa (answers: exact match, F1), "
-    "qasper (papers: F1 of answers and evidence), ranking (judged documents: nDCG, MAP), or MODULE:NAME "
-    "(default: the format's)",
+    "of the golds: crag, qa, qasper, ranking, or MODULE:NAME (the format's)",
     "KIND",
     one_of("crag", "qa", "qasper", "ranking"),
 )
 read_rule = one_of("official", "accuracy", "words")
-FILE_RULE: Any = arg(
-    "by which a file of predictions was judged (default: official; of a run, its own)", "RULE", read_rule
-)
+FILE_RULE: Any = arg("by which a file was judged (official; of a run, its own)", "RULE", read_rule)
 TRIM: Any = arg(
-    "cut answers to 75 tokens first, as CRAG's evaluator does (llama-2-tokens of the models file)",
-    "TOKENIZER",
-    const="llama-2-tokens",
+    "cut answers to 75 tokens, as CRAG does (llama-2-tokens)", "TOKENIZER", const="llama-2-tokens"
 )
 LABELS: Any = arg("people's verdicts (labels.jsonl), which outrank the judge's", "FILE")
 LIMIT: Any = arg("take the first N questions only", "N", whole(1))
 REFRESH: Any = arg("recompute answers that rest on expired replies of a knowledge graph (graphs.yaml)")
-MARGIN: Any = arg(
-    "those whose 90 %% interval lies within M to either side are the same (default: 0.02)",
-    "M",
-    above_0,
-    default=0.02,
-)
-MEASURE: Any = arg(
-    "what is made best or compared, such as f1 or ndcg_cut_10 (default: the one that reports of such data "
-    "begin with)",
-    "NAME",
-)
+MARGIN: Any = arg("within M to either side is the same (0.02)", "M", above_0, default=0.02)
+MEASURE: Any = arg("what is made best or compared, such as f1 (the one that reports begin with)", "NAME")
 DRY_RUN: Any = arg("check everything, print the plan, run nothing")
 
 
@@ -167,13 +151,9 @@ class RecipeFlags:
 class StoreFlags:
     """Where the store is."""
 
-    store: str | None = arg(
-        "the store (default: $RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI"
-    )
+    store: str | None = arg("where it is ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
     docs: str | None = arg(
-        "in its place a folder of txt, md, html, csv, pdf and docx files, which has a store of its own; what "
-        "runs a recipe reads first what changed in it",
-        "DIR",
+        "in its place a folder of documents; what runs a recipe reads first what changed", "DIR"
     )
 
     def uri(self, session: Session, read: bool = False) -> str | None:
@@ -205,14 +185,11 @@ class ScoredFlags(Options):
     fields: str | None = FIELDS
     kind: str | None = KIND
     rule: str | None = arg(
-        "of scoring data of kind crag: official, accuracy, words (a truth's words stand in the answer; no "
-        "judge), or MODULE:NAME of your own (official)",
-        "RULE",
-        read_rule,
+        "of data of kind crag: official, accuracy, words, or MODULE:NAME (official)", "RULE", read_rule
     )
     judge: str | None = arg(
-        "decides what the rule leaves open: a generator of the models file, a folder, URL#MODEL of a server "
-        "(its key: $RAYPIPE_JUDGE_KEY), or MODULE:NAME of a judge of your own",
+        "decides what the rule leaves open: an entry of the models file, a folder, URL#MODEL with the key "
+        "$RAYPIPE_JUDGE_KEY, or MODULE:NAME",
         "MODEL",
     )
 

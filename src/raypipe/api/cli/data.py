@@ -47,8 +47,7 @@ def ingest(
     fields: str | None = shared.FIELDS,
     kind: str | None = shared.KIND,
     globs: Sequence[str] = arg(
-        "with --format files: read only files whose path in the folder matches, such as '*.pdf'; '!old/*' "
-        "leaves out (may be repeated)",
+        "with --format files: read only these, such as '*.pdf'; '!old/*' leaves out",
         "PATTERN",
         flag="--glob",
         each=True,

@@ -69,8 +69,7 @@ def export(
     run: str = shared.RUN,
     *,
     shape: Literal["predictions", "crag", "trec", "oag", "mlflow"] = arg(
-        "predictions: as predictions.jsonl; crag: what CRAG's evaluation reads; trec: the ranking; oag: "
-        "OAG-QA's submission, a line of 20 papers a question; mlflow: a run of an MLflow server",
+        "predictions.jsonl; CRAG's lines; the ranking; OAG-QA's submission; a run of an MLflow server",
         flag="--as",
         needed=True,
     ),
@@ -95,14 +94,10 @@ def _print_export(made: ExportResult) -> None:
 def view(
     shell: Shell,
     runs: Sequence[str] = arg(
-        "folder or URI of a finished eval, or a folder of such (default: the runs under $RAYPIPE_HOME, and "
-        "those that the store knows)",
-        "DIR",
+        "finished evals, or folders of such (those under $RAYPIPE_HOME and of the store)", "DIR"
     ),
     *,
-    labels: str | None = arg(
-        "where people's marks are written (default: labels.jsonl in the run's folder)", "FILE"
-    ),
+    labels: str | None = arg("where people's marks are written (labels.jsonl in the run's folder)", "FILE"),
     port: int = arg("0: a free one (default: 8001)", "N", shared.whole(0, 65535), default=8001),
     place: shared.StoreFlags,
     json: bool = arg("print one JSON object on stdout and nothing else"),
@@ -126,9 +121,7 @@ MOST = 6  # expected numbers that are listed
 @command("reproduce", "scifact --check --data /data/scifact")
 def reproduce(
     shell: Shell,
-    name: str | None = arg(
-        "a run of conf/reproduce.yaml (default: list them, and what the papers' own numbers need)", "NAME"
-    ),
+    name: str | None = arg("a run of conf/reproduce.yaml (list them, and what papers state)", "NAME"),
     *,
     check: bool = arg("run it and compare its numbers (default: say what they are)"),
     data: str | None = arg("the folder or file that the run reads", "PATH"),

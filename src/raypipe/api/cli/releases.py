@@ -22,17 +22,14 @@ def promote(
     run: str = shared.RUN,
     *,
     gates: Sequence[str] = arg(
-        "a bound on a number of the run, or a bound on its difference from the live release: better, "
-        "not-worse, or not-worse:M",
+        "a bound on a number of the run; or against the live release: better, not-worse, not-worse:M",
         "BOUND",
         flag="--gate",
         each=True,
     ),
     against: str | None = arg("the run to compare with, in place of the live release's", "DIR"),
     min_scored: float | None = arg(
-        "a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
-        "SHARE",
-        shared.share_or_0,
+        "share of questions that a gate needs scored (0.95)", "SHARE", shared.share_or_0
     ),
     store: str | None = arg("where the run's store is now (default: where it was)", "URI"),
 ) -> Shown[Any]:
@@ -85,11 +82,9 @@ def prune(
     *,
     place: shared.StoreFlags,
     dry_run: bool = arg("list what would be deleted"),
-    abandon: Sequence[str] = arg(
-        "give up unfinished work, by the name that a refused prune lists", "RUN", each=True
-    ),
+    abandon: Sequence[str] = arg("give up unfinished work, as a refused prune names it", "RUN", each=True),
     replies: Sequence[str] = arg(
-        "also delete the replies of a language model that nothing asks any more", "MODEL", each=True
+        "also the replies of a model that nothing asks any more", "MODEL", each=True
     ),
 ) -> Shown[Any]:
     session = shell.session()
@@ -107,19 +102,14 @@ def _print_removed(found: PruneResult) -> None:
 def forget(
     shell: Shell,
     names: Sequence[str] = arg(
-        "urls that questions cite, paths or ids of documents, or ids of sources or questions",
-        "ID",
-        needed=True,
+        "urls that are cited, paths or ids of documents, ids of sources or questions", "ID", needed=True
     ),
     *,
     dry_run: bool = arg("list what holds it or rests on it: this or --yes is required"),
     yes: bool = arg("remove it, for good"),
     reason: str = arg("what its tombstone says when it is ingested again", "TEXT", default=""),
     runs: Sequence[str] = arg(
-        "also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; may "
-        "be repeated)",
-        "DIR",
-        each=True,
+        "also look through this folder of runs or labels (those under $RAYPIPE_HOME)", "DIR", each=True
     ),
     place: shared.StoreFlags,
 ) -> Shown[Any]:

@@ -27,7 +27,7 @@ class EvalFlags(shared.PlanFlags, shared.WorkFlags):
 
     labels: str | None = shared.LABELS
     oracle: Literal["passages", "answer"] | None = arg(
-        "put golds in the place of the ranking, or of the answering step: what could a better one gain?"
+        "golds in the place of this: what could a better one gain?"
     )
 
 
@@ -39,19 +39,14 @@ def evaluate(
     until: Literal["index", "answer"] | None = arg("stop when sources are indexed, or questions answered"),
     changes: bool = arg("also say which answers differ from those of the run before"),
     repeats: int = arg(
-        "run it K times, language models asked again: mean and spread", "K", shared.whole(1), default=1
+        "run it K times, models asked again: mean and spread", "K", shared.whole(1), default=1
     ),
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
     data: Sequence[str] = shared.DATA,
     place: shared.StoreFlags,
     options: EvalFlags,
-    swaps: Sequence[str] = arg(
-        "take one step of another recipe in place of this recipe's own",
-        "STEP=RECIPE",
-        flag="--swap",
-        each=True,
-    ),
+    swaps: Sequence[str] = arg("take this step of another recipe", "STEP=RECIPE", flag="--swap", each=True),
     dry_run: bool = shared.DRY_RUN,
     out: str | None = arg("folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME)", "DIR"),
     verbose: bool = arg("print the plan of each step, and all tables of the report", flag="-v"),
@@ -185,13 +180,9 @@ def plan(
     place: shared.StoreFlags,
     data: Sequence[str] = shared.DATA,
     options: shared.PlanFlags,
-    calibrate: bool = arg(
-        "first run a few invented questions, which measures how fast this machine is: loads models, and "
-        "calls those behind endpoints"
-    ),
+    calibrate: bool = arg("first run a few invented questions, which measures how fast this machine is"),
     assume: str | None = arg(
-        "plan a corpus that is not there: tasks, bytes, requests, hours and money, such as pages=1e8 or "
-        "pages=1e7,html_bytes=20000,text_chars=3000,chunks=5",
+        "plan a corpus that is not there, such as pages=1e8,html_bytes=20000,text_chars=3000,chunks=5",
         "pages=N",
     ),
 ) -> Shown[Any]:

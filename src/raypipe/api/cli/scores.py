@@ -18,24 +18,14 @@ if TYPE_CHECKING:
 @command("score crag", "predictions.jsonl.gz --rule accuracy")
 def score_crag(
     shell: Shell,
-    predictions: str = arg(
-        "the folder of a run, its predictions.jsonl, or .jsonl[.gz] of query, answer, prediction, ...",
-        "FILE",
-        needed=True,
-    ),
+    predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
     rule: str | None = arg(
-        "official (default; of a run's folder its own): the published evaluator's intent; accuracy: the "
-        "earlier contest rule; words: the words of a truth stand in the answer; MODULE:NAME: a rule of your "
-        "own",
+        "official, accuracy, words, or MODULE:NAME (official; of a run's folder its own)",
         "RULE",
         shared.read_rule,
     ),
-    judge: str | None = arg(
-        "asks this judge what the rule leaves open, in place of the replies that are there: a generator of "
-        "the models file, or MODULE:NAME",
-        "MODEL",
-    ),
+    judge: str | None = arg("asks this one what the rule leaves open, whatever replies are there", "MODEL"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
     models: str | None = shared.MODELS,
@@ -54,11 +44,7 @@ def score_crag(
 
 @command("score qa", "predictions.jsonl")
 def score_qa(
-    predictions: str = arg(
-        "the folder of a run, or .jsonl[.gz] of query, answer, prediction, alternatives (a list), ...",
-        "FILE",
-        needed=True,
-    ),
+    predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
 ) -> Shown[Any]:
     """Score answers to anyone's questions: exact match, token F1, containment."""
 
@@ -100,9 +86,7 @@ def score_ranking(
 def judge_check(
     labels: str = arg("lines of id, prediction, label: right, wrong, unclear", "LABELS", needed=True),
     *,
-    run: str | None = arg(
-        "the run, or file of predictions, that the labels are of (default: the folder of LABELS)", "RUN"
-    ),
+    run: str | None = arg("the run, or file of predictions, that they are of (the folder of LABELS)", "RUN"),
     rule: str | None = shared.FILE_RULE,
 ) -> Shown[Any]:
     """Measure a judge by people's labels: agreement, kappa, and the score with its errors taken out."""
@@ -115,12 +99,8 @@ def judge_check(
 def judge_pick(
     run: str = arg("a finished eval's folder, or a file of predictions", "RUN", needed=True),
     *,
-    disagreements: int = arg(
-        "answers of which the judge and the truth's words say the opposite", "N", shared.whole(0), default=0
-    ),
-    random: int = arg(
-        "answers drawn at random: only these say how often the judge errs", "N", shared.whole(0), default=0
-    ),
+    disagreements: int = arg("where judge and words disagree", "N", shared.whole(0), default=0),
+    random: int = arg("at random: they alone say how often a judge errs", "N", shared.whole(0), default=0),
     seed: int = arg("of the draw (default: 0)", "S", default=0),
     labels: str | None = arg("answers that have a label there are left out", "FILE"),
     out: str = arg("the file to write; it must not be there", "FILE", needed=True),
@@ -140,24 +120,15 @@ def judge_pick(
 @command("compare", "/data/runs/local /data/runs/tuned")
 def compare(
     shell: Shell,
-    runs: Sequence[str] = arg(
-        "the --out folder of a finished eval, a file of predictions, or a release: its id, or live",
-        "RUN",
-        needed=True,
-    ),
+    runs: Sequence[str] = arg("runs, files of predictions, or releases: an id, or live", "RUN", needed=True),
     *,
     rule: str | None = arg(
-        "by which answers are scored: official, accuracy, words, or MODULE:NAME (default: of a folder its "
-        "own, of a file of predictions official)",
-        "RULE",
-        shared.read_rule,
+        "official, accuracy, words, or MODULE:NAME (of a folder its own)", "RULE", shared.read_rule
     ),
     margin: float = shared.MARGIN,
     group: str | None = arg("a label whose values are groups of questions that count as one each", "LABEL"),
     measure: str | None = shared.MEASURE,
-    rejudge: str | None = arg(
-        "have one judge decide about all runs; without MODEL the first run's", "MODEL", const=""
-    ),
+    rejudge: str | None = arg("one judge for all runs; without MODEL the first run's", "MODEL", const=""),
     unseen: bool = arg("leave out the questions that a fit or an adapter of one of the recipes has seen"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,

@@ -29,33 +29,19 @@ def serve(
     place: shared.StoreFlags,
     host: str = arg("to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
     port: int = arg("default: 8000", "N", shared.whole(1, 65535), default=8000),
-    keys: str | None = arg(
-        "file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well", "FILE"
-    ),
-    key_filters: str | None = arg(
-        "file of keys that may search a part of the store, each with its filter (default: what "
-        "$RAYPIPE_KEY_FILTERS says)",
-        "FILE",
-    ),
+    keys: str | None = arg("API keys, one a line; those of $RAYPIPE_KEYS count as well", "FILE"),
+    key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE"),
     auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask"),
     gateways: int = arg("with two, one may die (default: 1)", "N", shared.whole(1), default=1),
     memo: int = arg(
-        "memory of a gateway for what models computed about the store: an equal question asks no model again "
-        "(default: 64; 0: none)",
-        "MB",
-        shared.whole(0),
-        default=64,
+        "memory of a gateway for what models computed (64; 0: none)", "MB", shared.whole(0), default=64
     ),
     capture: float | None = arg(
-        "write this share of the questions, with evidence and answers, into the store (default: none)",
-        "RATE",
-        shared.share,
+        "write this share of the questions and answers into the store (none)", "RATE", shared.share
     ),
-    retention: float | None = arg(
-        "delete captured answers after this many days (default: 7)", "DAYS", shared.above_0
-    ),
+    retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
     redact: str | None = arg(
-        "your function of one text that takes out what may not be captured", "MODULE:NAME"
+        "your function of a text that takes out what may not be captured", "MODULE:NAME"
     ),
 ) -> int:
     from raypipe.api.endpoint import ServeArgs, check_address
@@ -121,11 +107,7 @@ AROUND_CHARS = 40  # of the page before and after a quote
 def ask(
     shell: Shell,
     recipe: str = arg(shared.LIVE, "RECIPE", needed=True),
-    question: str = arg(
-        "the question; one that is stored, by its id or in its words, has its own pages",
-        "QUESTION",
-        needed=True,
-    ),
+    question: str = arg("a new one; or a stored one, by its id or in its words", "QUESTION", needed=True),
     *,
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,

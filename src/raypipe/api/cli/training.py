@@ -19,17 +19,10 @@ if TYPE_CHECKING:
 class FitFlags:
     """What is fitted on, and for."""
 
-    split: int = arg(
-        "the half of the questions to fit on; the report is of the other (default: 0)",
-        "0|1",
-        shared.whole(0, 1),
-        default=0,
-    )
+    split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
     group: str | None = arg("a label whose values are groups of questions that stay together", "LABEL")
     measure: str | None = shared.MEASURE
-    out: str | None = arg(
-        "the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)", "FILE"
-    )
+    out: str | None = arg("the fitted file, .yaml; its report goes next to it (in the folder of RUN)", "FILE")
 
 
 @command("fit decide", "/data/runs/local --split 0 --out abstain.yaml")
@@ -46,9 +39,7 @@ def fit_fuse(
     how: FitFlags,
     step: str | None = arg("the step, such as fuse:final (default: the last fuse)", "NAME"),
     scores: Sequence[str] | None = arg(
-        "what is weighed, of the scores that the run's rankers gave (default: what the step weighs now)",
-        "NAME,...",
-        shared.names,
+        "of the rankers, what is weighed (what the step weighs now)", "NAME,...", shared.names
     ),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
@@ -76,16 +67,14 @@ def sweep(
     *,
     named: shared.RecipeFlags,
     values: Sequence[str] = arg(
-        "values of a field, such as rerank.top=5,10; of several fields every combination is a point",
+        "values of a field, such as rerank.top=5,10",
         "STEP[:INTO].FIELD=V1,V2,...",
         flag="--set",
         needed=True,
         each=True,
     ),
     sample: int | None = arg(
-        "questions of each point; the best is scored again on as many others (default: all questions)",
-        "N",
-        shared.whole(1),
+        "questions of each point; then as many others of the best (all)", "N", shared.whole(1)
     ),
     seed: int = arg("draws the sample (default: 0)", "N", default=0),
     data: Sequence[str] = shared.DATA,
@@ -95,9 +84,7 @@ def sweep(
     measure: str | None = shared.MEASURE,
     dry_run: bool = arg("print the plan of all points, run nothing"),
     out: str | None = arg(
-        "folder for sweep.json and a report of each point (default: "
-        "$RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)",
-        "DIR",
+        "folder for sweep.json and reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"
     ),
 ) -> Shown[Any]:
     session = named.session(shell)

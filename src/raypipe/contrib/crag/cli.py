@@ -69,7 +69,7 @@ def _print_calls(found: CallsResult) -> None:
 def kg_serve(
     *,
     graph: str = FOLDER,
-    port: int = arg("on this machine only (8000); 0: a free one", "N", shared.whole(0, 65535), default=8000),
+    port: int = arg("on this machine only (8000); 0: free", "N", shared.whole(0, 65535), default=8000),
 ) -> int:
     """Serve a folder of tables with the mock API's endpoints, for tests and demonstrations."""
     import signal
@@ -137,13 +137,9 @@ def kg_score(
     shell: Shell,
     *,
     gold: str = arg(
-        "JSON lines of query, query_time, calls (or kg_program) and rule, or a folder of them",
-        "PATH",
-        needed=True,
+        "JSON lines of query, query_time, calls and rule, or a folder of them", "PATH", needed=True
     ),
-    predictions: str = arg(
-        "JSON lines of calls and id or query, such as drafts, or the folder of a run", "PATH", needed=True
-    ),
+    predictions: str = arg("JSON lines of calls and id or query, or a run", "PATH", needed=True),
     graph: str = GRAPH,
     reply: str = arg("of a run: the reply that has the calls (calls)", "REPLY", default="calls"),
     out: Path | None = arg("write a JSON line for each question", "FILE"),
@@ -203,7 +199,7 @@ def facts_build(
     source: Path = arg("a published file", "CSV", needed=True),
     *,
     kind: Literal["oscar", "grammy", "movielens", "stocks"] = arg(
-        "whose columns it has", flag="--source", needed=True
+        "of its columns", flag="--source", needed=True
     ),
     out: Path = arg("the table, a Parquet file", "FILE", needed=True),
     credits: Path | None = arg("with movielens: its file of casts and crews", "CSV"),

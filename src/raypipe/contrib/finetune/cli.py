@@ -30,24 +30,15 @@ def labels(
     place: shared.StoreFlags,
     step: str | None = arg("the step, by the name of its reply (default: the last that answers)", "INTO"),
     where: Sequence[str] = arg(
-        "only questions with this label, such as split=0 or domain=movie,music; may be repeated",
-        "LABEL=V1,V2",
-        each=True,
+        "only questions with this label, such as domain=movie,music", "LABEL=V1,V2", each=True
     ),
-    against: Sequence[str] = arg(
-        "files, or LABEL=V1,V2, of what will be evaluated on: a question in both is an error",
-        "DATA",
-        each=True,
-    ),
+    against: Sequence[str] = arg("files, or LABEL=V1,V2, that must share no question", "DATA", each=True),
     judge: str | None = arg(
-        "judges the answers (default: the step's own model); words: no model, the truth's words decide",
-        "MODEL",
+        "judges the answers (the step's own model); words: the truth's words decide", "MODEL"
     ),
     held_out: float = arg("of questions, to stop training by (0.1)", "SHARE", shared.finite, default=0.1),
     idk_share: float | None = arg(
-        'of train rows that say "i don\'t know", reached by leaving rows out (default: as it comes)',
-        "SHARE",
-        shared.finite,
+        'of train rows that say "i don\'t know" (as it comes)', "SHARE", shared.finite
     ),
     review: str | None = arg("write what a person may correct", "FILE"),
     reviewed: str | None = arg('take the lines marked "use": true of such a file', "FILE", flag="--import"),
@@ -103,25 +94,16 @@ def finetune(
     labels: str = arg("a folder that `raypipe labels` wrote", "DIR", needed=True),
     base: str = arg("the model that gets the adapter: of loader vllm", "MODEL", needed=True),
     name: str | None = arg("what recipes call the adapter (default: the preset's name)", "NAME"),
-    out: str | None = arg(
-        "gets training.json and models.yaml with the adapter's entry (default: neither)", "DIR"
-    ),
+    out: str | None = arg("gets training.json and models.yaml with the adapter's entry (neither)", "DIR"),
     workers: int | None = arg(
-        "that share each batch (default: one for each GPU of the cluster file, else one)",
-        "N",
-        shared.whole(1),
+        "that share each batch (one for each GPU of the cluster file)", "N", shared.whole(1)
     ),
     sets: Sequence[str] = arg(
-        "a field of the preset in place of its file's, such as steps=100; may be repeated",
-        "FIELD=VALUE",
-        flag="--set",
-        each=True,
+        "a field of the preset, such as steps=100", "FIELD=VALUE", flag="--set", each=True
     ),
     plan: bool = arg("say what it would take, and train nothing"),
     show: int | None = arg(
-        "print the first N training rows with the trained tokens in ⟦ ⟧, and train nothing",
-        "N",
-        shared.whole(1),
+        "print the first N rows with the trained tokens in ⟦ ⟧, train nothing", "N", shared.whole(1)
     ),
     models: str | None = shared.MODELS,
     cluster: str = shared.CLUSTER,

@@ -21,15 +21,10 @@ def synth(
     questions: int = arg("questions", "N", whole(1), needed=True),
     pages: int | None = arg("search results each (50)", "P", whole(1)),
     papers: int | None = arg(
-        "write a collection of papers for all questions in place of pages for each: corpus.jsonl, "
-        "queries.jsonl and qrels.trec; at most a question for 20 papers",
-        "N",
-        whole(1),
+        "papers for all questions in place of pages, at least 20 for one", "N", whole(1)
     ),
     seed: int = arg("other worlds for other seeds (1)", "S", default=1),
-    page_chars: int | None = arg(
-        "characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5 MB)", "N", whole(1000)
-    ),
+    page_chars: int | None = arg("of HTML a page, about (like real pages, 3 KB to 1.5 MB)", "N", whole(1000)),
 ) -> Shown[Any]:
     from raypipe.contrib.world.api import synthesize, synthesize_papers
 
@@ -44,9 +39,7 @@ def synth(
 
 @command("standins", ".cache/standins")
 def standins(
-    folder: Path = arg(
-        "where to build a chat model with two adapters, embedders and a reranker", "DIR", needed=True
-    ),
+    folder: Path = arg("gets a chat model, embedders and a reranker", "DIR", needed=True),
     *,
     trainable: bool = arg("the chat model can learn to end its replies, so that `finetune` can teach it"),
 ) -> Shown[Any]:
