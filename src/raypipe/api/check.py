@@ -4,7 +4,7 @@ from outside before a recipe uses it. Loads no model."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -68,15 +68,12 @@ class CheckedFile:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CheckResult(Result):
+class CheckResult(Result, rows="problems"):
     """Files and what is wrong in them, and what the laws say of steps; a row for each problem."""
 
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
     steps: tuple[StepCheck, ...]
-
-    def rows(self) -> Sequence[Problem]:
-        return self.problems
 
     def record(self) -> Mapping[str, Any]:
         steps = [{**asdict(step), "holds": step.holds} for step in self.steps]

@@ -88,16 +88,13 @@ class JudgeCheckResult(Result):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PickResult(Result):
+class PickResult(Result, rows="lines"):
     """Answers for people to label; a row for each."""
 
     file: str  # "": not written
     random: int  # drawn at random
     chosen: int  # of which two measures say the opposite
     lines: tuple[Mapping[str, Any], ...]
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return self.lines
 
 
 def check_judge(

@@ -71,16 +71,13 @@ class LostQuestion:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LossesResult(Result):
+class LossesResult(Result, rows="questions"):
     """The misses of a run by the place where each was lost; a row for each miss."""
 
     run: str
     recipe: str  # its name
     losses: Losses
     questions: tuple[LostQuestion, ...]  # the misses, in the order of the run
-
-    def rows(self) -> Sequence[LostQuestion]:
-        return self.questions
 
     def at(self, place: str) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
