@@ -74,7 +74,7 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class JudgeCheckResult(Result):
+class JudgeCheckResult(Result, record="found"):
     """A judge against people; a row for all answers, and one for each slice."""
 
     found: JudgeCheck
@@ -82,9 +82,6 @@ class JudgeCheckResult(Result):
     def rows(self) -> Sequence[SliceAgreement]:
         whole = [SliceAgreement("", "", self.found.found)] if self.found.found else []
         return [*whole, *self.found.slices]
-
-    def record(self) -> JudgeCheck:
-        return self.found
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -31,16 +31,13 @@ from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WhyResult(Result):
+class WhyResult(Result, record="explanation"):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
     explanation: explain.Explanation
 
     def rows(self) -> Sequence[explain.StageRequests]:
         return self.explanation.steps
-
-    def record(self) -> explain.Explanation:
-        return self.explanation
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,7 +82,7 @@ class LossesResult(Result, rows="questions"):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FinishedRun(Result):
+class FinishedRun(Result, record="run"):
     """The record of a finished run; a row for each question."""
 
     run: Run
@@ -94,9 +91,6 @@ class FinishedRun(Result):
     def rows(self) -> Sequence[Mapping[str, Any]]:
         found: list[dict[str, Any]] = read_table(self.folder.results).to_pylist()
         return found
-
-    def record(self) -> Run:
-        return self.run
 
 
 def finished_run(run: str | Path) -> FinishedRun:

@@ -32,11 +32,12 @@ class Result:
     """Something with rows. By default its JSON has its fields, and it is its own row."""
 
     _rows: ClassVar[str] = ""
+    _record: ClassVar[str] = ""
 
-    def __init_subclass__(cls, rows: str = "") -> None:
-        """`rows`: the field that has its rows, records or mappings."""
-        if rows:  # a dataclass with slots is made twice, the second time without it
-            cls._rows = rows
+    def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
+        """`rows`: the field that has its rows, records or mappings; `record`: that which --json prints."""
+        # A dataclass with slots is made twice, the second time without them.
+        cls._rows, cls._record = rows or cls._rows, record or cls._record
 
     def rows(self) -> Sequence[Any]:
         """The rows of its table: records of the class that it returns, or mappings."""
@@ -45,7 +46,7 @@ class Result:
 
     def record(self) -> Any:
         """Returns the record that --json prints, but for its format."""
-        return self
+        return getattr(self, self._record) if self._record else self
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that --json prints."""

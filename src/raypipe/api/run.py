@@ -66,7 +66,7 @@ class RunResult(Result):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class EvalResult(Result):
+class EvalResult(Result, record="run"):
     """A finished eval: its record and files; a row for each question, in order."""
 
     evaluation: Evaluation
@@ -86,9 +86,6 @@ class EvalResult(Result):
         """The questions, flat: golds, measures and labels are columns, and `asked_at` is a time."""
         scored = self.evaluation.scored
         return [flat_row(row, scored.right.get(row["id"])) for row in each(self.evaluation.folder.results)]
-
-    def record(self) -> Run:
-        return self.run
 
     def __repr__(self) -> str:
         return f"run {self.run.run[:8]} of {self.run.title}: {headline(self.run)}; {self.folder}"
