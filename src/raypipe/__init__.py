@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.run import answer as answer
     from raypipe.api.run import evaluate as evaluate
     from raypipe.api.run import index as index
-    from raypipe.api.run import reprocess as reprocess
     from raypipe.api.schemas import schema as schema
     from raypipe.api.scores import score_crag as score_crag
     from raypipe.api.scores import score_qa as score_qa

@@ -15,7 +15,7 @@ from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.plans import PlanResult
-    from raypipe.api.run import EvalResult, ReprocessResult, RunResult
+    from raypipe.api.run import EvalResult, RunResult
     from raypipe.api.session import Session
     from raypipe.recipes.recipe import Recipe
     from raypipe.runs.plan.records import Plan
@@ -26,6 +26,7 @@ class EvalFlags(shared.PlanFlags, shared.WorkFlags):
     """What an eval does: fields of EvalOptions."""
 
     labels: str | None = shared.LABELS
+    changes: bool = arg("also say which answers differ from those of the run before")
     oracle: Literal["passages", "answer"] | None = arg(
         "golds in the place of this: what could a better one gain?"
     )
@@ -37,7 +38,6 @@ def evaluate(
     recipe: str = arg("a name under conf/recipes, or a path (local)", "RECIPE", default="local"),
     *,
     until: Literal["index", "answer"] | None = arg("stop when sources are indexed, or questions answered"),
-    changes: bool = arg("also say which answers differ from those of the run before"),
     repeats: int = arg(
         "run it K times, models asked again: mean and spread", "K", shared.whole(1), default=1
     ),
@@ -61,8 +61,8 @@ def evaluate(
         if dry_run:
             return _dry_run(raypipe.plan(found, data, store, None, True, session, **given), options)
     if until is not None:
-        if changes or repeats > 1 or out is not None:
-            raise ConfError(f"--until {until}: expected without --changes, --repeats and --out")
+        if repeats > 1 or out is not None:
+            raise ConfError(f"--until {until}: expected without --repeats and --out")
         return Shown(_until(until, found, data, store, session, given), _counts)
     how = {"on_plan": tell(shell, verbose), "began": shell.began, **given}
     if repeats > 1:
@@ -71,9 +71,6 @@ def evaluate(
         repeated = raypipe.evaluate_repeatedly(found, repeats, data, store, out, session, check=True, **how)
         return Shown(repeated, print_repeats)
     # Faults are checked after the report is printed.
-    if changes:
-        again = raypipe.reprocess(found, data, store, out, session, check=False, **how)
-        return Shown(again, lambda done: _print_changes(done, verbose), after=again.eval.check_faults)
     done = raypipe.evaluate(found, data, store, out, session, check=False, **how)
     return Shown(done, lambda done: _print_run(done, verbose), after=done.check_faults)
 
@@ -127,14 +124,10 @@ def _print_run(done: EvalResult, verbose: bool) -> None:
     on_console("console.print_run", made.record, made.folder, made.reused)
     if verbose:
         on_console("console.print_run_tables", made.record, made.folder)
-
-
-def _print_changes(done: ReprocessResult, verbose: bool) -> None:
-    _print_run(done.eval, verbose)
-    if done.changes is None:
-        print("no earlier run has answered any of these questions: nothing to compare with")
-    else:
+    if done.changes is not None:
         on_console("plans.print_changes", done.changes)
+    elif done.compared:
+        print("no earlier run has answered any of these questions: nothing to compare with")
 
 
 def _dry_run(found: PlanResult, options: EvalFlags) -> Shown[Any]:
