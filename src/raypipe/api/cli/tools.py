@@ -59,19 +59,14 @@ def check(
     *,
     fields: str = arg("the fields of a step, as in a recipe", "YAML", default="{}"),
     lock: bool = arg("write the line of a step in steps.lock, next to its module"),
-    schema: str | None = arg(
-        "print the JSON Schema of cluster, graphs, models, recipe, or of a plugin's files; none: of all",
-        "NAME",
-        const="",
-    ),
-    out: Path | None = arg("with --schema: the folder for NAME.json", "DIR"),
+    schemas: Path | None = arg("write the JSON Schema of each kind of file into this folder", "DIR"),
     models: str | None = shared.MODELS,
     graphs: Sequence[tuple[str, str]] = shared.GRAPHS,
 ) -> Shown[Any] | int:
-    if schema is not None:
-        return _schemas(schema, out)
+    if schemas is not None:
+        return _write_schemas(schemas)
     if not files:
-        raise ConfError("expected files, recipes or steps to check, or --schema")
+        raise ConfError("expected files, recipes or steps to check, or --schemas DIR")
     found = raypipe.check(
         *files, fields=_fields(fields), lock=lock, session=shell.session(models, graphs=dict(graphs))
     )
@@ -79,20 +74,15 @@ def check(
     return Shown(found, _print_problems, 0 if found.fine else worst.exit_code)
 
 
-def _schemas(name: str, out: Path | None) -> int:
-    """Prints JSON Schemas, or writes them into a folder. `name` "": all."""
+def _write_schemas(folder: Path) -> int:
     from raypipe.api.schemas import schema_names
     from raypipe.metrics.textfile import require_writable
 
-    found = {name: raypipe.schema(name) for name in ([name] if name else schema_names())}
-    if out is None:
-        print(json.dumps(found[name] if name else found, indent=1))
-        return 0
-    require_writable(out, "--out")
-    out.mkdir(parents=True, exist_ok=True)
-    for name, tree in found.items():
-        file = out / f"{name}.json"
-        file.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    require_writable(folder, "--schemas")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in schema_names():
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(raypipe.schema(name), indent=1) + "\n", encoding="utf-8")
         print(file)
     return 0
 
