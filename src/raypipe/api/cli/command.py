@@ -151,7 +151,6 @@ class Parameter:
     """An argument of a command, as its function has it."""
 
     name: str
-    group: str  # the function's parameter that it is a field of; "": it is one itself
     hint: Any
     arg: Arg
     option: bool
@@ -202,13 +201,11 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
     for name, p in inspect.signature(do).parameters.items():
         if is_dataclass(hints[name]) and hints[name] is not Shell:
             of = get_type_hints(hints[name])
-            found += [
-                Parameter(f.name, name, of[f.name], cast(Arg, f.default), True) for f in fields(hints[name])
-            ]
+            found += [Parameter(f.name, of[f.name], cast(Arg, f.default), True) for f in fields(hints[name])]
         elif hints[name] is not Shell:
-            found.append(Parameter(name, "", hints[name], p.default, p.kind is p.KEYWORD_ONLY))
+            found.append(Parameter(name, hints[name], p.default, p.kind is p.KEYWORD_ONLY))
     if get_origin(hints["return"]) is Shown:
-        found.append(Parameter("json", "json", bool, JSON, True))
+        found.append(Parameter("json", bool, JSON, True))
     return found
 
 
