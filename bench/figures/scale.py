@@ -77,18 +77,7 @@ def prepare(questions: int, folder: Path, chars: int) -> None:
 def timed(folder: Path, recipe: str) -> Measured:
     """The corpus half over a prepared store. Raises SystemExit if it fails."""
     store = str(folder / "store")
-    command = [
-        sys.executable,
-        "-m",
-        "raypipe",
-        "eval",
-        recipe,
-        "--until",
-        "index",
-        "--store",
-        store,
-        "--json",
-    ]
+    command = [sys.executable, "-m", "raypipe", *f"eval {recipe} --until index --json --store".split(), store]
     start, peak = time.perf_counter(), Peak()
     with (folder / "said.json").open("w+") as said:
         index = subprocess.Popen(command, stdout=said)

@@ -2,7 +2,7 @@
 
 Parameters that are keyword-only are options, all others stand in their places. Each has a type, and an `arg`
 for its default: `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a
-group of options. One of type Shell gets what a command knows of its process.
+group of options. One of type Shell gets what a command knows of its process, one of type Session its session.
 """
 
 from __future__ import annotations
@@ -199,10 +199,12 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
     """The arguments of a command, in the order of its function."""
     hints, found = get_type_hints(do), list[Parameter]()
     for name, p in inspect.signature(do).parameters.items():
-        if is_dataclass(hints[name]) and hints[name] is not Shell:
+        if hints[name] in (Shell, Session):
+            continue
+        if is_dataclass(hints[name]):
             of = get_type_hints(hints[name])
             found += [Parameter(f.name, of[f.name], cast(Arg, f.default), True) for f in fields(hints[name])]
-        elif hints[name] is not Shell:
+        else:
             found.append(Parameter(name, hints[name], p.default, p.kind is p.KEYWORD_ONLY))
     if get_origin(hints["return"]) is Shown:
         found.append(Parameter("json", bool, JSON, True))
@@ -214,8 +216,8 @@ def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
     values = {p.name: given.get(p.name, p.default) for p in parameters(declared.do)}
     taken: dict[str, Any] = {}
     for name, hint in get_type_hints(declared.do).items():
-        if hint is Shell:
-            taken[name] = shell
+        if hint in (Shell, Session):
+            taken[name] = shell if hint is Shell else shell.session()
         elif is_dataclass(hint) and isinstance(hint, type):
             taken[name] = hint(**{f.name: values[f.name] for f in fields(hint)})
         elif name in values:

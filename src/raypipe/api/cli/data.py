@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @command("download", "crag --task 1 /data/crag")
 def download(
-    shell: Shell,
+    session: Session,
     what: Literal["crag", "qasper"] = arg("whose files", needed=True),
     folder: Path = arg("the folder that gets them", "DIR", needed=True),
     *,
@@ -28,11 +29,11 @@ def download(
     if what == "qasper":
         if task or version:
             raise ConfError("--task and --version: expected with crag alone; qasper has one set of files")
-        files = raypipe.download_qasper(folder, shell.session())
+        files = raypipe.download_qasper(folder, session)
     elif task is None:
         raise ConfError("--task: expected 1 or 3 with crag, found none")
     else:
-        files = raypipe.download_crag(folder, task, version or "v4", shell.session())
+        files = raypipe.download_crag(folder, task, version or "v4", session)
     for file in files:
         print(file)
     return 0

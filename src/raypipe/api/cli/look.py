@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console, say, table
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @command("inspect", "/data/runs/local 2f5d8a")
 def inspect(
-    shell: Shell,
+    session: Session,
     run: str | None = arg("the --out folder of a finished eval; only --faults can do without", "DIR"),
     row: str | None = arg("a question's id, or how it begins: why its answer is as it is", "ROW"),
     *,
@@ -31,7 +32,6 @@ def inspect(
     if faults + losses + (row is not None) > 1:
         raise ConfError("expected one of ROW, --faults and --losses")
     if faults:
-        session = shell.session()
         found = raypipe.faults(run, place.uri(session), session)
         return Shown(found, lambda found: on_console("console.print_row_faults", found.found))
     if run is None:
@@ -49,18 +49,13 @@ def inspect(
 
 
 def _losses(run: str, at: str | None) -> Shown[LossesResult]:
-    from raypipe.metrics.losses import place
-
-    here = None if at is None else place(at)
-    found = raypipe.losses(run)
-
     def show(found: LossesResult) -> None:
         on_console("console.print_losses", found.losses)
         on_console("console.print_lost", () if at is None else found.questions)
         if not (found.losses.misses if at is None else found.questions):
             print(f"no question was lost{'' if at is None else f' at {at}'}")
 
-    return Shown(found if here is None else found.at(here), show)
+    return Shown(raypipe.losses(run, at), show)
 
 
 @command("export", "/data/runs/local --as trec --out local.trec")
@@ -92,7 +87,7 @@ def _print_export(made: ExportResult) -> None:
 
 @command("view", "/data/runs/local /data/runs/tuned")
 def view(
-    shell: Shell,
+    session: Session,
     runs: Sequence[str] = arg(
         "finished evals, or folders of such (those under $RAYPIPE_HOME and of the store)", "DIR"
     ),
@@ -104,7 +99,6 @@ def view(
 ) -> int | Shown[Any]:
     from raypipe.api.view import left_out, serve_view
 
-    session = shell.session()
     store = place.uri(session)
     if not json:
         serve_view(runs, store, labels, port, say, session)

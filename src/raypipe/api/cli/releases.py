@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import raypipe
 from raypipe.api.cli import arguments as shared
-from raypipe.api.cli.command import Shell, Shown, arg, command, table
+from raypipe.api.cli.command import Shown, arg, command, table
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @command("promote", "/data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'")
 def promote(
-    shell: Shell,
+    session: Session,
     run: str = shared.RUN,
     *,
     gates: Sequence[str] = arg(
@@ -33,13 +34,12 @@ def promote(
     ),
     store: str | None = arg("where the run's store is now (default: where it was)", "URI"),
 ) -> Shown[Any]:
-    made = raypipe.promote(run, gates, store, min_scored, shell.session(), against)
+    made = raypipe.promote(run, gates, store, min_scored, session, against)
     return Shown(made, _print_release)
 
 
 @command("rollback", "--store /data/store")
-def rollback(shell: Shell, *, place: shared.StoreFlags) -> Shown[Any]:
-    session = shell.session()
+def rollback(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
     return Shown(raypipe.rollback(place.uri(session), session), _print_release)
 
 
@@ -63,8 +63,7 @@ def _score(row: ReleaseLine) -> str:
 
 
 @command("releases", "--store /data/store")
-def releases(shell: Shell, *, place: shared.StoreFlags) -> Shown[Any]:
-    session = shell.session()
+def releases(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
     return Shown(raypipe.releases(place.uri(session), session), _list)
 
 
@@ -78,7 +77,7 @@ def _list(found: ReleasesResult) -> None:
 
 @command("prune", "--store /data/store")
 def prune(
-    shell: Shell,
+    session: Session,
     *,
     place: shared.StoreFlags,
     dry_run: bool = arg("list what would be deleted"),
@@ -87,7 +86,6 @@ def prune(
         "also the replies of a model that nothing asks any more", "MODEL", each=True
     ),
 ) -> Shown[Any]:
-    session = shell.session()
     return Shown(raypipe.prune(place.uri(session), dry_run, abandon, replies, session), _print_removed)
 
 
@@ -100,7 +98,7 @@ def _print_removed(found: PruneResult) -> None:
 
 @command("forget", "https://example.org/page --reason 'licence ended' --yes --store /data/store")
 def forget(
-    shell: Shell,
+    session: Session,
     names: Sequence[str] = arg(
         "urls that are cited, paths or ids of documents, ids of sources or questions", "ID", needed=True
     ),
@@ -115,7 +113,6 @@ def forget(
 ) -> Shown[Any]:
     if dry_run == yes:
         raise ConfError("expected one of --dry-run and --yes")
-    session = shell.session()
     return Shown(raypipe.forget(names, place.uri(session), dry_run, reason, runs, session), _print_holdings)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, folded, on_console, say
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer'
 
 
 @command("doctor", "--json")
-def doctor(shell: Shell, *, place: shared.StoreFlags) -> Shown[Any]:
-    session = shell.session()
+def doctor(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
     found = raypipe.check_environment(place.uri(session), session)
     return Shown(found, _print_findings, 0 if found.fine else ConfError.exit_code)
 
@@ -37,7 +37,7 @@ def _print_findings(found: EnvironmentResult) -> None:
 
 @command("init", "myproject")
 def init(
-    shell: Shell,
+    session: Session,
     folder: str = arg("made where it is not there; no file in it is replaced", "DIR", needed=True),
 ) -> Shown[Any]:
     from raypipe.api.starting_points import RECIPE
@@ -47,7 +47,7 @@ def init(
         does = f"cd {folder}; raypipe models {RECIPE}; python -m unittest"
         print(f"There, README.md has the commands: {does}")
 
-    return Shown(raypipe.start_project(folder, shell.session()), show)
+    return Shown(raypipe.start_project(folder, session), show)
 
 
 @command("check", "local mine.yaml conf/clusters/laptop.yaml")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, on_console
+from raypipe.api.session import Session
 
 if TYPE_CHECKING:
     from raypipe.api.experiments import DecideFitResult, FuseFitResult, SweepResult
@@ -33,7 +34,7 @@ def fit_decide(run: str = shared.RUN, *, how: FitFlags) -> Shown[Any]:
 
 @command("fit fuse", "/data/runs/ranks --split 0 --step fuse:final --out weights.yaml")
 def fit_fuse(
-    shell: Shell,
+    session: Session,
     run: str = shared.RUN,
     *,
     how: FitFlags,
@@ -44,7 +45,6 @@ def fit_fuse(
     place: shared.StoreFlags,
 ) -> Shown[Any]:
     """Fit the weights of a fuse step to the ranking measure of the data."""
-    session = shell.session()
     store = place.uri(session)
     found = raypipe.fit_fuse(
         run, how.split, how.out, step, scores or (), how.group, how.measure, store, session

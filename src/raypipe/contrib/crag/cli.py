@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, table
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ FOLDER: Any = arg("a folder of tables", "DIR", needed=True)
 
 @command("kg run", "--graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'")
 def kg_run(
-    shell: Shell,
+    session: Session,
     program: str = arg("lines of calls; - reads standard input", "PROGRAM", needed=True),
     *,
     graph: str = GRAPH,
@@ -35,7 +36,7 @@ def kg_run(
     from raypipe.contrib.crag.api.graphs import run_calls
 
     text = sys.stdin.read() if program == "-" else program
-    found = run_calls(text, graph, time, shell.session())
+    found = run_calls(text, graph, time, session)
     return Shown(found, _print_calls, after=lambda: _require_rows(found))
 
 
@@ -119,7 +120,7 @@ def kg_examples_draft(
 
 @command("kg examples import", "drafts.jsonl --domain movie --into conf/examples/mine.yaml")
 def kg_examples_import(
-    shell: Shell,
+    session: Session,
     drafts: str = arg("drafts, JSON lines", "FILE", needed=True),
     *,
     domain: Literal["finance", "movie", "music", "sports", "open"] = arg("of the questions", needed=True),
@@ -128,13 +129,13 @@ def kg_examples_import(
     """Check the drafts that are marked "use": true and append them to a bank of examples."""
     from raypipe.contrib.crag.api.graphs import import_examples
 
-    print(f"{into}: {import_examples(drafts, domain, into, shell.session())} examples added")
+    print(f"{into}: {import_examples(drafts, domain, into, session)} examples added")
     return 0
 
 
 @command("kg score", "--gold synth --predictions drafts.jsonl --graph synth/kg")
 def kg_score(
-    shell: Shell,
+    session: Session,
     *,
     gold: str = arg(
         "JSON lines of query, query_time, calls and rule, or a folder of them", "PATH", needed=True
@@ -150,7 +151,7 @@ def kg_score(
 
     if out is not None:
         require_file(out, "--out")
-    found = score_calls(gold, predictions, graph, reply, shell.session())
+    found = score_calls(gold, predictions, graph, reply, session)
     if out is not None:
         write_json_lines(out, found.rows())
     return Shown(found, _print_score)

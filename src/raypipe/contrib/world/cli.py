@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.cli.arguments import whole
-from raypipe.api.cli.command import Shell, Shown, arg, command
+from raypipe.api.cli.command import Shown, arg, command
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @command("synth", "demo --questions 20 --pages 50 --seed 1 --page-chars 2000")
 def synth(
-    shell: Shell,
+    session: Session,
     folder: Path = arg("the folder that gets it", "DIR", needed=True),
     *,
     questions: int = arg("questions", "N", whole(1), needed=True),
@@ -28,7 +29,6 @@ def synth(
 ) -> Shown[Any]:
     from raypipe.contrib.world.api import synthesize, synthesize_papers
 
-    session = shell.session()
     if papers is None:
         made = synthesize(folder, questions, 50 if pages is None else pages, seed, page_chars, session)
         return Shown(made, lambda made: print(made.title))
