@@ -152,7 +152,7 @@ class Store:
         with reaching(f"table {table} at {self.uri}"):
             there = self.has(table)
         if not there:
-            made_by = "ingest PATH" if table in BASE else "index RECIPE"
+            made_by = "ingest PATH" if table in BASE else "eval RECIPE --until index"
             raise StoreError(
                 f"no table {table} at {self.uri}: `raypipe {made_by} --store {self.uri}` makes it"
             )

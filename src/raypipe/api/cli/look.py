@@ -87,7 +87,7 @@ def _print_export(made: ExportResult) -> None:
 
 @command("view", "/data/runs/local /data/runs/tuned")
 def view(
-    session: Session,
+    shell: Shell,
     runs: Sequence[str] = arg(
         "finished evals, or folders of such (those under $RAYPIPE_HOME and of the store)", "DIR"
     ),
@@ -95,12 +95,12 @@ def view(
     labels: str | None = arg("where people's marks are written (labels.jsonl in the run's folder)", "FILE"),
     port: int = arg("0: a free one (default: 8001)", "N", shared.whole(0, 65535), default=8001),
     place: shared.StoreFlags,
-    json: bool = arg("print one JSON object on stdout and nothing else"),
 ) -> int | Shown[Any]:
     from raypipe.api.view import left_out, serve_view
 
+    session = shell.session()
     store = place.uri(session)
-    if not json:
+    if not shell.json:
         serve_view(runs, store, labels, port, say, session)
         return 0
     found = raypipe.list_runs(runs, store, session)
