@@ -120,9 +120,7 @@ KIND: Any = arg(
 )
 read_rule = one_of("official", "accuracy", "words")
 FILE_RULE: Any = arg("by which a file was judged (official; of a run, its own)", "RULE", read_rule)
-TRIM: Any = arg(
-    "cut answers to 75 tokens, as CRAG does (llama-2-tokens)", "TOKENIZER", const="llama-2-tokens"
-)
+TRIM: Any = arg("cut answers to 75 tokens, as CRAG does (of llama-2)", "TOKENIZER", const="llama-2-tokens")
 LABELS: Any = arg("people's verdicts (labels.jsonl), which outrank the judge's", "FILE")
 LIMIT: Any = arg("take the first N questions only", "N", whole(1))
 REFRESH: Any = arg("recompute answers that rest on expired replies of a knowledge graph (graphs.yaml)")
@@ -152,9 +150,7 @@ class StoreFlags:
     """Where the store is."""
 
     store: str | None = arg("where it is ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
-    docs: str | None = arg(
-        "in its place a folder of documents; what runs a recipe reads first what changed", "DIR"
-    )
+    docs: str | None = arg("a folder in its place; what runs a recipe reads first what changed", "DIR")
 
     def uri(self, session: Session, read: bool = False) -> str | None:
         """The store; None: as the environment says. `read`: what changed in the folder of --docs is read."""
@@ -184,7 +180,7 @@ class ScoredFlags(Options):
     fields: str | None = FIELDS
     kind: str | None = KIND
     rule: str | None = arg(
-        "of data of kind crag: official, accuracy, words, or MODULE:NAME (official)", "RULE", read_rule
+        "official, accuracy, words, or MODULE:NAME, of kind crag (official)", "RULE", read_rule
     )
     judge: str | None = arg(
         "decides what the rule leaves open: an entry of the models file, a folder, URL#MODEL with the key "

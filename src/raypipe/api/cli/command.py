@@ -206,7 +206,7 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
             found += [Parameter(f.name, of[f.name], cast(Arg, f.default), True) for f in fields(hints[name])]
         else:
             found.append(Parameter(name, hints[name], p.default, p.kind is p.KEYWORD_ONLY))
-    if Shown in map(get_origin, (hints["return"], *get_args(hints["return"]))):
+    if any(get_origin(r) is Shown for r in (hints["return"], *get_args(hints["return"]))):
         found.append(Parameter("json", bool, JSON, True))
     return found
 

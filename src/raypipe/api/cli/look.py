@@ -88,9 +88,7 @@ def _print_export(made: ExportResult) -> None:
 @command("view", "/data/runs/local /data/runs/tuned")
 def view(
     shell: Shell,
-    runs: Sequence[str] = arg(
-        "finished evals, or folders of such (those under $RAYPIPE_HOME and of the store)", "DIR"
-    ),
+    runs: Sequence[str] = arg("finished evals, or folders of them ($RAYPIPE_HOME, the store)", "DIR"),
     *,
     labels: str | None = arg("where people's marks are written (labels.jsonl in the run's folder)", "FILE"),
     port: int = arg("0: a free one (default: 8001)", "N", shared.whole(0, 65535), default=8001),

@@ -30,7 +30,7 @@ def promote(
     ),
     against: str | None = arg("the run to compare with, in place of the live release's", "DIR"),
     min_scored: float | None = arg(
-        "share of questions that a gate needs scored (0.95)", "SHARE", shared.share_or_0
+        "of questions, that a gate needs scored (0.95)", "SHARE", shared.share_or_0
     ),
     store: str | None = arg("where the run's store is now (default: where it was)", "URI"),
 ) -> Shown[Any]:
@@ -82,9 +82,7 @@ def prune(
     place: shared.StoreFlags,
     dry_run: bool = arg("list what would be deleted"),
     abandon: Sequence[str] = arg("give up unfinished work, as a refused prune names it", "RUN", each=True),
-    replies: Sequence[str] = arg(
-        "also the replies of a model that nothing asks any more", "MODEL", each=True
-    ),
+    replies: Sequence[str] = arg("also replies of a model that nothing asks any more", "MODEL", each=True),
 ) -> Shown[Any]:
     return Shown(raypipe.prune(place.uri(session), dry_run, abandon, replies, session), _print_removed)
 
@@ -100,15 +98,13 @@ def _print_removed(found: PruneResult) -> None:
 def forget(
     session: Session,
     names: Sequence[str] = arg(
-        "urls that are cited, paths or ids of documents, ids of sources or questions", "ID", needed=True
+        "urls, paths or ids of documents, ids of sources, questions", "ID", needed=True
     ),
     *,
     dry_run: bool = arg("list what holds it or rests on it: this or --yes is required"),
     yes: bool = arg("remove it, for good"),
     reason: str = arg("what its tombstone says when it is ingested again", "TEXT", default=""),
-    runs: Sequence[str] = arg(
-        "also look through this folder of runs or labels (those under $RAYPIPE_HOME)", "DIR", each=True
-    ),
+    runs: Sequence[str] = arg("also this folder of runs or labels (under $RAYPIPE_HOME)", "DIR", each=True),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
     if dry_run == yes:

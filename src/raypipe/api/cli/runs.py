@@ -27,9 +27,7 @@ class EvalFlags(shared.PlanFlags, shared.WorkFlags):
 
     labels: str | None = shared.LABELS
     changes: bool = arg("also say which answers differ from those of the run before")
-    oracle: Literal["passages", "answer"] | None = arg(
-        "golds in the place of this: what could a better one gain?"
-    )
+    oracle: Literal["passages", "answer"] | None = arg("golds in its place: what could one gain?")
 
 
 @command("eval", "local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local")
@@ -38,9 +36,7 @@ def evaluate(
     recipe: str = arg("a name under conf/recipes, or a path (local)", "RECIPE", default="local"),
     *,
     until: Literal["index", "answer"] | None = arg("stop when sources are indexed, or questions answered"),
-    repeats: int = arg(
-        "run it K times, models asked again: mean and spread", "K", shared.whole(1), default=1
-    ),
+    repeats: int = arg("run it K times, models asked again: spread", "K", shared.whole(1), default=1),
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
     data: Sequence[str] = shared.DATA,
@@ -174,10 +170,7 @@ def plan(
     data: Sequence[str] = shared.DATA,
     options: shared.PlanFlags,
     calibrate: bool = arg("first run a few invented questions, which measures how fast this machine is"),
-    assume: str | None = arg(
-        "plan a corpus that is not there, such as pages=1e8,html_bytes=20000,text_chars=3000,chunks=5",
-        "pages=N",
-    ),
+    assume: str | None = arg("a corpus that is not there: pages=1e8,html_bytes=20000,chunks=5", "pages=N"),
 ) -> Shown[Any]:
     session = named.session(shell, sets)
     store = place.uri(session)

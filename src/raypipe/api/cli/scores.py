@@ -20,11 +20,7 @@ def score_crag(
     shell: Shell,
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
     *,
-    rule: str | None = arg(
-        "official, accuracy, words, or MODULE:NAME (official; of a run's folder its own)",
-        "RULE",
-        shared.read_rule,
-    ),
+    rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
     judge: str | None = arg("asks this one what the rule leaves open, whatever replies are there", "MODEL"),
     trim: str | None = shared.TRIM,
     labels: str | None = shared.LABELS,
@@ -58,9 +54,7 @@ def score_qa(
 def score_qasper(
     *,
     gold: str = arg("QASPER's .json or .json.gz", "F", needed=True),
-    predictions: str = arg(
-        ".jsonl[.gz] of question_id, predicted_answer, predicted_evidence", "F", needed=True
-    ),
+    predictions: str = arg("lines of question_id, predicted_answer, predicted_evidence", "F", needed=True),
     text_evidence_only: bool = arg("take figures and tables out of the golds' evidence"),
 ) -> Shown[Any]:
     """Score answers about papers and their evidence as QASPER's evaluator does."""
@@ -122,9 +116,7 @@ def compare(
     shell: Shell,
     runs: Sequence[str] = arg("runs, files of predictions, or releases: an id, or live", "RUN", needed=True),
     *,
-    rule: str | None = arg(
-        "official, accuracy, words, or MODULE:NAME (of a folder its own)", "RULE", shared.read_rule
-    ),
+    rule: str | None = arg("official, accuracy, words, or MODULE:NAME (its own)", "RULE", shared.read_rule),
     margin: float = shared.MARGIN,
     group: str | None = arg("a label whose values are groups of questions that count as one each", "LABEL"),
     measure: str | None = shared.MEASURE,

@@ -33,16 +33,10 @@ def serve(
     key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE"),
     auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask"),
     gateways: int = arg("with two, one may die (default: 1)", "N", shared.whole(1), default=1),
-    memo: int = arg(
-        "memory of a gateway for what models computed (64; 0: none)", "MB", shared.whole(0), default=64
-    ),
-    capture: float | None = arg(
-        "write this share of the questions and answers into the store (none)", "RATE", shared.share
-    ),
+    memo: int = arg("of a gateway, for computed values (64; 0: none)", "MB", shared.whole(0), default=64),
+    capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
     retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
-    redact: str | None = arg(
-        "your function of a text that takes out what may not be captured", "MODULE:NAME"
-    ),
+    redact: str | None = arg("your function that takes out what may not be captured", "MODULE:NAME"),
 ) -> int:
     from raypipe.api.endpoint import ServeArgs, check_address
     from raypipe.api.endpoint import serve as run

@@ -53,9 +53,7 @@ def init(
 @command("check", "local mine.yaml conf/clusters/laptop.yaml")
 def check(
     shell: Shell,
-    files: Sequence[str] = arg(
-        "recipes, models, cluster or graphs files, prompts, or a step of your own", "RECIPE|FILE|MODULE:CLASS"
-    ),
+    files: Sequence[str] = arg("recipes, files of conf, or a step of your own", "RECIPE|FILE|MODULE:CLASS"),
     *,
     fields: str = arg("the fields of a step, as in a recipe", "YAML", default="{}"),
     lock: bool = arg("write the line of a step in steps.lock, next to its module"),

@@ -40,7 +40,7 @@ def fit_fuse(
     how: FitFlags,
     step: str | None = arg("the step, such as fuse:final (default: the last fuse)", "NAME"),
     scores: Sequence[str] | None = arg(
-        "of the rankers, what is weighed (what the step weighs now)", "NAME,...", shared.names
+        "what is weighed (what the step weighs now)", "NAME,...", shared.names
     ),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
@@ -73,9 +73,7 @@ def sweep(
         needed=True,
         each=True,
     ),
-    sample: int | None = arg(
-        "questions of each point; then as many others of the best (all)", "N", shared.whole(1)
-    ),
+    sample: int | None = arg("of each point; then as many of the best (all)", "N", shared.whole(1)),
     seed: int = arg("draws the sample (default: 0)", "N", default=0),
     data: Sequence[str] = shared.DATA,
     place: shared.StoreFlags,
@@ -83,9 +81,7 @@ def sweep(
     margin: float = shared.MARGIN,
     measure: str | None = shared.MEASURE,
     dry_run: bool = arg("print the plan of all points, run nothing"),
-    out: str | None = arg(
-        "folder for sweep.json and reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"
-    ),
+    out: str | None = arg("for reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"),
 ) -> Shown[Any]:
     session = named.session(shell)
     store = place.uri(session, read=not dry_run)

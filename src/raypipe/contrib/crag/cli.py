@@ -137,9 +137,7 @@ def kg_examples_import(
 def kg_score(
     session: Session,
     *,
-    gold: str = arg(
-        "JSON lines of query, query_time, calls and rule, or a folder of them", "PATH", needed=True
-    ),
+    gold: str = arg("lines of query, query_time, calls and rule, or a folder", "PATH", needed=True),
     predictions: str = arg("JSON lines of calls and id or query, or a run", "PATH", needed=True),
     graph: str = GRAPH,
     reply: str = arg("of a run: the reply that has the calls (calls)", "REPLY", default="calls"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.cli import arguments as shared
@@ -17,6 +17,24 @@ if TYPE_CHECKING:
     from raypipe.contrib.finetune.labels import LabelsResult
 
 
+@dataclass(frozen=True)
+class LabelFlags(shared.WorkFlags):
+    """Which labels are made, of which questions."""
+
+    step: str | None = arg("the step, by the name of its reply (default: the last that answers)", "INTO")
+    where: Sequence[str] = arg("only those with this label, domain=movie,music", "LABEL=V1,V2", each=True)
+    against: Sequence[str] = arg("files, or LABEL=V1,V2, that must share no question", "DATA", each=True)
+    judge: str | None = arg("of answers (the step's own model); words: the truth's words decide", "MODEL")
+    held_out: float = arg("of questions, to stop training by (0.1)", "SHARE", shared.finite, default=0.1)
+    idk_share: float | None = arg("of train rows that abstain (as it comes)", "SHARE", shared.finite)
+    review: str | None = arg("write what a person may correct", "FILE")
+    reviewed: str | None = arg('take the lines marked "use": true of such a file', "FILE", flag="--import")
+    format: str | None = shared.FORMAT
+    fields: str | None = shared.FIELDS
+    limit: int | None = shared.LIMIT
+    refresh: bool = shared.REFRESH
+
+
 @command("labels", "db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store")
 def labels(
     shell: Shell,
@@ -25,26 +43,8 @@ def labels(
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
     data: Sequence[str] = arg("training questions to ingest first, or URIs", "PATH"),
-    format: str | None = shared.FORMAT,
-    fields: str | None = shared.FIELDS,
     place: shared.StoreFlags,
-    step: str | None = arg("the step, by the name of its reply (default: the last that answers)", "INTO"),
-    where: Sequence[str] = arg(
-        "only questions with this label, such as domain=movie,music", "LABEL=V1,V2", each=True
-    ),
-    against: Sequence[str] = arg("files, or LABEL=V1,V2, that must share no question", "DATA", each=True),
-    judge: str | None = arg(
-        "judges the answers (the step's own model); words: the truth's words decide", "MODEL"
-    ),
-    held_out: float = arg("of questions, to stop training by (0.1)", "SHARE", shared.finite, default=0.1),
-    idk_share: float | None = arg(
-        'of train rows that say "i don\'t know" (as it comes)', "SHARE", shared.finite
-    ),
-    review: str | None = arg("write what a person may correct", "FILE"),
-    reviewed: str | None = arg('take the lines marked "use": true of such a file', "FILE", flag="--import"),
-    limit: int | None = shared.LIMIT,
-    work: shared.WorkFlags,
-    refresh: bool = shared.REFRESH,
+    options: LabelFlags,
     dry_run: bool = arg("check everything, print the plan, ask nothing"),
     out: str | None = arg("folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)", "DIR"),
 ) -> Shown[Any]:
@@ -54,25 +54,9 @@ def labels(
     session = named.session(shell, sets)
     store = place.uri(session, read=not dry_run)
     shared.say_data(shell, data, store)
-    how: dict[str, Any] = {
-        "out": out,
-        "step": step,
-        "where": where,
-        "against": against,
-        "held_out": held_out,
-        "idk_share": idk_share,
-        "review": review,
-        "reviewed": reviewed,
-        "session": session,
-        "format": format,
-        "fields": fields,
-        "judge": judge,
-        "limit": limit,
-        "refresh": refresh,
-        **work.given(),
-    }
+    how = {"out": out, "session": session, **options.given()}
     if dry_run:
-        return shown_plan(plan_labels(recipe, data, store, **how), refresh)
+        return shown_plan(plan_labels(recipe, data, store, **how), options.refresh)
     done = make_labels(recipe, data, store, on_plan=tell(shell), began=shell.began, **how)
     return Shown(done, _print_made, after=done.eval.check_faults)
 
@@ -95,16 +79,10 @@ def finetune(
     base: str = arg("the model that gets the adapter: of loader vllm", "MODEL", needed=True),
     name: str | None = arg("what recipes call the adapter (default: the preset's name)", "NAME"),
     out: str | None = arg("gets training.json and models.yaml with the adapter's entry (neither)", "DIR"),
-    workers: int | None = arg(
-        "that share each batch (one for each GPU of the cluster file)", "N", shared.whole(1)
-    ),
-    sets: Sequence[str] = arg(
-        "a field of the preset, such as steps=100", "FIELD=VALUE", flag="--set", each=True
-    ),
+    workers: int | None = arg("that share each batch (one for each GPU)", "N", shared.whole(1)),
+    sets: Sequence[str] = arg("of the preset, such as steps=100", "FIELD=VALUE", flag="--set", each=True),
     plan: bool = arg("say what it would take, and train nothing"),
-    show: int | None = arg(
-        "print the first N rows with the trained tokens in ⟦ ⟧, train nothing", "N", shared.whole(1)
-    ),
+    show: int | None = arg("print N rows with the trained tokens in ⟦ ⟧ alone", "N", shared.whole(1)),
     models: str | None = shared.MODELS,
     cluster: str = shared.CLUSTER,
     place: shared.StoreFlags,

@@ -21,9 +21,7 @@ def synth(
     *,
     questions: int = arg("questions", "N", whole(1), needed=True),
     pages: int | None = arg("search results each (50)", "P", whole(1)),
-    papers: int | None = arg(
-        "papers for all questions in place of pages, at least 20 for one", "N", whole(1)
-    ),
+    papers: int | None = arg("papers in place of pages, at least 20 for a question", "N", whole(1)),
     seed: int = arg("other worlds for other seeds (1)", "S", default=1),
     page_chars: int | None = arg("of HTML a page, about (like real pages, 3 KB to 1.5 MB)", "N", whole(1000)),
 ) -> Shown[Any]:
