@@ -11,8 +11,8 @@ and random weights, made on the spot: weights do not change how long a product t
 
 - embed: chunks of some 700 characters to vectors.
 - rerank: pairs of a question and such a chunk to scores.
-- pool: a stream of ragged texts, in tasks, to vectors: the way of `raypipe index` where embedders have GPUs,
-  without Ray. Processes with CPUs tokenize tasks ahead; one with the device takes their arrays, sorted by
+- pool: a stream of ragged texts, in tasks, to vectors: the way of an eval where embedders have GPUs, without
+  Ray. Processes with CPUs tokenize tasks ahead; one with the device takes their arrays, sorted by
   length and filled to a budget of tokens. Next to it the library's own pool of processes.
 - engine: prompts read and tokens written.
 

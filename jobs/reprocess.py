@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Recomputes only what changed, reports which answers differ: `raypipe reprocess` behind `ray job submit`.
+"""Recomputes what changed, reports which answers differ: `raypipe eval --changes` behind `ray job submit`.
 
 ray job submit --working-dir . -- python jobs/reprocess.py local --store /data/store --out /data/next
 """
@@ -9,4 +9,4 @@ import sys
 from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(["reprocess", *sys.argv[1:]]))
+    sys.exit(main(["eval", "--changes", *sys.argv[1:]]))

@@ -5,7 +5,7 @@
     python bench/figures/scale.py check rates.json --pages 50000      # runs that, too, and compares
     python bench/figures/scale.py table rates.json --gpu gpu.json     # 1e3 to 1e8 pages on 1 to 64 GPUs
 
-`measure` times `raypipe index` over invented pages with computing fakes in place of models, and fits seconds
+`measure` times `raypipe eval --until index` over invented pages with computing fakes, and fits seconds
 = fixed + pages x each, and so bytes; it compares memory and CPU seconds between sizes. `table` scales the CPU
 measurements to real pages by their characters, takes the models' rates of `bench/gpu.py`, and says which of
 them are missing.
@@ -77,7 +77,7 @@ def prepare(questions: int, folder: Path, chars: int) -> None:
 def timed(folder: Path, recipe: str) -> Measured:
     """The corpus half over a prepared store. Raises SystemExit if it fails."""
     store = str(folder / "store")
-    command = [sys.executable, "-m", "raypipe", "index", recipe, "--store", store, "--json"]
+    command = [sys.executable, "-m", "raypipe", *f"eval {recipe} --until index --json --store".split(), store]
     start, peak = time.perf_counter(), Peak()
     with (folder / "said.json").open("w+") as said:
         index = subprocess.Popen(command, stdout=said)

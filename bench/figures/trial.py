@@ -97,9 +97,10 @@ def by_raypipe(folder: Path, questions: Sequence[Question], out: Path) -> list[R
     data = out / "questions.jsonl"
     data.write_text("".join(json.dumps(r) + "\n" for r in rows))
     env = {**os.environ, "RAYPIPE_HOME": str(out / "home"), "OMP_NUM_THREADS": "1"}
-    for args in (["index", "rag"], ["eval", "rag", "--data", str(data), "--out", str(out / "run")]):
+    for args in (["--until", "index"], ["--data", str(data), "--out", str(out / "run")]):
         begin = time.monotonic()
-        subprocess.run([sys.executable, "-m", "raypipe", *args, "--docs", str(folder)], check=True, env=env)
+        command = [sys.executable, "-m", "raypipe", "eval", "rag", *args, "--docs", str(folder)]
+        subprocess.run(command, check=True, env=env)
         print(f"raypipe {args[0]}: {time.monotonic() - begin:.1f} s")
     of = {row["query"]: row for row in json_lines((out / "run" / "predictions.jsonl").read_text())}
     texts = read(folder, lambda content: to_text(content).text)

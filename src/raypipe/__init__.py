@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.bench import bench as bench
+    from raypipe.api.check import check as check
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
@@ -20,11 +21,11 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.experiments import fit_fuse as fit_fuse
     from raypipe.api.experiments import sweep as sweep
     from raypipe.api.forget import forget as forget
-    from raypipe.api.indexes import build_ann as build_ann
     from raypipe.api.judged_runs import check_judge as check_judge
     from raypipe.api.judged_runs import pick_to_label as pick_to_label
     from raypipe.api.look import export_run as export_run
     from raypipe.api.look import faults as faults
+    from raypipe.api.look import finished_run as finished_run
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment
@@ -47,7 +48,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.run import answer as answer
     from raypipe.api.run import evaluate as evaluate
     from raypipe.api.run import index as index
-    from raypipe.api.run import reprocess as reprocess
     from raypipe.api.schemas import schema as schema
     from raypipe.api.scores import score_crag as score_crag
     from raypipe.api.scores import score_qa as score_qa
@@ -61,8 +61,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.starting_points import download_crag as download_crag
     from raypipe.api.starting_points import download_qasper as download_qasper
     from raypipe.api.starting_points import start_project as start_project
-    from raypipe.api.validate import check_step as check_step
-    from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store

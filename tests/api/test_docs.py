@@ -68,9 +68,8 @@ def test_a_question_reads_the_folder_once_and_then_what_changed(docs, session, c
     first = versions(docs, session())
     ask("rag", QUESTION, session=session(progress=True), docs=docs)
     [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not read")]
-    assert (
-        said == f"not read: 1 in all; `raypipe faults --store {documents_store(docs, session())}` lists them"
-    )
+    store = documents_store(docs, session())
+    assert said == f"not read: 1 in all; `raypipe inspect --faults --store {store}` lists them"
     assert versions(docs, session()) == first
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
     (docs / "inside/contact.md").unlink()
@@ -187,14 +186,16 @@ def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_
 
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
-    assert main(["answer", "rag", "--docs", str(docs), "--models", FAKES]) == 3, "there are no questions"
+    assert main(["eval", "rag", "--until", "answer", "--docs", str(docs), "--models", FAKES]) == 3, (
+        "there are no questions"
+    )
     assert "checked 3/3 files" in capsys.readouterr().err, "what runs a recipe reads the folder first"
-    assert main(["faults", "--docs", str(docs)]) == 0
+    assert main(["inspect", "--faults", "--docs", str(docs)]) == 0
     assert "broken.pdf" in capsys.readouterr().out
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
     (tmp_path / "faq.jsonl").write_text('{"query": "where?", "answer": "Delft"}\n')
     plan = ["plan", "rag", "--docs", str(docs), "--models", FAKES, "--data", str(tmp_path / "faq.jsonl")]
     assert main(plan) == 0
     assert "checked" not in capsys.readouterr().err, "a plan reads nothing"
-    assert main(["answer", "rag", "--docs", str(docs), "--models", FAKES]) == 3
+    assert main(["eval", "rag", "--until", "answer", "--docs", str(docs), "--models", FAKES]) == 3
     assert "1 changed" in capsys.readouterr().err.splitlines()

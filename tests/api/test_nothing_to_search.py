@@ -59,7 +59,7 @@ QUESTIONS_ALONE = {
     "dry run": ["eval", FAKES, "--dry-run"],
     "repeats": ["eval", FAKES, "--repeats", 2],
     "oracle": ["eval", FAKES, "--oracle", "passages"],
-    "reprocess": ["reprocess", FAKES],
+    "changes": ["eval", FAKES, "--changes"],
     "sweep": ["sweep", FAKES, "--set", "extract.threshold=.4,.6"],
     "dry sweep": ["sweep", FAKES, "--set", "extract.threshold=.4,.6", "--dry-run"],
 }
@@ -76,13 +76,14 @@ def test_questions_without_pages_are_refused_where_nothing_is_stored_and_no_stor
 
 
 STORED = [
-    ["plan"], ["eval"], ["answer"], ["index"], ["reprocess"], ["rank", "--out", "{place}/r.trec"],
+    ["plan"], ["eval"], ["eval", "--until", "answer"], ["eval", "--until", "index"], ["eval", "--changes"],
+    ["rank", "--out", "{place}/r.trec"],
     ["ask", "who?"], ["sweep", "--set", "extract.threshold=.4,.6"],
 ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", STORED, ids=lambda words: words[0])
+@pytest.mark.parametrize("words", STORED, ids=" ".join)
 def test_stored_questions_without_pages_are_refused_where_nothing_else_is_stored(place, capsys, words):
     store = place / "store"
     assert main(["ingest", str(place / "faq.jsonl"), "--store", str(store)]) == 0
@@ -176,7 +177,7 @@ def test_an_endpoint_says_which_store_it_searches_and_what_that_lacks(place, ran
     assert endpoint.about_store(settings).startswith(mend(default))
     assert not default.exists()
     assert main(["ingest", str(place / "docs.jsonl")]) == 0
-    assert "`raypipe index RECIPE --store" in endpoint.about_store(settings)
+    assert "`raypipe eval RECIPE --until index --store" in endpoint.about_store(settings)
     full = replace(endpoint, store=str(ran.folder / "store"))
     sources = Store.open(full.store).count("sources")
     assert full.about_store(settings) == f"searching {full.store}: {sources} sources"

@@ -77,14 +77,23 @@ def test_what_commands_print_about_a_run_validates(bench, printed):
     )
     assert again["questions"] == 6
     done = printed(
-        "reprocess", FAKES, "--data", bench.world, *store, "--format", "crag", "--out", run.parent / "c"
+        "eval",
+        FAKES,
+        "--changes",
+        "--data",
+        bench.world,
+        *store,
+        "--format",
+        "crag",
+        "--out",
+        run.parent / "c",
     )
     assert done["changes"]["same"] == 6
-    assert printed("why", run, bench.lines()[0]["interaction_id"])["state"] == "reused"
-    assert [r["kind"] for r in printed("faults", run)["rows"]] == ["sources", "questions"]
+    assert printed("inspect", run, bench.lines()[0]["interaction_id"])["state"] == "reused"
+    assert [r["kind"] for r in printed("inspect", run, "--faults")["rows"]] == ["sources", "questions"]
     bench.pipeline().index(None)  # words of the whole store: no eval of questions with pages makes them
-    for command in ("index", "answer"):
-        assert printed(command, FAKES, *store)["recipe"] == "fakes"
+    for half in ("index", "answer"):
+        assert printed("eval", FAKES, "--until", half, *store)["recipe"] == "fakes"
     first = printed("promote", run)
     printed("promote", run.parent / "b")
     assert [r["live"] for r in printed("releases", *store)["releases"]] == [False, True]
@@ -134,7 +143,7 @@ def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
     assert printed("doctor")["fine"]
     assert [m["state"] for m in printed("models", "local")["models"]] == ["here", "here"]
     step = ("raypipe.steps.fuse:Fuse", "--fields", "{weights: {dense: 1.0}, top: 3}")
-    assert printed("check-step", *step)["holds"]
+    assert printed("check", *step)["steps"][0]["holds"]
     assert "conf/recipes/mine.yaml" in printed("init", tmp_path / "project")["files"]
 
 

@@ -40,7 +40,7 @@ def test_the_tests_of_a_new_project_pass(project, tmp_path):
 @pytest.mark.slow
 def test_a_new_project_s_step_is_checked_and_locked_and_its_recipe_planned(project, world, tmp_path):
     fields = "{words: {PTO: paid time off}}"
-    check = ("-m", "raypipe", "check-step", "mysteps:SpellOut", "--fields", fields)
+    check = ("-m", "raypipe", "check", "mysteps:SpellOut", "--fields", fields)
     assert "locked in" in ran(project, *check, "--lock", home=tmp_path)
     assert "lock: puts out what is locked" in ran(project, *check, home=tmp_path)
     data = ("--data", str(world), "--store", str(tmp_path / "store"), "--cluster", "mine")

@@ -46,7 +46,7 @@ def test_a_shipped_file_is_valid_and_names_its_schema(name, file):
 @pytest.mark.parametrize("name", schema_names())
 def test_the_shipped_schema_is_that_of_the_code(name):
     shipped = json.loads((CONF / "schemas" / f"{name}.json").read_text())
-    assert structure(shipped) == structure(schema(name)), "run `raypipe schema --out conf/schemas`"
+    assert structure(shipped) == structure(schema(name)), "run `raypipe check --schemas conf/schemas`"
     Draft7Validator.check_schema(shipped)
 
 

@@ -1,20 +1,20 @@
-"""`raypipe validate` lists every problem of a file at once, each at its line."""
+"""`raypipe check` lists every problem of a file at once, each at its line."""
 
 import json
 
 import pytest
 from checkout import ROOT
 
+from raypipe.api.check import check, line_of
 from raypipe.api.cli.main import main
 from raypipe.api.session import Session, from_environment
-from raypipe.api.validate import line_of, validate
 
 SESSION = Session(from_environment({"RAYPIPE_CONF": str(ROOT / "conf")}))
 
 
 def found(tmp_path, text, name="made.yaml"):
     (tmp_path / name).write_text(text)
-    return [(p.line, p.path, p.message) for p in validate(tmp_path / name, session=SESSION).problems]
+    return [(p.line, p.path, p.message) for p in check(tmp_path / name, session=SESSION).problems]
 
 
 def test_every_problem_of_a_recipe_is_found_at_once(tmp_path):
@@ -105,20 +105,20 @@ def test_a_price_below_nothing_is_a_problem(tmp_path):
 @pytest.mark.parametrize("name", ["local", "vanilla", "crag-baseline"])
 def test_shipped_recipes_have_no_problem_but_models_that_are_not_here(name):
     assert all(
-        "Get it" in p.message or "no folder" in p.message for p in validate(name, session=SESSION).problems
+        "Get it" in p.message or "no folder" in p.message for p in check(name, session=SESSION).problems
     )
 
 
 def test_the_command_prints_each_problem_with_its_line_and_ends_with_2(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     (tmp_path / "wrong.yaml").write_text("question:\n  - decide: {prefer: [], colour: red}\n")
-    assert main(["validate", "local", str(tmp_path / "wrong.yaml")]) == 2
+    assert main(["check", "local", str(tmp_path / "wrong.yaml")]) == 2
     said = capsys.readouterr().out
     assert f"{tmp_path}/wrong.yaml:2: question[0].decide.colour: unknown field; known: " in said
     assert "local.yaml: no problem (recipe)" in said
-    assert main(["validate", "local", "--json"]) == 0
+    assert main(["check", "local", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
-    assert main(["validate", "locall"]) == 2
+    assert main(["check", "locall"]) == 2
     assert "no 'locall' under recipes/; did you mean 'local'?" in capsys.readouterr().err
 
 

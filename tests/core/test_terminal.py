@@ -58,6 +58,6 @@ def test_bars_and_colours_of_its_own_still_reach_the_terminal():
 def test_json_means_the_same_and_errors_of_commands_are_shown(capsys):
     value = json.dumps({"id": HOSTILE}, ensure_ascii=False)
     assert json.loads(printed(lambda: print(value))) == {"id": HOSTILE}
-    assert main(["validate", f"no{HOSTILE}recipe"]) == 2
+    assert main(["check", f"no{HOSTILE}recipe"]) == 2
     out, err = capsys.readouterr()
     assert "all well" in err and shown(out + err) == out + err

@@ -9,11 +9,11 @@ import pytest
 from checkout import ROOT
 from reruns import CONF, Bench
 
+from raypipe.api.check import check
 from raypipe.api.cli.main import main
 from raypipe.api.machine import check_environment
 from raypipe.api.schemas import schema
 from raypipe.api.session import load_recipe
-from raypipe.api.validate import validate
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import registered, tables
@@ -114,7 +114,7 @@ def test_its_kind_of_entry_is_in_the_schema_and_validated(folder):
     kinds = [e["properties"]["kind"]["enum"] for e in schema("graphs")["additionalProperties"]["anyOf"]]
     assert ["glossary"] in kinds and ["folder", "server"] in kinds
     (folder / "graphs.yaml").write_text("terms: {kind: glossary, were: x}\nothers: {kind: glosary}\n")
-    first, second = validate("graphs.yaml").problems
+    first, second = check("graphs.yaml").problems
     assert "did you mean 'where'?" in str(first) and "glossary, found text ('glosary')" in str(second)
 
 

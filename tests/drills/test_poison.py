@@ -303,7 +303,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     assert "sources failed, 0 may fail" in said and "not_html" in said
     predicted = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
     assert len(predicted) == len(lines) and all(json.loads(p)["prediction"] for p in predicted)
-    assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
+    assert main(["inspect", str(tmp_path / "out"), "--faults", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     [letter] = found["faults"]
     assert (letter["kind"], letter["reason"], letter["attempts"]) == ("sources", "not_html", 1)
@@ -315,7 +315,7 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     assert "planned, 0 computed" in capsys.readouterr().out
     assert main([*args, "--retry-faults"]) == 0
     capsys.readouterr()
-    assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
+    assert main(["inspect", str(tmp_path / "out"), "--faults", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["faults"] == found["faults"], (
         "tried again, and it is still no page"
     )

@@ -42,7 +42,7 @@ def command(capsys, world, tmp_path, pytestconfig):
         where = ("--data", world, "--store", tmp_path / "store", "--out", out, "--models", fakes)
         return run("eval", "rag", *where, "--llm", f"{url}#m")
 
-    return evaluate, lambda name, *more: run(name, out, *more)
+    return evaluate, lambda *more: run("inspect", out, *more)
 
 
 @pytest.mark.drill
@@ -57,10 +57,10 @@ def test_an_eval_whose_language_model_refuses_every_chat_ends_with_6_and_the_nex
         assert code == 6 and "generate:llm got no reply for 6 of 6 rows" in said and SAID in said
         assert "answered by: llm 0, extract 0" in said
         assert "0 new, 0 reused" in said
-        code, faults = look("faults", "--json")
+        code, faults = look("--faults", "--json")
         tree = json.loads(faults)
         assert {(x["transient"], x["recovered"]) for x in tree["faults"]} == {(True, False)}
-        _, story = look("why", tree["faults"][0]["id"])
+        _, story = look(tree["faults"][0]["id"])
         assert f"generate:llm, refused: {server.url}: status 400" in story and "it replied: refused" in story
         chats.refuses = lambda text: False
         code, said = evaluate(server.url)
@@ -87,7 +87,7 @@ def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_e
         assert "answered by another step" in said and said.count(SAID) == 2
         again, rest = evaluate(server.url)
         assert again == 6 and "0 new, 6 reused" in rest, "what is stored is looked at, too"
-        _, faults = look("faults")
+        _, faults = look("--faults")
         assert faults.count("generate:llm, refused; answered by another step") == 4
-        story = look("why", lines[0]["interaction_id"])[1]
+        story = look(lines[0]["interaction_id"])[1]
         assert SAID in story and "extract" in story and "not known" not in story.split("extract")[-1]

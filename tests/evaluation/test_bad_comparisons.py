@@ -122,8 +122,8 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "view {here}/store": (2, "expected finished evals, found none. `raypipe view` shows"),
     "view {run} --labels {here}": (2, "expected the name of a file to write, found the folder"),
     "view {run} --port 70000": (2, "expected 0 to 65535"),
-    "losses {run} --at recal": (2, "recal"),
-    "losses {here}": (3, "found no run.json, which is written last. The same `raypipe eval`"),
+    "inspect {run} --losses --at recal": (2, "recal"),
+    "inspect {here} --losses": (3, "found no run.json, which is written last. The same `raypipe eval`"),
     "export {run} --as trec --out {here}": (2, "expected the name of a file to write, found the folder"),
     "export {run} --as crag --out {run}/results.parquet": (3, "belongs to the run"),
     # judges
@@ -151,14 +151,14 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "fit fuse {run} --out {here}/w.yaml --scores tfidf": (3, "expected judged documents"),
     "fit fuse {here}/torn --out {here}/w.yaml": (3, "torn/run.json"),
     # files and operation
-    "validate {here}": (2, "{here}"),
-    "validate locall": (2, "did you mean"),
+    "check {here}": (2, "{here}"),
+    "check locall": (2, "did you mean"),
     "forget https://nowhere.example/ --dry-run --store {here}/store": (3, "found no such thing as"),
-    "forget https://nowhere.example/ --store {here}/store": (2, "--dry-run --yes is required"),
+    "forget https://nowhere.example/ --store {here}/store": (2, "expected one of --dry-run and --yes"),
     "eval {fakes} --data captured:7 --store {here}/store": (2, "expected captured:7d"),
     "eval {fakes} --data captured:7d --store {here}/store": (3, "no answers were captured in the last 7d"),
     "eval {fakes} --set decide.fitted={here}/strange.yaml --store {here}/store": (2, "strange.yaml"),
-    "schema --out {here}/binary": (2, "is a file"),
+    "check --schemas {here}/binary": (2, "is a file"),
 }  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def test_a_bad_input_is_one_clear_error_with_its_exit_code(command, at, capsys):
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_one_problem_of_validate(file, says, at, capsys):
-    assert main(["validate", str(at["here"] / file)]) == 2
+    assert main(["check", str(at["here"] / file)]) == 2
     out, err = capsys.readouterr()
     [line] = out.splitlines()
     assert says in line and str(at["here"]) in line and err == ""

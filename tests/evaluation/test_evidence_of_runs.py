@@ -102,7 +102,7 @@ def test_replies_that_were_cut_are_counted_and_are_wrong_by_the_rule_words(folde
     report = json.loads(RunFolder(folder / "short").record.read_text())
     cut = [(c["step"], c["cut"], c["replies"], c["tokens"]) for c in report["cut_replies"]]
     assert cut == [("compress", 12, 12, 3), ("generate:llm", 12, 12, 2)]
-    _, out, _ = said("losses", folder / "short")
+    _, out, _ = said("inspect", folder / "short", "--losses")
     assert "12 of 12 replies of compress were cut at 3 tokens" in out
     assert "12 of 12 replies of generate:llm were cut at 2 tokens" in out
     run = judged_run(folder / "short", "words")

@@ -277,7 +277,7 @@ def test_losses_add_up_to_the_misses_whatever_is_right_or_unscored() -> None:
 @pytest.mark.slow
 def test_the_command_names_the_places_and_refuses_what_is_none(bench: Bench) -> None:
     done = losses_of(bench.folder / "qa")
-    assert [q.id for q in done.at(place("recall")).questions] == ["recall"]
+    assert [q.id for q in losses_of(bench.folder / "qa", "recall").questions] == ["recall"]
     assert Counter(q.lost for q in done.questions) == Counter(list(STEPS))
     assert done.table().num_rows == len(STEPS)
     with pytest.raises(ConfError, match="recal"):

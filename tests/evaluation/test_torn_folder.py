@@ -23,7 +23,7 @@ SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OF_THE_TABLE = (
     "promote {run} --gate not-worse:1",
     "compare {run} {live}",
-    "losses {run}",
+    "inspect {run} --losses",
     "score crag {run}",
     "export {run} --as predictions --out {here}/out.jsonl",
     "export {run} --as crag --out {here}/out.jsonl",
@@ -32,7 +32,7 @@ OF_THE_TABLE = (
     "judge pick {run} --random 1 --out {here}/labels.jsonl",
     "judge check {here}/known.jsonl --run {run}",
 )
-OF_THE_MANIFEST = ("promote {run}", "score qa {run}", "faults {run}", "why {run} q")
+OF_THE_MANIFEST = ("promote {run}", "score qa {run}", "inspect {run} --faults", "inspect {run} q")
 
 
 @pytest.fixture

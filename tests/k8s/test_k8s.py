@@ -155,12 +155,17 @@ def test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_v
     for (python, script, *words), _ in found:
         file = ROOT / script.removeprefix(IN_IMAGE)
         assert python == "python" and script.startswith(IN_IMAGE) and file.is_file()
-        args = parser().parse_args([file.stem, *words])
+        args = parser().parse_args([*job(file), *words])
         for name in ("recipe", "cluster"):
             assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
         assert args.data and any(w.startswith("--cluster") for w in words)
         assert all(str(p).startswith("/data/") for p in (args.store, args.out))
         assert set(map(str, args.data)) <= DOWNLOADED, "`raypipe download crag --task N /data/crag` writes it"
+
+
+def job(script):
+    """The command that a script of jobs/ runs, with its first options."""
+    return {"reprocess": ("eval", "--changes")}.get(script.stem, (script.stem,))
 
 
 def cluster_file(name):
@@ -181,7 +186,7 @@ def most(tree):
 
 def test_the_pools_of_a_jobs_cluster_file_fit_its_workers(trees):
     for words, tree in entrypoints(trees):
-        args = parser().parse_args([Path(words[1]).stem, *words[2:]])
+        args = parser().parse_args([*job(Path(words[1])), *words[2:]])
         nodes, written = most(tree), cluster_file(args.cluster)
         capacity.preflight(capacity.sized(written, (), nodes).pools, nodes)
         if written.grows:

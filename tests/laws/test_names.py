@@ -137,6 +137,10 @@ def flags():
     return written.union(*(own for own, _ in options().values()))
 
 
+JOBS = {"reprocess": "eval --changes"}
+"""Script of jobs/ -> its command, where that has another name."""
+
+
 # ---- whether it is there
 
 
@@ -192,7 +196,7 @@ def wrong_script(file, rest):
     if not is_path(file):
         return "no such file"
     if file.startswith("jobs/"):
-        return wrong_command(f"{Path(file).stem} {rest}")
+        return wrong_command(f"{JOBS.get(Path(file).stem, Path(file).stem)} {rest}")
     return wrong_flags(rest, set(FLAG.findall((ROOT / file).read_text(encoding="utf-8"))))
 
 

@@ -247,9 +247,16 @@ def test_the_corpus_half_needs_no_language_model_and_answers_do(
     tree["llama-3-8b"] = {"kind": "generator", "loader": "vllm", "repo": "a/b", "revision": "0" * 40}
     models.write_text(json.dumps(tree))
     assert main(["ingest", str(world), "--store", store]) == 0
-    assert main(["index", "crag-baseline", "--models", str(models), "--store", store, "--json"]) == 0
+    assert (
+        main(
+            ["eval", "crag-baseline", "--until", "index", "--models", str(models), "--store", store, "--json"]
+        )
+        == 0
+    )
     capsys.readouterr()
-    assert main(["answer", "crag-baseline", "--models", str(models), "--store", store]) == 4
+    assert (
+        main(["eval", "crag-baseline", "--until", "answer", "--models", str(models), "--store", store]) == 4
+    )
     assert "hf download a/b" in capsys.readouterr().err
 
 

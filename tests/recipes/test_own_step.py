@@ -31,7 +31,7 @@ def test_the_step_of_the_page_is_checked_planned_and_evaluated_word_for_word(
 ):
     places = {"/data/world": world, "/data/shout": folder / "store", "/data/runs/shout": folder / "out"}
     check, plan, evaluate = own_step.commands(places)
-    assert (check[0], plan[0], evaluate[0]) == ("check-step", "plan", "eval")
+    assert (check[0], plan[0], evaluate[0]) == ("check", "plan", "eval")
     assert main(check) == 0
     assert (folder / "mypkg" / "steps.lock").is_file()
     capsys.readouterr()
@@ -62,8 +62,8 @@ def test_a_step_that_breaks_a_law_is_told_which_and_ends_with_3(folder, law, cap
         assert old in text
         text = text.replace(old, new)
     file.write_text(text)
-    assert main(["check-step", "mypkg.steps:Shout", "--json"]) == 3
-    found = json.loads(capsys.readouterr().out)
+    assert main(["check", "mypkg.steps:Shout", "--json"]) == 3
+    [found] = json.loads(capsys.readouterr().out)["steps"]
     assert not found["holds"]
     assert law in {c["law"] for c in found["laws"] if not c["holds"] and c["detail"]}
 
@@ -76,8 +76,8 @@ def test_output_that_moved_under_a_locked_version_is_refused_until_the_version_i
         file.write_text(file.read_text().replace(old, new))
         for name in [n for n in sys.modules if n.startswith("mypkg")]:
             del sys.modules[name]
-        code = main(["check-step", "mypkg.steps:Shout", "--json", *options])
-        return code, json.loads(capsys.readouterr().out)["lock"]
+        code = main(["check", "mypkg.steps:Shout", "--json", *options])
+        return code, json.loads(capsys.readouterr().out)["steps"][0]["lock"]
 
     assert lock("upper()", "upper()") == (0, "none")
     assert lock("upper()", "upper()", "--lock") == (0, "written")
@@ -122,8 +122,8 @@ class Length:
 
 def test_a_corpus_step_from_outside_is_held_to_the_laws_of_tables(folder, capsys):
     (folder / "mypkg" / "lengths.py").write_text(CORPUS)
-    assert main(["check-step", "mypkg.lengths:Length", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(["check", "mypkg.lengths:Length", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["steps"]
     assert found["half"] == "corpus" and len(found["laws"]) == 6
 
 
@@ -132,11 +132,11 @@ def test_a_corpus_step_from_outside_is_held_to_the_laws_of_tables(folder, capsys
     [
         (["mypkg.steps:Shout", "--fields", "{too: 1}"], "mypkg.steps:Shout: unknown field 'too'"),
         (["mypkg.steps:Shout", "--fields", "[1]"], "--fields: expected a mapping"),
-        (["mypkg.steps"], "expected a step as MODULE:NAME"),
+        (["mypkg.stepz"], "no 'mypkg.stepz' under recipes/"),
     ],
 )
 def test_what_cannot_be_checked_is_said_with_what_was_expected(folder, arguments, said, capsys):
-    assert main(["check-step", *arguments]) == 2
+    assert main(["check", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -216,8 +216,8 @@ def test_reading_a_run_its_rows_and_its_release_imports_nothing_from_outside(fol
     assert told.answer == row["prediction"] and live(pipe.store).run == record.run
     store = ["--store", pipe.store.uri]
     for command in (
-        ["why", "out", row["id"]],
-        ["faults", "out"],
+        ["inspect", "out", row["id"]],
+        ["inspect", "out", "--faults"],
         ["releases", *store],
         ["prune", "--dry-run", *store],
     ):

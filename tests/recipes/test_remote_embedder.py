@@ -11,13 +11,14 @@ from collection_bench import papers, queries, write_beir
 from reruns import FAKES, MODELS, Bench
 
 from raypipe.api.data import ingest
-from raypipe.api.indexes import build_ann, open_docs
+from raypipe.api.indexes import open_docs
 from raypipe.api.pipelines import in_process
 from raypipe.api.served import FAR, distance, require_unchanged
 from raypipe.api.session import Session, from_environment
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, Unavailable
+from raypipe.evaluation.ann import recalls
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
@@ -174,7 +175,7 @@ def test_recall_is_measured_with_an_embedder_behind_an_address(session, tmp_path
     recipe = session.recipe(str(tmp_path / "dense.yaml"))
     with in_process(session, Store.open(store), recipe) as pipeline:
         pipeline.index(None)
-    [(_, recall)] = build_ann(recipe, store, session=session).found
+        [recall] = recalls(pipeline)
     assert recall.questions == 6
 
 

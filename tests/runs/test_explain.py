@@ -54,9 +54,9 @@ def test_an_edited_page_changes_the_row_and_the_story_names_the_citation(bench, 
     story = why(Store.open(str(bench.folder / "store")), read(bench.folder / "edited"), row)
     assert "citation 0" in story.changed and story.differences == ()
     assert {s.reason for s in story.steps} == {"row"}
-    assert main(["why", str(bench.folder / "edited"), row, "--json"]) == 0
+    assert main(["inspect", str(bench.folder / "edited"), row, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] == list(story.changed)
-    assert main(["why", str(bench.folder / "edited"), row]) == 0
+    assert main(["inspect", str(bench.folder / "edited"), row]) == 0
     assert "changed  citation 0" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""`raypipe eval` and `raypipe reprocess` as a person sees them: plan first, calls last, what changed."""
+"""`raypipe eval` and `--changes` as a person sees them: plan first, calls last, what changed."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_reprocess_prints_the_plan_first_the_calls_and_which_answers_changed(
     assert main(["eval", str(tmp_path / "before.yaml"), *store, "--out", str(tmp_path / "one")]) == 0
     said = capsys.readouterr().out
     assert said.index(" calls, at most ") < said.index("\nscore: ") < said.index("\ncalls: ")
-    again = ["reprocess", str(tmp_path / "after.yaml"), *store, "--out", str(tmp_path / "two")]
+    again = ["eval", str(tmp_path / "after.yaml"), "--changes", *store, "--out", str(tmp_path / "two")]
     assert main(again) == 0
     said = capsys.readouterr().out
     assert "extract.threshold was" in said and ", 0 computed, " in said, (
@@ -31,7 +31,7 @@ def test_reprocess_prints_the_plan_first_the_calls_and_which_answers_changed(
     assert changed["common"] == 6 and {c["step"] for c in changed["changed"]} == {"extract"}
     assert main([*again, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, dict(schemas())["reprocess"])
+    jsonschema.validate(found, dict(schemas())["eval"])
     assert {s["planned"] for s in found["run"]["steps"]} == {0}
     assert main(["plan", str(tmp_path / "after.yaml"), "--store", str(tmp_path / "store"), "--json"]) == 0
     planned = {s["step"]: s["max_calls"] for s in json.loads(capsys.readouterr().out)["steps"]}

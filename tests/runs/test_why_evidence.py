@@ -1,4 +1,4 @@
-"""`raypipe why` and changes as people read them: evidence, prompts, replies, and what differs, in lines."""
+"""`raypipe inspect` and changes as people read them: evidence, prompts, replies, and differences."""
 
 import json
 import re
@@ -39,7 +39,7 @@ SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 
 def told(capsys, bench, run, row):
     capsys.readouterr()
-    code = main(["why", str(bench.folder / run), row])
+    code = main(["inspect", str(bench.folder / run), row])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -64,7 +64,7 @@ def test_why_shows_evidence_prompt_and_reply_and_a_prompts_edit_as_a_diff(bench,
         "  generate:web.prompt.system changed:\n  - Answer in one sentence.\n  + Answer in five words.\n"
         in out
     )
-    assert main(["why", str(bench.folder / "two"), line["interaction_id"], "--json"]) == 0
+    assert main(["inspect", str(bench.folder / "two"), line["interaction_id"], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     [chat] = next(s["chats"] for s in found["steps"] if s["step"] == "generate:web")
     assert [m["role"] for m in chat["messages"]] == ["system", "user"] and chat["reply"].startswith(shown[:9])

@@ -112,7 +112,7 @@ def test_an_index_keeps_its_name_until_it_is_built_again_and_pinned_versions_kee
     store = Store.create(str(tmp_path / "store"))
     store.ensure(VECTORS, vectors_schema(DIM))
     assert ann_index(store.dataset(VECTORS)) is None
-    with pytest.raises(ConfError, match="raypipe ann RECIPE"):
+    with pytest.raises(ConfError, match="raypipe eval RECIPE"):
         near(store.dataset(VECTORS), asked(2), 5, HOW)
     with pytest.raises(ConfError, match=r"found 0 vectors of 32\. Leave `ann` out"):
         build_ann(store, VECTORS, HOW)

@@ -265,7 +265,9 @@ def test_a_missing_scalar_index_is_an_error_at_start_that_says_how_to_mend_it(co
     store = Store.create(str(tmp_path / "store"))
     fill_all(store, corpus)
     store.dataset(table).drop_index("source_idx")
-    with pytest.raises(StoreError, match=rf"{table} .* has no BTREE index on source: .*raypipe index RECIPE"):
+    with pytest.raises(
+        StoreError, match=rf"{table} .* has no BTREE index on source: .*raypipe eval RECIPE --until index"
+    ):
         index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS})
     store.index(table)
     index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS})
@@ -273,5 +275,5 @@ def test_a_missing_scalar_index_is_an_error_at_start_that_says_how_to_mend_it(co
 
 def test_a_table_that_is_not_there_is_named(corpus, tmp_path):
     store = Store.create(str(tmp_path / "store"))
-    with pytest.raises(StoreError, match=f"no table {VECTORS} .*raypipe index"):
+    with pytest.raises(StoreError, match=f"no table {VECTORS} .*raypipe eval RECIPE --until index"):
         index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS})

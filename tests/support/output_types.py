@@ -84,7 +84,7 @@ StepPlanned = record(
         calls=tuple[Known, Known]),
 )  # fmt: skip
 PLANNED = {**fields_of(Plan), "steps": listed(StepPlanned), "expired": int, "placement": Placed}
-StepCounts = printed("StepCounts", "`index --json` and `answer --json`.", RunResult)
+StepCounts = printed("StepCounts", "`eval --until index|answer --json`.", RunResult)
 Call = record(
     "_CallLine",
     call=str,

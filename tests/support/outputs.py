@@ -19,11 +19,11 @@ from output_types import listed, printed, record
 from pydantic import TypeAdapter
 
 from raypipe.api.bench import BenchReport
+from raypipe.api.check import CheckedFile, Problem
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.experiments import DecideFitResult, FuseFitResult, RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
-from raypipe.api.indexes import MeasuredStage
 from raypipe.api.judged_runs import PickResult
 from raypipe.api.look import ExportResult, LossesResult
 from raypipe.api.machine import EnvironmentResult
@@ -34,7 +34,6 @@ from raypipe.api.release import PruneResult, ReleasesResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.scores import CragScoreResult, QaScoreResult
 from raypipe.api.starting_points import ProjectResult
-from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult
 from raypipe.contrib.crag.api.graphs import FactsResult
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
@@ -87,30 +86,30 @@ OUTPUTS: Mapping[str, Any] = {
         **parts.PLANNED,
     )
     | printed("AssumedOutput", "`plan --assume --json`.", AssumedResult),
-    "index": parts.StepCounts,
-    "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=list[MeasuredStage]),
-    "answer": parts.StepCounts,
-    "eval": Run | printed("RepeatsOutput", "`eval --repeats --json`.", RepeatsResult),
-    "reprocess": printed(
+    "eval": Run
+    | printed("RepeatsOutput", "`eval --repeats --json`.", RepeatsResult)
+    | printed(
         "Reprocess",
-        "`reprocess --json`.",
+        "`eval --changes --json`.",
         run=Run,
         changes=Changes | None,  # null: no earlier run of this data; changes.json in a run's folder
-    ),
+    )
+    | parts.StepCounts,
     "sweep": printed("SweepOutput", "`sweep --json`, and sweep.json in its folder.", SweepResult),
     "labels": parts.LabelsOutput | printed("LabelsPlan", "`labels --dry-run --json`.", **parts.PLANNED),
     "fit decide": printed("DecideFitOutput", "`fit decide --json`.", DecideFitResult),
     "fit fuse": printed("FuseFitOutput", "`fit fuse --json`.", FuseFitResult),
     "finetune": parts.Finetuned | parts.FinetunePlan,
-    "why": printed("Why", "`why --json`.", Explanation),
-    "faults": printed(
+    "inspect": Run
+    | printed("Why", "`inspect RUN ROW --json`.", Explanation)
+    | printed(
         "Faults",
-        "`faults --json`.",
+        "`inspect --faults --json`.",
         run=str,  # "": of no run, but of all that was read into the store
         rows=list[RowCounts],
         faults=list[RowFault],
-    ),
-    "losses": printed("LossesOutput", "`losses --json`.", LossesResult),
+    )
+    | printed("LossesOutput", "`inspect --losses --json`.", LossesResult),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
     "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult),
     "judge check": printed("JudgeCheckOutput", "", JudgeCheck),
@@ -132,8 +131,13 @@ OUTPUTS: Mapping[str, Any] = {
     "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),
     "init": printed("Project", "`init --json`.", ProjectResult),
-    "check-step": printed("StepCheckOutput", "`check-step --json`.", StepCheck, holds=bool),
-    "validate": printed("Validate", "`validate --json`.", ValidateResult),
+    "check": printed(
+        "Check",
+        "`check --json`.",
+        files=list[CheckedFile],
+        problems=list[Problem],
+        steps=listed(record("_StepCheckOutput", "A step that was checked.", StepCheck, holds=bool)),
+    ),
     "standins": printed(
         "StandinFolders",
         "`standins DIR --json`.",

@@ -70,7 +70,7 @@ class BenchResult:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class BenchReport(Result):
+class BenchReport(Result, rows="results"):
     """The rows of one run of the bench."""
 
     day: str  # YYYY-MM-DD
@@ -79,9 +79,6 @@ class BenchReport(Result):
     quick: bool  # sizes of a test: no number of it is to be quoted
     results: tuple[BenchResult, ...]  # in the order of their measurement
     lines: tuple[str, ...]  # the table of docs/performance.md
-
-    def rows(self) -> Sequence[BenchResult]:
-        return self.results
 
     @property
     def equal(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +24,10 @@ _RELEASE = re.compile(r"live|r\d+-\w+")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CompareResult(Result):
+class CompareResult(Result, rows="comparisons"):
     """Runs against the first; a row for each."""
 
     comparisons: tuple[RunComparison, ...]
-
-    def rows(self) -> Sequence[RunComparison]:
-        return self.comparisons
 
 
 def compare(

@@ -18,7 +18,7 @@ from raypipe.api.paths import SWEEP, Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
 from raypipe.api.release import finished
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.run import check_names, evaluate, measured, opened
+from raypipe.api.run import check_names, evaluate, measured
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
@@ -258,7 +258,9 @@ def evaluate_repeatedly(
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
     session = session or Session()
-    found, given, uri, folder = opened(session, recipe, data, store, out)
+    given = several(data)
+    found, uri = session.recipe(recipe, given), session.address(store, bool(given))
+    folder = run_folder(out, session.settings, uri, found.name)
     asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
     summary = folder / "repeats.json"

@@ -30,7 +30,7 @@ each second (`release_follower.POLL_S`), and answers what came before that withi
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ForgetResult(Result):
+class ForgetResult(Result, rows="holdings"):
     """What holds some things or rests on them, and what became of each; a row for each."""
 
     store: str  # URI
@@ -39,9 +39,6 @@ class ForgetResult(Result):
     dry_run: bool
     finished: bool  # True: a forget that was killed was finished
     holdings: tuple[FoundText, ...]
-
-    def rows(self) -> Sequence[FoundText]:
-        return self.holdings
 
 
 def forget(

@@ -1,29 +1,24 @@
-"""Indexes made when they are asked for: of a folder of documents, which has a store of its own, and
-approximate ones, built for a recipe that searches by one and measured against the exact search."""
+"""The index of a folder of documents, which has a store of its own: brought up to date, and followed."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from raypipe.api.data import IngestResult, ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
-from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import require_unchanged
-from raypipe.api.session import Named, Place, Session, require_graphs
+from raypipe.api.session import Place, Session, require_graphs
 from raypipe.core.errors import ConfError, DataError, RaypipeError
-from raypipe.core.index import AnnRecall
-from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
+from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
 from raypipe.store.ids import Ids
 from raypipe.store.sources import sizes
@@ -116,7 +111,7 @@ def _say_unread(read: IngestResult, store: Store) -> None:
     named = read.bad if counts["faults"] or counts["page_faults"] else ()
     lines = [f"not read: {bad}" for bad in named]
     if unread > len(named):
-        lines.append(f"not read: {unread} in all; `raypipe faults --store {store.uri}` lists them")
+        lines.append(f"not read: {unread} in all; `raypipe inspect --faults --store {store.uri}` lists them")
     print(*lines, sep="\n", file=sys.stderr)
 
 
@@ -142,59 +137,3 @@ def _new_chars(pipeline: Pipeline) -> int:
         builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
         missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
     return int(sizes(store, missing).clip(0).sum())
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredStage:
-    """A stage that searches by an approximate index."""
-
-    stage: str  # its name
-    built: bool  # by this call; False: the index was there
-    recall: AnnRecall
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class AnnResult(Result):
-    """The approximate indexes of a recipe; a row for each stage that searches by one."""
-
-    recipe: str  # its name
-    built: tuple[str, ...]  # tables whose index this call built
-    found: tuple[tuple[AnnStage, AnnRecall], ...]
-
-    def rows(self) -> Sequence[MeasuredStage]:
-        return [MeasuredStage(s.name, s.table in self.built, recall) for s, recall in self.found]
-
-    def record(self) -> Mapping[str, Any]:
-        return {"recipe": self.recipe, "stages": self.rows()}
-
-    def check_recall(self) -> None:
-        """Raises RecallTooLow where a measured question finds less than its stage's `min_recall`."""
-        for stage, recall in self.found:
-            require_recall(stage, recall)
-
-
-@outside_loop
-def build_ann(
-    recipe: Named, store: Place = None, questions: int = measuring.QUESTIONS, rebuild: bool = False,
-    check: bool = True, session: Session | None = None,
-) -> AnnResult:  # fmt: skip
-    """Builds the approximate indexes that a recipe's steps name (`ann`), where they are missing or lack
-    vectors, and measures their recall over at most `questions` stored questions.
-
-    `rebuild` replaces those that are there; what is found may then differ, so questions of the whole store
-    are answered again. `check` raises RecallTooLow below a step's `min_recall`. Raises ConfError for a recipe
-    without `ann`, StoreError for vectors that are not there, DataError without questions.
-    """
-    session = session or Session()
-    opened, found = session.store(store), session.recipe(recipe)
-    if not ann_stages(found):
-        raise ConfError(
-            f"recipe {found.name!r}: no step searches by an approximate index. Add one to a step, such as "
-            "`dense: {..., ann: {index: ivf_rq, probes: 50, refine: 4, min_recall: 0.7}}`"
-        )
-    with in_process(session, opened, found) as pipeline:
-        built = measuring.built(pipeline, rebuild)
-        result = AnnResult(found.name, tuple(built), tuple(measuring.measured(pipeline, questions)))
-    if check:
-        result.check_recall()
-    return result

@@ -74,7 +74,7 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class JudgeCheckResult(Result):
+class JudgeCheckResult(Result, record="found"):
     """A judge against people; a row for all answers, and one for each slice."""
 
     found: JudgeCheck
@@ -83,21 +83,15 @@ class JudgeCheckResult(Result):
         whole = [SliceAgreement("", "", self.found.found)] if self.found.found else []
         return [*whole, *self.found.slices]
 
-    def record(self) -> JudgeCheck:
-        return self.found
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PickResult(Result):
+class PickResult(Result, rows="lines"):
     """Answers for people to label; a row for each."""
 
     file: str  # "": not written
     random: int  # drawn at random
     chosen: int  # of which two measures say the opposite
     lines: tuple[Mapping[str, Any], ...]
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return self.lines
 
 
 def check_judge(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,27 +20,24 @@ from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFault, RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics.losses import Losses
+from raypipe.metrics.losses import Losses, place
 from raypipe.recipes.serialize import description
 from raypipe.runs import explain
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.runs.record import answer_keys, read
+from raypipe.runs.record import Run, answer_keys, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WhyResult(Result):
+class WhyResult(Result, record="explanation"):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
     explanation: explain.Explanation
 
     def rows(self) -> Sequence[explain.StageRequests]:
         return self.explanation.steps
-
-    def record(self) -> explain.Explanation:
-        return self.explanation
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,7 +68,7 @@ class LostQuestion:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LossesResult(Result):
+class LossesResult(Result, rows="questions"):
     """The misses of a run by the place where each was lost; a row for each miss."""
 
     run: str
@@ -79,12 +76,23 @@ class LossesResult(Result):
     losses: Losses
     questions: tuple[LostQuestion, ...]  # the misses, in the order of the run
 
-    def rows(self) -> Sequence[LostQuestion]:
-        return self.questions
 
-    def at(self, place: str) -> LossesResult:
-        """The same with the questions alone that were lost at one place."""
-        return replace(self, questions=tuple(q for q in self.questions if q.lost == place))
+@dataclass(frozen=True, slots=True, repr=False)
+class FinishedRun(Result, record="run"):
+    """The record of a finished run; a row for each question."""
+
+    run: Run
+    folder: RunFolder
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        found: list[dict[str, Any]] = read_table(self.folder.results).to_pylist()
+        return found
+
+
+def finished_run(run: str | Path) -> FinishedRun:
+    """Reads the record of a finished run in the folder of an eval. Raises DataError where there is none."""
+    folder = RunFolder(Path(run))
+    return FinishedRun(read(folder.path), folder)
 
 
 @outside_loop
@@ -124,18 +132,19 @@ def faults(
 
 
 @outside_loop
-def losses(run: str | Path) -> LossesResult:
+def losses(run: str | Path, at: str | None = None) -> LossesResult:
     """Says for each wrong answer of a finished run where its gold was lost.
 
-    `run` is the folder of an eval. Raises DataError where there is no finished run, and for one that asks for
-    no answers.
+    `run` is the folder of an eval; `at` chooses the questions lost at one place. Raises ConfError for no such
+    place, DataError where there is no finished run, and for one that asks for no answers.
     """
-    folder = RunFolder(Path(run))
+    folder, here = RunFolder(Path(run)), None if at is None else place(at)
     record = read(folder.path)
     if record.losses is None:
         raise DataError(f"{run}: kind {record.kind} asks for documents, and no answer can be lost")
     columns = ["id", "query", "lost", "lost_step", "golds", "answer", "verdict"]
-    found = [r for r in read_table(folder.results, columns).to_pylist() if r["lost"] is not None]
+    rows = read_table(folder.results, columns).to_pylist()
+    found = [r for r in rows if r["lost"] is not None and here in (None, r["lost"])]
     questions = tuple(LostQuestion(*(r[n] for n in columns)) for r in found)
     return LossesResult(record.run, record.title, record.losses, questions)
 

@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -39,14 +39,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class EnvironmentResult(Result):
+class EnvironmentResult(Result, rows="findings"):
     """What was found; a row for each thing looked at."""
 
     fine: bool  # nothing is missing
     findings: tuple[Finding, ...]
-
-    def rows(self) -> Sequence[Finding]:
-        return self.findings
 
 
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:

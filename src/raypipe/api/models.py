@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,14 +43,11 @@ class ModelNeed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ModelNeedsResult(Result):
+class ModelNeedsResult(Result, rows="models"):
     """The models of a recipe; a row for each."""
 
     recipe: str  # its name
     models: tuple[ModelNeed, ...]
-
-    def rows(self) -> Sequence[ModelNeed]:
-        return self.models
 
 
 class _All(Catalog):

@@ -124,16 +124,13 @@ def _planned(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AssumedResult(Result):
+class AssumedResult(Result, record="plan"):
     """What a corpus of some size would take; its rows are the steps."""
 
     plan: AssumedPlan
 
     def rows(self) -> Sequence[AssumedStep]:
         return self.plan.steps
-
-    def record(self) -> AssumedPlan:
-        return self.plan
 
 
 @outside_loop

@@ -37,25 +37,19 @@ class ReleaseResult(Result):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ReleasesResult(Result):
+class ReleasesResult(Result, rows="releases"):
     """The releases of a store, oldest first; a row for each."""
 
     releases: tuple[ReleaseLine, ...]
     live: str  # id; "": nothing is live
 
-    def rows(self) -> Sequence[ReleaseLine]:
-        return self.releases
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PruneResult(Result):
+class PruneResult(Result, rows="removed"):
     """What was deleted, or would be; a row for each."""
 
     dry_run: bool
     removed: tuple[Removal, ...]
-
-    def rows(self) -> Sequence[Removal]:
-        return self.removed
 
 
 def promote(

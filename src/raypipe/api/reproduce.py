@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -77,14 +77,11 @@ class PublishedNumber:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Reproductions(Result):
+class Reproductions(Result, rows="published"):
     """conf/reproduce.yaml; a row for each published number."""
 
     runs: Mapping[str, Reproduction]
     published: tuple[PublishedNumber, ...]
-
-    def rows(self) -> Sequence[PublishedNumber]:
-        return self.published
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +102,13 @@ def worst(numbers: Iterable[CheckedNumber]) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ReproduceResult(Result):
+class ReproduceResult(Result, rows="numbers"):
     """A run held against its expected numbers; a row for each."""
 
     name: str
     about: str
     verdict: Verdict  # the worst of its numbers'
     numbers: tuple[CheckedNumber, ...]
-
-    def rows(self) -> Sequence[CheckedNumber]:
-        return self.numbers
 
     def check(self) -> None:
         """Raises NotReproduced where a number differs by more than it may."""

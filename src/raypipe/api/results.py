@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from html import escape
-from types import UnionType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic_core import to_jsonable_python
 
@@ -32,13 +31,22 @@ T = TypeVar("T")
 class Result:
     """Something with rows. By default its JSON has its fields, and it is its own row."""
 
+    _rows: ClassVar[str] = ""
+    _record: ClassVar[str] = ""
+
+    def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
+        """`rows`: the field that has its rows, records or mappings; `record`: that which --json prints."""
+        # A dataclass with slots is made twice, the second time without them.
+        cls._rows, cls._record = rows or cls._rows, record or cls._record
+
     def rows(self) -> Sequence[Any]:
         """The rows of its table: records of the class that it returns, or mappings."""
-        return (self,)
+        found: Sequence[Any] = getattr(self, self._rows) if self._rows else (self,)
+        return found
 
     def record(self) -> Any:
         """Returns the record that --json prints, but for its format."""
-        return self
+        return getattr(self, self._record) if self._record else self
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that --json prints."""
@@ -49,7 +57,8 @@ class Result:
         import pyarrow as pa
 
         rows = [row if isinstance(row, Mapping) else to_jsonable_python(row) for row in self.rows()]
-        of: Any = get_args(get_type_hints(type(self).rows)["return"])[0]
+        hints = get_type_hints(type(self)) if self._rows else get_type_hints(type(self).rows)
+        of: Any = get_args(hints[self._rows or "return"])[0]
         if not is_dataclass(of):
             names = dict.fromkeys(name for row in rows for name in row)
             return pa.table({name: [row.get(name) for row in rows] for name in names})
@@ -99,7 +108,7 @@ def _arrow(hint: Any) -> pa.DataType:
     origin, args = get_origin(hint), get_args(hint)
     if is_dataclass(hint):
         return pa.struct([(name, _arrow(of)) for name, of in get_type_hints(hint).items()])
-    if origin in (Union, UnionType):
+    if type(None) in args:
         return _arrow(next(a for a in args if a is not type(None)))
     if origin is tuple:
         return pa.list_(_arrow(args[0]))

@@ -27,8 +27,8 @@ from raypipe.core.environment import commit, installed
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.progress import clock
 from raypipe.core.textfile import require_writable, write_json
+from raypipe.evaluation import ann, fault_budget
 from raypipe.evaluation import evaluate as evaluating
-from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
@@ -40,7 +40,7 @@ from raypipe.metrics.kinds import open_kind
 from raypipe.models.products import processor, value_in
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.changes import Change, Changes, changes, compared_with
+from raypipe.runs.changes import Changes, changes, compared_with
 from raypipe.runs.cluster.capacity import is_here
 from raypipe.runs.cluster.file import Budget, Cluster
 from raypipe.runs.pipeline.counters import Caps
@@ -50,7 +50,6 @@ from raypipe.runs.pipeline.recipe_tables import nothing_to_search, require_passa
 from raypipe.runs.plan import planner
 from raypipe.runs.record import Origin, Run, read
 from raypipe.runs.run_parts import RunFolder
-from raypipe.store import Store
 from raypipe.store.memo.disk import mend_memo
 
 
@@ -71,6 +70,8 @@ class EvalResult(Result):
 
     evaluation: Evaluation
     budget: Budget  # faults that the cluster file allows
+    changes: Changes | None = None  # of answers since the run before; None: not asked, or there is none
+    compared: bool = False  # changes were asked for
 
     @property
     def run(self) -> Run:
@@ -87,8 +88,8 @@ class EvalResult(Result):
         scored = self.evaluation.scored
         return [flat_row(row, scored.right.get(row["id"])) for row in each(self.evaluation.folder.results)]
 
-    def record(self) -> Run:
-        return self.run
+    def record(self) -> Run | Mapping[str, Any]:
+        return {"run": self.run, "changes": self.changes} if self.compared else self.run
 
     def __repr__(self) -> str:
         return f"run {self.run.run[:8]} of {self.run.title}: {headline(self.run)}; {self.folder}"
@@ -97,21 +98,6 @@ class EvalResult(Result):
         """Raises FaultBudgetExceeded where more rows failed, or got no reply of a step, than the cluster file
         allows."""
         fault_budget.check(self.budget, self.evaluation.faults)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ReprocessResult(Result):
-    """A finished eval, and how its answers differ from those of the run before; a row for each that changed:
-    `step` is the first that came out differently."""
-
-    eval: EvalResult
-    changes: Changes | None  # None: no earlier run has answered any of these questions
-
-    def rows(self) -> Sequence[Change]:
-        return self.changes.changed if self.changes else ()
-
-    def record(self) -> Mapping[str, Any]:
-        return {"run": self.eval.run, "changes": self.changes}
 
 
 def check_names(
@@ -135,10 +121,10 @@ def check_names(
 def index(
     recipe: Named, store: Place = None, retry_faults: bool = False, session: Session | None = None
 ) -> RunResult:
-    """Parses, splits and embeds the sources of a store that a recipe's tables lack.
+    """Parses, splits and embeds the sources that a recipe's tables lack, and builds its approximate indexes.
 
-    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, and DataError where there
-    are no sources.
+    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, DataError where there are
+    no sources, and RecallTooLow.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
@@ -152,7 +138,9 @@ def index(
         if retry_faults:
             fault_budget.retry(pipeline, ())
         say_estimate(pipeline, session)
-        return RunResult(found.name, pipeline.index(None).counts)
+        counts = pipeline.index(None).counts
+        ann.recalls(pipeline) if opened.count("questions") else ann.built(pipeline)
+        return RunResult(found.name, counts)
 
 
 def say_estimate(pipeline: Pipeline, session: Session) -> None:
@@ -170,7 +158,7 @@ def answer(
     recipe: Named, store: Place = None, fresh: bool = False, retry_faults: bool = False,
     session: Session | None = None,
 ) -> RunResult:  # fmt: skip
-    """Answers the stored questions that have no answer of this recipe yet.
+    """Indexes what the stored questions search, and answers those that have no answer of this recipe yet.
 
     `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
     DataError where there are no questions.
@@ -184,7 +172,9 @@ def answer(
         mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
-        return RunResult(found.name, pipeline.answer(questions, fresh).counts)
+        done = pipeline.index(questions)
+        ann.recalls(pipeline)
+        return RunResult(found.name, pipeline.answer(questions, fresh, done).counts)
 
 
 @outside_loop
@@ -226,41 +216,15 @@ def evaluate(
             refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
             session.shown().say(f"{model.name}: {refused}")
     keep(session.settings, done.folder, done.record.finished)
-    result = EvalResult(done, session.cluster_file().faults)
+    found_changes = None
+    if how.changes:
+        if before := compared_with(filled, done.record):
+            found_changes = changes(filled, before, done.record)
+        write_json(done.folder.changes, to_jsonable_python(found_changes))
+    result = EvalResult(done, session.cluster_file().faults, found_changes, how.changes)
     deliver(out, folder)
     if how.check:
         result.check_faults()
-    return result
-
-
-def opened(
-    session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None
-) -> tuple[Recipe, Sequence[str | Path], str, Path]:
-    """Recipe, data, address of the store, and folder of several evals that follow one another."""
-    given = several(data)
-    found, uri = session.recipe(recipe, given), session.address(store, bool(given))
-    return found, given, uri, run_folder(out, session.settings, uri, found.name)
-
-
-@outside_loop
-def reprocess(
-    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
-    session: Session | None = None, check: bool = True, **options: Any,
-) -> ReprocessResult:  # fmt: skip
-    """Recomputes only what changed, and reports which answers differ from the run before.
-
-    Takes what `evaluate` takes, and writes changes.json next to the report.
-    """
-    session = session or Session()
-    found, given, uri, folder = opened(session, recipe, data, store, out)
-    done = evaluate(found, given, uri, folder, session, check=False, **options)
-    filled, record = Store.open(uri), done.evaluation.record
-    before = compared_with(filled, record)
-    result = ReprocessResult(done, changes(filled, before, record) if before else None)
-    write_json(done.evaluation.folder.changes, to_jsonable_python(result.changes))
-    deliver(out, folder)
-    if check:
-        done.check_faults()
     return result
 
 

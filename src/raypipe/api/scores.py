@@ -31,16 +31,13 @@ class CragScoreResult(Result):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class QaScoreResult(Result):
+class QaScoreResult(Result, rows="measures"):
     """Measures of answers to anyone's questions; a row for each."""
 
     lead: str  # the measure of the slices
     measures: tuple[MeasureSummary, ...]
     measure_slices: tuple[MeasureSlice, ...]
     normalized: Mapping[str, int]  # what was normalized on reading -> how often
-
-    def rows(self) -> Sequence[MeasureSummary]:
-        return self.measures
 
 
 @dataclass(frozen=True, slots=True, repr=False)

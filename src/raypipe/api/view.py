@@ -16,14 +16,11 @@ from raypipe.readers.object_store import is_remote
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RunsResult(Result):
+class RunsResult(Result, rows="runs"):
     """Finished runs, the latest first; a row for each; `folder` is null where only its store knows it."""
 
     runs: tuple[RunHeader, ...]
     unread: int = 0  # records of other formats, left out
-
-    def rows(self) -> Sequence[RunHeader]:
-        return self.runs
 
 
 def list_runs(

@@ -23,7 +23,7 @@ class Approximate:
     """Settings by which a whole snapshot is searched by an approximate index in place of the exact
     product."""
 
-    index: Literal["ivf_rq"]  # LanceDB's inverted file with RaBitQ codes; `raypipe ann` builds it
+    index: Literal["ivf_rq"]  # LanceDB's inverted file with RaBitQ codes; an eval builds it
     probes: int  # partitions that are looked into for a question
     refine: int  # times `top` candidates are scored again with their whole vectors
     min_recall: float  # 0..1: least share of the exact best that any measured question must find

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -17,9 +18,10 @@ from raypipe.core.errors import DataError
 from raypipe.core.index import AnnRecall, VectorHit
 from raypipe.core.protocols import FIELDS
 from raypipe.core.records import Question, digest
+from raypipe.evaluation.report.wording import recall_text
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
-from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, tables_now
+from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, ann_states, require_measured, tables_now
 from raypipe.store.index import LanceIndex
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions
@@ -29,15 +31,25 @@ from raypipe.text.template import PLAIN, query_reads, query_renderer
 QUESTIONS = 200  # on which recall is measured: 5 % of them are ten
 
 
-def built(pipeline: Pipeline, rebuild: bool) -> list[str]:
-    """Builds the indexes that a recipe searches and that are missing or lack vectors, with `rebuild` all of
-    them. Returns the tables whose index was built. Raises ConfError, and StoreError for vectors that are not
-    there."""
+def recalls(pipeline: Pipeline) -> list[AnnRecall]:
+    """Builds the indexes that a recipe searches, where they are missing or lack vectors, and measures those
+    that were not measured with its settings. Returns the recall of each, in the order of the stages. Raises
+    RecallTooLow, DataError where no stored question searches the whole store, and as `built`."""
+    built(pipeline)
+    if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):
+        for stage, recall in measured(pipeline):
+            pipeline.progress.say(f"{stage.name}: {recall.index}: {recall_text(recall)}")
+    return require_measured(pipeline.store, pipeline.recipe)
+
+
+def built(pipeline: Pipeline) -> list[str]:
+    """Builds the indexes that a recipe searches, where they are missing or lack vectors. Returns the tables
+    whose index was built. Raises ConfError, and StoreError for vectors that are not there."""
     done: list[str] = []
     with driving(pipeline.store, f"ann {pipeline.recipe.name}"):
         for stage in ann_stages(pipeline.recipe):
             found = ann_index(pipeline.store.dataset(stage.table))
-            if stage.table not in done and (rebuild or found is None or found.unindexed):
+            if stage.table not in done and (found is None or found.unindexed):
                 build_ann(pipeline.store, stage.table, stage.how)
                 done.append(stage.table)
     return done
@@ -82,7 +94,8 @@ async def _searched(
     step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
     template = getattr(step, "query", PLAIN)
     render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)
-    kit, memo = pipeline.worker.kit(None), StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
+    worker = replace(pipeline.worker, device="cpu")  # a driver need not have a GPU
+    kit, memo = worker.kit(None), StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     try:
         embed = cached(kit, memo, CallCounts()).embedder(stage.model)
         vectors = await embed([render(q) for q in questions], "query")

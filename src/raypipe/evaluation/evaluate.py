@@ -16,6 +16,7 @@ from pathlib import Path
 from raypipe.core.calls import about
 from raypipe.core.records import Question
 from raypipe.core.textfile import write_text
+from raypipe.evaluation import ann
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import Origins, ScoredAnswers, run_record, score_answers
 from raypipe.evaluation.export import write_predictions
@@ -36,7 +37,7 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
 from raypipe.runs.pipeline.ingest_tasks import reading_of
-from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, table_names
 from raypipe.runs.plan.planner import SAMPLE
 from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
 from raypipe.runs.run_parts import RunFolder
@@ -93,7 +94,7 @@ def evaluate(
         pipeline = replace(pipeline, twice=SAMPLE if plan.twice else 0)
         with clock.part("storing"):
             pipeline.index(questions, done)
-            recalls = require_measured(store, pipeline.recipe)
+            recalls = ann.recalls(pipeline)
             sources = pipeline.answer_sources(questions)
             new = questions.ids if how.fresh else pipeline.unanswered(pipeline.keys(questions, sources))
             todo = {*new, *(renewed & set(questions.ids))}

@@ -140,8 +140,8 @@ def check(budget: Budget, faults: RowFaults) -> None:
             raise FaultBudgetExceeded(
                 f"{s.step} got no reply for {s.unanswered} of {s.rows} rows, more than the share "
                 f"{budget.step_share:g} (faults.step_share of the cluster file), so the scores are not those "
-                f"of this recipe. All else is done and stored. `raypipe faults DIR` lists the rows; the same "
-                f"command asks for the pending ones again, --fresh for all\n  {s.detail}"
+                f"of this recipe. All else is done and stored. `raypipe inspect DIR --faults` lists the "
+                f"rows; the same command asks for the pending ones again, --fresh for all\n  {s.detail}"
             )
     for t in faults.counts:
         allowed = budget.allowed(t.rows)
@@ -151,7 +151,7 @@ def check(budget: Budget, faults: RowFaults) -> None:
             raise FaultBudgetExceeded(
                 f"{t.undone} of {t.rows} {t.kind} failed, {allowed} may fail (faults.share "
                 f"{budget.share:g}, faults.rows {budget.rows} of the cluster file). All others are done and "
-                f"stored. `raypipe faults DIR` lists them; --retry-faults tries them again{shown}"
+                f"stored. `raypipe inspect DIR --faults` lists them; --retry-faults tries them again{shown}"
             )
 
 

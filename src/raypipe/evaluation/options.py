@@ -28,6 +28,7 @@ class EvalOptions:
     fresh: bool = False  # answer all questions, and ask language models again
     retry_faults: bool = False  # try failed rows again
     refresh: bool = False  # recompute what rests on expired replies of a graph
+    changes: bool = False  # also write changes.json: how the answers differ from those of the run before
     oracle: Oracle | None = None  # golds are put in the place of that stage; None: none are
     max_calls: int | None = None  # to models and graphs: no task begins beyond it; None: any
     max_usd: float | None = None  # of what has a price

@@ -210,7 +210,7 @@ def _checked(name: str, law: Any, trial: Trial) -> LawCheck:
 
 
 _HEAD = """# step -> its version and fields, and digests of the fixed rows and of what it makes of them.
-# Written by `raypipe check-step STEP --lock`.
+# Written by `raypipe check STEP --lock`.
 """
 
 

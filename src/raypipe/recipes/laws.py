@@ -1,4 +1,4 @@
-"""The laws of steps on fixed rows: tests hold shipped steps to them, `raypipe check-step` all others.
+"""The laws of steps on fixed rows: tests hold shipped steps to them, `raypipe check` all others.
 
 Each law is a function of a `Trial` that raises LawBroken and returns nothing. Knows kits and rows, not which
 steps there are.

@@ -83,7 +83,7 @@ def find_target(store: Store, given: str) -> Target:
         return target
     raise DataError(
         f"{store.uri}: expected the url of a page, the path of a document, or the id of a source or "
-        f"question, found no such thing as {given!r}. `raypipe why DIR ROW` shows the urls and sources "
+        f"question, found no such thing as {given!r}. `raypipe inspect DIR ROW` shows the urls and sources "
         "of an answer"
     )
 

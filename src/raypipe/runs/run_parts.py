@@ -203,7 +203,7 @@ class RunFolder:
     predictions: Path = field(init=False)  # a line for each question
     results: Path = field(init=False)  # a row for each question: evaluation.result_table.SCHEMA
     page: Path = field(init=False)  # the report for people
-    changes: Path = field(init=False)  # what a reprocess changed
+    changes: Path = field(init=False)  # of answers since the run before
     graphs: Path = field(init=False)  # operators of each graph of Ray Data, with their rows and seconds
     record: Path = field(init=False)  # `record.Run`; written last: with it a folder is whole
 

@@ -152,7 +152,7 @@ class Store:
         with reaching(f"table {table} at {self.uri}"):
             there = self.has(table)
         if not there:
-            made_by = "ingest PATH" if table in BASE else "index RECIPE"
+            made_by = "ingest PATH" if table in BASE else "eval RECIPE --until index"
             raise StoreError(
                 f"no table {table} at {self.uri}: `raypipe {made_by} --store {self.uri}` makes it"
             )
@@ -260,7 +260,8 @@ class Store:
             if column not in there:
                 raise StoreError(
                     f"table {table} at {self.uri} has no BTREE index on {column}: each question would read "
-                    f"all {dataset.count_rows()} rows. `raypipe index RECIPE --store {self.uri}` builds it"
+                    f"all {dataset.count_rows()} rows. `raypipe eval RECIPE --until index --store "
+                    f"{self.uri}` builds it"
                 )
 
 

@@ -271,12 +271,12 @@ def require_ann(dataset: LanceDataset) -> AnnIndex:
     if found is None:
         raise ConfError(
             f"{dataset.uri}: the recipe searches by an approximate index (`ann`), and there is none: "
-            "`raypipe ann RECIPE --store ...` builds it and measures its recall"
+            "`raypipe eval RECIPE --store ...` builds it and measures its recall"
         )
     if found.unindexed:
         raise ConfError(
             f"{dataset.uri}: {found.unindexed} vectors came after the approximate index {found.name} was "
-            "built: `raypipe ann RECIPE --store ...` builds it again"
+            "built: `raypipe eval RECIPE --store ...` builds it again"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""A recipe that searches by an approximate index: built and measured on its own, pinned by a release."""
+"""A recipe that searches by an approximate index: its eval builds and measures it, a release pins it."""
 
 import shutil
 from dataclasses import replace
@@ -19,6 +19,7 @@ from raypipe.runs.prune import prune
 from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.store import Store
+from raypipe.store.vector_search import build_ann
 
 pytestmark = pytest.mark.slow
 
@@ -35,13 +36,14 @@ def run(bench, out, text=ANN):
 
 @pytest.fixture(scope="module")
 def indexed(tmp_path_factory):
-    """A collection that was indexed, and refused to answer since there is no approximate index."""
+    """A collection that was indexed, without an approximate index."""
     folder = tmp_path_factory.mktemp("ann")
     bench = Bench(folder, folder)
     write_beir(folder / "beir", papers(1, 60), queries(6))
-    with pytest.raises(ConfError, match="there is none: `raypipe ann RECIPE"):
-        run(bench, "none")
-    assert "is not built: raypipe ann builds it" in ann_plan(_plan(bench)[0])
+    run(bench, "exact", RANKS)
+    with pytest.raises(ConfError, match="there is none: `raypipe eval RECIPE"):
+        searched(Store.open(bench.pipeline(ANN).store.uri), bench.pipeline(ANN).recipe)
+    assert "is not built: the eval builds it" in ann_plan(_plan(bench)[0])
     return bench
 
 
@@ -56,9 +58,9 @@ def _plan(bench):
     return plan(pipe, pipe.questions(pipe.store.scan("questions")["id"].to_pylist())).ann
 
 
-def build(bench, rebuild=False, text=ANN):
+def build(bench, text=ANN):
     pipe = bench.pipeline(text)
-    return built(pipe, rebuild), measured(pipe)
+    return built(pipe), measured(pipe)
 
 
 @pytest.mark.drill
@@ -74,7 +76,7 @@ def test_the_index_is_identity_and_a_release_keeps_its_own(bench):
     pipe = bench.pipeline(ANN)
     promote(pipe.store, read(bench.folder / "one"), [])
     before = ranked(pipe, live(pipe.store).opened(pipe.store)[1])
-    build(bench, rebuild=True)
+    build_ann(pipe.store, stage.table, stage.how)
     again = run(bench, "three")
     assert again.reused == 0, "another index may find other passages"
     prune(pipe.store, dry_run=False, kept=timedelta(0))
@@ -102,12 +104,15 @@ def _worst(recall):
 def test_settings_that_were_not_measured_and_vectors_that_came_later_are_said(bench):
     build(bench)
     more = ANN.replace("probes: 2", "probes: 3")
-    with pytest.raises(ConfError, match="top 30, probes 3, refine 4: `raypipe ann fakes --store"):
-        run(bench, "more", more)
+    with pytest.raises(ConfError, match="top 30, probes 3, refine 4: `raypipe eval fakes --store"):
+        searched(Store.open(bench.pipeline(more).store.uri), bench.pipeline(more).recipe)
+    assert run(bench, "more", more).record.ann[0].probes == 3, "the eval measures it"
     write_beir(bench.folder / "beir", [*papers(1, 60), *papers(2, 5)], queries(6))
-    with pytest.raises(ConfError, match="vectors came after the approximate index"):
-        run(bench, "later")
+    run(bench, "later", RANKS)
     pipe = bench.pipeline(ANN)
     [state] = ann_states(pipe.store, pipe.recipe)
     assert state.unindexed > 0 and "lacks" in ann_plan(_plan(bench)[0])
-    assert build(bench)[0] and ann_states(pipe.store, pipe.recipe)[0].unindexed == 0
+    with pytest.raises(ConfError, match="vectors came after the approximate index"):
+        searched(pipe.store, pipe.recipe)
+    run(bench, "whole")
+    assert ann_states(pipe.store, pipe.recipe)[0].unindexed == 0

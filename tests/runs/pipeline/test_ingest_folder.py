@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path, folder, capsys,
     uri = str(tmp_path / "store")
     assert main(["ingest", str(folder), "--format", "files", "--store", uri]) == 0
     assert "7 documents" in capsys.readouterr().out
-    assert main(["faults", "--store", uri, "--json"]) == 0
+    assert main(["inspect", "--faults", "--store", uri, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["faults"]
     assert {r["id"].partition("#")[0]: r["reason"] for r in rows} == {
         f"docs/{name}": reason for name, reason in REFUSED.items()

@@ -1,76 +1,139 @@
-"""How a command is declared, how it calls the Python API, and how it prints what that returns."""
+"""How a command is declared: a function with types, from whose signature argparse takes its arguments.
+
+Parameters that are keyword-only are options, all others stand in their places. Each has a type, and an `arg`
+for its default: `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a
+group of options. One of type Shell gets what a command knows of its process, one of type Session its session.
+"""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    TextIO,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from raypipe.api.cli.arguments import SHARED, read_as
 from raypipe.api.cli.commands import COMMANDS
+from raypipe.api.session import Session, Settings
 from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from raypipe.api.results import Result
-    from raypipe.api.session import Session
 
-T = TypeVar("T")
 R = TypeVar("R", bound="Result")
-Args = argparse.Namespace
 Commands = Any  # argparse's own class for sub-commands is private
 PIPED_WIDTH = 10_000  # columns: no line of a table is as long
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """What the signature of a command says of an argument, next to its type."""
+
+    help: str
+    value: str | None  # stands for its value in the help; None: its choices
+    read: Callable[[str], Any] | None  # makes a value of the text; None: the type does
+    default: Any
+    needed: bool
+    flag: str  # of an option; "": its name
+    const: str | None  # value of an option that is given without one; None: it needs one
+    each: bool  # an option of several values takes one, and may be repeated
+
+
+def arg(
+    help: str, value: str | None = None, read: Callable[[str], Any] | None = None, *, default: Any = None,
+    needed: bool = False, flag: str = "", const: str | None = None, each: bool = False,
+) -> Any:  # fmt: skip
+    """An argument, in the place of its default."""
+    return Arg(help, value, read, default, needed, flag, const, each)
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What a command knows of the process that it runs in."""
+
+    settings: Settings
+    json: bool  # --json: nothing else goes to stdout
+    stdout: TextIO
+    began: float  # of the clock perf_counter
+
+    def session(self, models: str | None = None, cluster: str = "laptop", **more: Any) -> Session:
+        """The session of these options; it shows progress where no JSON is printed."""
+        return Session(self.settings, models, cluster=cluster, progress=not self.json, **more)
+
+    def print_json(self, value: Any) -> None:
+        """One line on stdout. NaN and infinity are refused: they are not JSON."""
+        json.dump(value, self.stdout, ensure_ascii=False, allow_nan=False)
+        self.stdout.write("\n")
+        self.stdout.flush()
+
+
+def done() -> None:
+    """The end of a command that raises nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown(Generic[R]):
+    """What a command found. With --json, which each such command has, it is printed as one object."""
+
+    result: R
+    show: Callable[[R], object]  # prints it for a person
+    code: int = 0  # the exit code
+    after: Callable[[], object] = done  # is called once it is printed, and may raise
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
     """A command, as its module declares it."""
 
-    words: str  # its name, such as `why` or `score crag`
-    about: str  # "": as COMMANDS has it
+    words: str  # its name, such as `plan` or `score crag`
     example: str  # a line to copy
-    arguments: str  # as `take` reads them
-    do: Callable[[Args], int]  # gives the exit code
+    do: Callable[..., Shown[Any] | int]  # an int is the exit code
+
+    @property
+    def about(self) -> str:
+        """What it does: its docstring, or as COMMANDS has it."""
+        return " ".join((inspect.getdoc(self.do) or "").split()) or COMMANDS[self.words].about
 
 
-def command(do: Callable[[Args], int]) -> Declared:
-    """Makes a function a command. Its name has the words: `_score_crag`; two underscores are a dash. Its
-    docstring says, of a command below another, what it does; then it has a line to copy, which begins with
-    raypipe, and the arguments."""
-    words = do.__name__.strip("_").replace("__", "-").replace("_", " ")
-    about, example, arguments = _DECLARED.fullmatch(_unfolded(do.__doc__ or "")).groups("")  # type: ignore[union-attr]
-    return Declared(words, about, example, arguments, do)
-
-
-_DECLARED = re.compile(r"(?s)\A(?:([^\n]+)\n\n)?(raypipe [^\n]*+)\n?(.*)")
-
-
-def _unfolded(text: str) -> str:
-    """Lines that stand deeper go on the line before."""
-    return re.sub(r"\n +", " ", inspect.cleandoc(text))
+def command(words: str, example: str) -> Callable[[Callable[..., Shown[Any] | int]], Declared]:
+    """Makes a function the command of these words. `example`: what may follow them. A command below another
+    has a docstring that says what it does."""
+    return lambda do: Declared(words, f"raypipe {words} {example}", do)
 
 
 def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
     """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top.
     `groups`: two words that have commands below them -> what these do."""
     above, _, name = declared.words.rpartition(" ")
-    about = declared.about or COMMANDS[name].about
     made = below(commands, above, groups).add_parser(
         name,
-        help=about,
-        description=about,
+        help=declared.about,
+        description=declared.about,
         epilog=f"example:\n  {declared.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.set_defaults(do=declared.do, parser=made)
-    take(made, declared.arguments)
+    made.set_defaults(declared=declared, parser=made)
+    for parameter in parameters(declared.do):
+        parameter.add_to(made)
 
 
 def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) -> Commands:
@@ -83,105 +146,110 @@ def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) 
     return commands[words]
 
 
-def take(made: Any, text: str) -> None:
-    """Declares arguments: in each line one (`argument`), or names of SHARED; lines that stand deeper go on. A
-    paragraph below a title with a colon is a group of the help; of `one of these:` exactly one is given."""
-    for paragraph in _unfolded(text).split("\n\n"):
-        lines, group = paragraph.splitlines(), made
-        if lines[0] == "one of these:":
-            group = made.add_mutually_exclusive_group(required=True)
-        elif lines[0].endswith(":"):
-            group = made.add_argument_group(lines[0].removesuffix(":"))
-        for line in lines[group is not made :]:
-            if SHARED.keys() >= set(line.split()):
-                for name in line.split():
-                    take(group, SHARED[name])
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of a command, as its function has it."""
+
+    name: str
+    hint: Any
+    arg: Arg
+    option: bool
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Declares it."""
+        arg, kind = self.arg, next((k for k in get_args(self.hint) if k is not NoneType), str)
+        many = get_origin(self.hint) is Sequence
+        if not (many or NoneType in get_args(self.hint)):
+            kind = self.hint
+        more: dict[str, Any] = {"help": arg.help, "default": argparse.SUPPRESS if many else self.default}
+        if kind is not bool:
+            more |= {"metavar": arg.value}
+            if get_origin(kind) is Literal:
+                more |= {"choices": get_args(kind)}
             else:
-                name, more = argument(line)
-                if name.startswith("-"):
-                    more.setdefault("action", "extend" if more.get("nargs") == "+" else Once)
-                group.add_argument(name, **more)
+                more |= {"type": arg.read or (kind if kind in (int, float, Path) else None)}
+        if not self.option:
+            nargs = ("+" if arg.needed else "*") if many else None if arg.needed else "?"
+            parser.add_argument(self.name, nargs=nargs, **more)
+            return
+        if kind is bool:
+            more |= {"action": "store_true"}
+        elif many and not arg.each:
+            more |= {"action": "extend", "nargs": "+"}
+        else:
+            more |= {"action": "append" if many else Once}
+        if arg.const is not None:
+            more |= {"nargs": "?", "const": arg.const}
+        flag = arg.flag or f"--{self.name.replace('_', '-')}"
+        parser.add_argument(flag, dest=self.name, required=arg.needed, **more)
+
+    @property
+    def default(self) -> Any:
+        """Its value where it is not given."""
+        if self.arg.default is None and self.hint is bool:
+            return False
+        return () if self.arg.default is None and get_origin(self.hint) is Sequence else self.arg.default
+
+
+JSON: Any = arg("print one JSON object on stdout and nothing else")
+
+
+@functools.cache
+def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
+    """The arguments of a command, in the order of its function."""
+    hints, found = get_type_hints(do), list[Parameter]()
+    for name, p in inspect.signature(do).parameters.items():
+        if hints[name] in (Shell, Session):
+            continue
+        if is_dataclass(hints[name]):
+            of = get_type_hints(hints[name])
+            found += [Parameter(f.name, of[f.name], cast(Arg, f.default), True) for f in fields(hints[name])]
+        else:
+            found.append(Parameter(name, hints[name], p.default, p.kind is p.KEYWORD_ONLY))
+    if any(get_origin(r) is Shown for r in (hints["return"], *get_args(hints["return"]))):
+        found.append(Parameter("json", bool, JSON, True))
+    return found
+
+
+def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
+    """Calls a command with the arguments that are given, and prints what it found."""
+    values = {p.name: given.get(p.name, p.default) for p in parameters(declared.do)}
+    taken: dict[str, Any] = {}
+    for name, hint in get_type_hints(declared.do).items():
+        if hint in (Shell, Session):
+            taken[name] = shell if hint is Shell else shell.session()
+        elif is_dataclass(hint) and isinstance(hint, type):
+            taken[name] = hint(**{f.name: values[f.name] for f in fields(hint)})
+        elif name in values:
+            taken[name] = values[name]
+    found = declared.do(**taken)
+    if isinstance(found, int):
+        return found
+    if shell.json:
+        shell.print_json(found.result.to_dict())
+    else:
+        found.show(found.result)
+    found.after()
+    return found.code
 
 
 class Once(argparse.Action):
     """Stores the value of an option. A second one is an error, since the first would be lost."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: Args, values: Any, option_string: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
     ) -> None:
         given: dict[str, Any] = vars(namespace).setdefault("_given", {})
         if self.dest in given:
             commas = ", with commas between" if "," in str(self.metavar) else ""
-            said = f"expected once{commas}, found {given[self.dest]!s} and {values!s}"
-            raise argparse.ArgumentError(self, said)
+            both = f"{given[self.dest]!s} and {values!s}"
+            raise argparse.ArgumentError(self, f"expected once{commas}, found {both}")
         given[self.dest] = values
         setattr(namespace, self.dest, values)
-
-
-_WORDS = {"=": "default", "->": "dest", "const": "const"}
-
-
-def argument(line: str) -> tuple[str, dict[str, Any]]:
-    """The name or flag of an argument, and what else argparse takes of it, from `USAGE {KIND}: help`.
-
-    The usage is the name or flag, then what stands for its value: `--port N`; `paths PATH+`, with +, * or ?
-    as argparse has them; `--gate BOUND ...`, which may be repeated; a flag alone: `--json`. The kind has of
-    these words: `required`, a type (`arguments.read_as`), `one|other` for choices, `= DEFAULT`,
-    `const VALUE`, and `-> NAME`, its name in the Python API.
-
-    >>> argument("--out FILE {= a.csv -> file}: the table")
-    ('--out', {'help': 'the table', 'default': 'a.csv', 'dest': 'file', 'metavar': 'FILE'})
-    """
-    declared, _, help = line.partition(": ")
-    usage, _, kind = declared.partition(" {")
-    name, _, metavar = usage.partition(" ")
-    found: dict[str, Any] = {"help": help or None}
-    words = iter(kind.removesuffix("}").split())
-    for word in words:
-        if word == "required":
-            found["required"] = True
-        elif word in _WORDS:
-            found[_WORDS[word]] = next(words).strip('"')
-        elif "|" in word:
-            found["choices"] = tuple(filter(None, word.split("|")))
-        else:
-            found["type"] = read_as(word)
-    if "type" in found and "default" in found:
-        found["default"] = found["type"](found["default"])
-    if metavar.endswith(" ..."):
-        metavar, found["action"], found["default"] = metavar.removesuffix(" ..."), "append", []
-    elif metavar.endswith(("+", "*", "?")):
-        metavar, found["nargs"] = metavar[:-1], metavar[-1]
-        found.setdefault("default", [] if name.startswith("-") and found["nargs"] == "+" else None)
-    if metavar:
-        found["metavar"] = metavar
-    elif name.startswith("-") and "choices" not in found:
-        found["action"] = "store_true"
-    return name, found
-
-
-def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> T:
-    """Calls a function of the API with the arguments of the command that have the names of its own, and with
-    `first` and `more`. Its session is that of the arguments; progress is shown where no JSON is printed."""
-    taken = inspect.signature(function).parameters
-    names = [n for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if "options" in taken.keys() - names:
-        from raypipe.evaluation.options import EvalOptions
-
-        names += EvalOptions.__annotations__
-    given = {n: vars(args)[n] for n in names if n in vars(args)}
-    if "session" in names:
-        given["session"] = session(args, progress=not getattr(args, "json", False))
-    return function(*first, **{**given, **more})
-
-
-def printed(args: Args, found: R, show: Callable[[R], object]) -> int:
-    """Prints a result: with --json as one object, else as `show` does. Returns exit code 0."""
-    if args.json:
-        print_json(found.to_dict(), args)
-    else:
-        show(found)
-    return 0
 
 
 def on_console(show: str, *of: Any, **more: Any) -> None:
@@ -207,13 +275,6 @@ def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | Non
     console().print(made)
 
 
-def print_json(value: Any, args: Args) -> None:
-    """One line on stdout. NaN and infinity are refused: they are not JSON."""
-    json.dump(value, args.stdout, ensure_ascii=False, allow_nan=False)
-    args.stdout.write("\n")
-    args.stdout.flush()
-
-
 def say(line: object) -> None:
     """Prints a line on stderr at once."""
     print(line, file=sys.stderr, flush=True)
@@ -222,40 +283,3 @@ def say(line: object) -> None:
 def console() -> Console:
     """The console on stdout. Lines that are piped are not folded; on a terminal they fit its width."""
     return open_console(sys.stdout, None if sys.stdout.isatty() else PIPED_WIDTH)
-
-
-def session(args: Args, progress: bool = False) -> Session:
-    from raypipe.api.session import Session
-
-    said = {name: vars(args)[name] for name in ("models", "cluster", "llm") if name in vars(args)}
-    sets = tuple(getattr(args, "sets", ()))
-    return Session(args.settings, graphs=graphs(args), progress=progress, sets=sets, **said)
-
-
-def take_docs(args: Args) -> None:
-    """Puts the store of the folder that --docs names in the place of --store. What changed in the folder is
-    read first for a command that runs a recipe; those that serve a folder open it themselves."""
-    group = COMMANDS[args.command].group
-    if getattr(args, "docs", None) is None or group == "serve":
-        return
-    from raypipe.api.data import documents_store, ingest_documents
-
-    if group == "run" and args.command != "plan" and not getattr(args, "dry_run", False):
-        args.store = called(ingest_documents, args, args.docs).store
-    else:
-        args.store = args.store or called(documents_store, args, args.docs)
-
-
-def graphs(args: Args) -> dict[str, str]:
-    """Graph -> place, as --graph says it; "": all others."""
-    found: dict[str, str] = {}
-    for given in getattr(args, "graphs", []):
-        name, sign, place = given.partition("=")
-        found[name if sign and "/" not in name else ""] = place if sign and "/" not in name else given
-    return found
-
-
-def say_data(args: Args) -> None:
-    """Says on stderr which questions are taken where --data is missing."""
-    if not args.data:
-        say(f"no --data: the questions in {args.settings.store_to_use(args.store)}")

@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, console, print_json, printed, say
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.api.data import IngestResult, Preview
+    from raypipe.api.data import IngestResult
     from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
-@command
-def _download(args: Args) -> int:
-    """raypipe download crag --task 1 /data/crag
-    what {crag|qasper}
-    folder DIR {path}
-    --task {1|3}: of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)
-    --version {v4|v5}: of crag: v5 adds popularity labels (v4)
-    """
-    if args.what == "qasper":
-        if args.task or args.version:
+@command("download", "crag --task 1 /data/crag")
+def download(
+    session: Session,
+    what: Literal["crag", "qasper"] = arg("whose files", needed=True),
+    folder: Path = arg("the folder that gets them", "DIR", needed=True),
+    *,
+    task: Literal["1", "3"] | None = arg("of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)"),
+    version: Literal["v4", "v5"] | None = arg("of crag: v5 adds popularity labels (v4)"),
+) -> int:
+    if what == "qasper":
+        if task or version:
             raise ConfError("--task and --version: expected with crag alone; qasper has one set of files")
-        files = called(raypipe.download_qasper, args)
-    elif args.task is None:
+        files = raypipe.download_qasper(folder, session)
+    elif task is None:
         raise ConfError("--task: expected 1 or 3 with crag, found none")
     else:
-        files = called(raypipe.download_crag, args, version=args.version or "v4")
+        files = raypipe.download_crag(folder, task, version or "v4", session)
     for file in files:
         print(file)
     return 0
 
 
-@command
-def _ingest(args: Args) -> int:
-    """raypipe ingest faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run
-    paths PATH+: files, folders of files, or URIs of some
-    files kind
-    --glob PATTERN ... {-> globs}: with --format files: read only files whose path in the folder matches, such
-      as '*.pdf'; '!old/*' leaves out (may be repeated)
-    --dry-run: show the fields that are found and the first row, store nothing
-    store cluster json
-    """
-    if not args.dry_run:
-        return printed(args, called(raypipe.ingest, args), _print_read)
-    if args.format == "files":
+@command("ingest", "faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run")
+def ingest(
+    shell: Shell,
+    paths: Sequence[str] = arg("files, folders of files, or URIs of some", "PATH", needed=True),
+    *,
+    format: str | None = shared.FILES_FORMAT,
+    fields: str | None = shared.FIELDS,
+    kind: str | None = shared.KIND,
+    globs: Sequence[str] = arg(
+        "with --format files: read only these, such as '*.pdf'; '!old/*' leaves out",
+        "PATTERN",
+        flag="--glob",
+        each=True,
+    ),
+    dry_run: bool = arg("show the fields that are found and the first row, store nothing"),
+    place: shared.StoreFlags,
+    cluster: str = shared.CLUSTER,
+) -> Shown[Any]:
+    session = shell.session(cluster=cluster)
+    if not dry_run:
+        store = place.uri(session)
+        return Shown(raypipe.ingest(paths, store, format, session, fields, globs, kind), _print_read)
+    if format == "files":
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
+    from raypipe.api.cli.tables import print_preview
 
-    def show(found: Preview) -> None:
-        from raypipe.api.cli.tables import print_preview
-
-        print_preview(console(), found, named=args.format is not None)
-
-    return printed(args, called(raypipe.preview, args), show)
+    found = raypipe.preview(paths, format, fields, session)
+    return Shown(found, lambda found: print_preview(console(), found, named=format is not None))
 
 
 def _print_read(read: IngestResult) -> None:
@@ -72,18 +84,19 @@ def _print_read(read: IngestResult) -> None:
         print(f"  {bad}")
 
 
-@command
-def _parse(args: Args) -> int:
-    """raypipe parse page.html --json
-    files FILE+
-    --html {lxml|html.parser = lxml}: whose text (default: lxml)
-    json-lines
-    """
+@command("parse", "page.html --json")
+def parse(
+    shell: Shell,
+    files: Sequence[str] = arg("HTML files", "FILE", needed=True),
+    *,
+    html: Literal["lxml", "html.parser"] = arg("whose text (default: lxml)", default="lxml"),
+    json: bool = arg("print one JSON object a line on stdout and nothing else"),
+) -> int:
     failed = 0
-    for page in raypipe.parse_html(args.files, args.html):
+    for page in raypipe.parse_html(files, html):
         failed += page.fault is not None
-        if args.json:
-            print_json(page.to_dict(), args)
+        if json:
+            shell.print_json(page.to_dict())
         elif page.fault:
             say(f"raypipe parse: {page.file}: {page.fault.reason}: {page.fault.detail}")
         else:
@@ -91,19 +104,25 @@ def _parse(args: Args) -> int:
     return 3 if failed else 0
 
 
-@command
-def _questions(args: Args) -> int:
-    """raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store
-    documents PATH*: documents to read into the store first (default: none)
-    files store models llm
-    --n N {1.. = 200 -> number}: questions wanted (200)
-    --seed S {int = 1}: other passages for other seeds (1)
-    --out FILE {= questions.jsonl}: the questions, as rows (questions.jsonl)
-    --dry-run: print the number of calls, make nothing
-    json
-    """
-    quiet = (lambda plan: None) if args.json else _print_plan
-    return printed(args, called(raypipe.make_questions, args, on_plan=quiet), _print_made)
+@command("questions", "/data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store")
+def questions(
+    shell: Shell,
+    documents: Sequence[str] = arg("documents to read into the store first (default: none)", "PATH"),
+    *,
+    format: str | None = shared.FILES_FORMAT,
+    fields: str | None = shared.FIELDS,
+    place: shared.StoreFlags,
+    models: str | None = shared.MODELS,
+    llm: str | None = shared.LLM,
+    n: int = arg("questions wanted (200)", "N", shared.whole(1), default=200),
+    seed: int = arg("other passages for other seeds (1)", "S", default=1),
+    out: str = arg("the questions, as rows (questions.jsonl)", "FILE", default="questions.jsonl"),
+    dry_run: bool = arg("print the number of calls, make nothing"),
+) -> Shown[Any]:
+    session = shell.session(models, llm=llm)
+    store, tell = place.uri(session), (lambda plan: None) if shell.json else _print_plan
+    made = raypipe.make_questions(out, documents, n, store, seed, format, fields, dry_run, tell, session)
+    return Shown(made, _print_made)
 
 
 def _print_made(made: MadeQuestionsResult) -> None:
@@ -123,14 +142,19 @@ def _print_plan(plan: QuestionsPlan) -> None:
         print(f"{plan.unreadable:,} more documents have no text, or no passage of prose")
 
 
-@command
-def _examples(args: Args) -> int:
-    """raypipe examples qasper/qasper-train-v0.3.json --out qasper/train.jsonl
-    data PATH+: questions with answers
-    format
-    --out FILE {required}: the pool: .jsonl or .jsonl.gz
-    --explain MODEL: a generator of the models file: it says why each answer is right, and that is kept
-    models llm cluster json
-    """
-    use = f"use it with --graph NAME={args.out}, NAME as the recipe calls its pool"
-    return printed(args, called(raypipe.build_examples, args), lambda made: print(made.title, use, sep="\n"))
+@command("examples", "qasper/qasper-train-v0.3.json --out qasper/train.jsonl")
+def examples(
+    shell: Shell,
+    data: Sequence[str] = arg("questions with answers", "PATH", needed=True),
+    *,
+    format: str | None = shared.FORMAT,
+    fields: str | None = shared.FIELDS,
+    out: str = arg("the pool: .jsonl or .jsonl.gz", "FILE", needed=True),
+    explain: str | None = arg("a generator: it says why each answer is right, and that is kept", "MODEL"),
+    models: str | None = shared.MODELS,
+    llm: str | None = shared.LLM,
+    cluster: str = shared.CLUSTER,
+) -> Shown[Any]:
+    use = f"use it with --graph NAME={out}, NAME as the recipe calls its pool"
+    made = raypipe.build_examples(data, out, explain, format, shell.session(models, cluster, llm=llm), fields)
+    return Shown(made, lambda made: print(made.title, use, sep="\n"))

@@ -1,11 +1,14 @@
-"""Commands that look at a finished run: why, faults, losses, export, view, reproduce."""
+"""Commands that look at a finished run: inspect, export, view, reproduce."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, console, on_console, printed, say, table
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console, say, table
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -13,61 +16,62 @@ if TYPE_CHECKING:
     from raypipe.api.reproduce import ReproduceResult, Reproductions
 
 
-@command
-def _why(args: Args) -> int:
-    """raypipe why /data/runs/local 2f5d8a
-    run
-    row ROW: a question's id, or how it begins
-    json
-    """
-    shown = lambda found: on_console("plans.print_explanation", found.explanation)  # noqa: E731
-    return printed(args, called(raypipe.why, args), shown)
+@command("inspect", "/data/runs/local 2f5d8a")
+def inspect(
+    session: Session,
+    run: str | None = arg("the --out folder of a finished eval; only --faults can do without", "DIR"),
+    row: str | None = arg("a question's id, or how it begins: why its answer is as it is", "ROW"),
+    *,
+    faults: bool = arg("list the rows that failed; without DIR, what could not be read into the store"),
+    losses: bool = arg("say for each wrong answer where its gold was lost"),
+    at: str | None = arg("with --losses: list the questions that were lost there (default: none)", "PLACE"),
+    place: shared.StoreFlags,
+) -> Shown[Any]:
+    if at is not None and not losses:
+        raise ConfError("--at: expected with --losses")
+    if faults + losses + (row is not None) > 1:
+        raise ConfError("expected one of ROW, --faults and --losses")
+    if faults:
+        found = raypipe.faults(run, place.uri(session), session)
+        return Shown(found, lambda found: on_console("console.print_row_faults", found.found))
+    if run is None:
+        raise ConfError("expected the folder of a finished eval; --faults can do without")
+    if row is not None:
+        return Shown(
+            raypipe.why(run, row), lambda found: on_console("plans.print_explanation", found.explanation)
+        )
+    if losses:
+        return _losses(run, at)
+    return Shown(
+        raypipe.finished_run(run),
+        lambda found: on_console("console.print_run_tables", found.run, found.folder),
+    )
 
 
-@command
-def _faults(args: Args) -> int:
-    """raypipe faults /data/runs/local --json
-    run DIR?: the --out folder of a finished eval (default: the files and lines that could not be read into
-      the store)
-    store json
-    """
-    shown = lambda found: on_console("console.print_row_faults", found.found)  # noqa: E731
-    return printed(args, called(raypipe.faults, args), shown)
-
-
-@command
-def _losses(args: Args) -> int:
-    """raypipe losses /data/runs/local --at recall
-    run
-    --at PLACE: list the questions that were lost there (default: of all places, none)
-    json
-    """
-    from raypipe.metrics.losses import place
-
-    at = None if args.at is None else place(args.at)
-    found = raypipe.losses(args.run)
-
+def _losses(run: str, at: str | None) -> Shown[LossesResult]:
     def show(found: LossesResult) -> None:
         on_console("console.print_losses", found.losses)
         on_console("console.print_lost", () if at is None else found.questions)
         if not (found.losses.misses if at is None else found.questions):
-            print(f"no question was lost{'' if at is None else f' at {args.at}'}")
+            print(f"no question was lost{'' if at is None else f' at {at}'}")
 
-    return printed(args, found if at is None else found.at(at), show)
+    return Shown(raypipe.losses(run, at), show)
 
 
-@command
-def _export(args: Args) -> int:
-    """raypipe export /data/runs/local --as trec --out local.trec
-    run RUN: the --out folder of a finished eval
-    --as {required predictions|crag|trec|oag|mlflow -> shape}: predictions: as predictions.jsonl; crag: what
-      CRAG's evaluation reads; trec: the ranking; oag: OAG-QA's submission, a line of 20 papers a question;
-      mlflow: a run of an MLflow server
-    --out FILE {required}: the file to write; of mlflow the server's address
-    --experiment NAME: of mlflow: the experiment that gets the run (default: raypipe)
-    json
-    """
-    return printed(args, called(raypipe.export_run, args), _print_export)
+@command("export", "/data/runs/local --as trec --out local.trec")
+def export(
+    shell: Shell,
+    run: str = shared.RUN,
+    *,
+    shape: Literal["predictions", "crag", "trec", "oag", "mlflow"] = arg(
+        "predictions.jsonl; CRAG's lines; the ranking; OAG-QA's submission; a run of an MLflow server",
+        flag="--as",
+        needed=True,
+    ),
+    out: str = arg("the file to write; of mlflow the server's address", "FILE", needed=True),
+    experiment: str | None = arg("of mlflow: the experiment that gets the run (default: raypipe)", "NAME"),
+) -> Shown[Any]:
+    return Shown(raypipe.export_run(run, shape, out, experiment), _print_export)
 
 
 def _print_export(made: ExportResult) -> None:
@@ -81,48 +85,51 @@ def _print_export(made: ExportResult) -> None:
         print(f"{failed} questions failed; {said}")
 
 
-@command
-def _view(args: Args) -> int:
-    """raypipe view /data/runs/local /data/runs/tuned
-    runs DIR*: folder or URI of a finished eval, or a folder of such (default: the runs under $RAYPIPE_HOME,
-      and those that the store knows)
-    --labels FILE: where people's marks are written (default: labels.jsonl in the run's folder)
-    --port N {0..65535 = 8001}: 0: a free one (default: 8001)
-    store json
-    """
+@command("view", "/data/runs/local /data/runs/tuned")
+def view(
+    shell: Shell,
+    runs: Sequence[str] = arg("finished evals, or folders of them ($RAYPIPE_HOME, the store)", "DIR"),
+    *,
+    labels: str | None = arg("where people's marks are written (labels.jsonl in the run's folder)", "FILE"),
+    port: int = arg("0: a free one (default: 8001)", "N", shared.whole(0, 65535), default=8001),
+    place: shared.StoreFlags,
+) -> int | Shown[Any]:
     from raypipe.api.view import left_out, serve_view
 
-    if args.json:
-        found = called(raypipe.list_runs, args, dirs=args.runs)
-        if found.unread:
-            say(f"{len(found.runs)} runs{left_out(found.unread)}")
-        return printed(args, found, say)
-    called(serve_view, args, dirs=args.runs, say=say)
-    return 0
+    session = shell.session()
+    store = place.uri(session)
+    if not shell.json:
+        serve_view(runs, store, labels, port, say, session)
+        return 0
+    found = raypipe.list_runs(runs, store, session)
+    if found.unread:
+        say(f"{len(found.runs)} runs{left_out(found.unread)}")
+    return Shown(found, say)
 
 
 MOST = 6  # expected numbers that are listed
 
 
-@command
-def _reproduce(args: Args) -> int:
-    """raypipe reproduce scifact --check --data /data/scifact
-    name NAME?: a run of conf/reproduce.yaml (default: list them, and what the papers' own numbers need)
-    --check: run it and compare its numbers (default: say what they are)
-    --data PATH: the folder or file that the run reads
-    store cluster json
-    """
+@command("reproduce", "scifact --check --data /data/scifact")
+def reproduce(
+    shell: Shell,
+    name: str | None = arg("a run of conf/reproduce.yaml (list them, and what papers state)", "NAME"),
+    *,
+    check: bool = arg("run it and compare its numbers (default: say what they are)"),
+    data: str | None = arg("the folder or file that the run reads", "PATH"),
+    place: shared.StoreFlags,
+    cluster: str = shared.CLUSTER,
+) -> Shown[Any]:
     from raypipe.api.reproduce import reproductions
 
-    if args.name is None or not args.check:
-        return printed(args, called(reproductions, args), _list)
-    if args.data is None:
-        run = called(reproductions, args).runs[args.name]
+    session = shell.session(cluster=cluster)
+    if name is None or not check:
+        return Shown(reproductions(session, name), _list)
+    if data is None:
+        run = reproductions(session, name).runs[name]
         raise ConfError(f"--check: expected --data, {run.data}")
-    found = called(raypipe.reproduce, args, check=False)
-    printed(args, found, _show)
-    found.check()
-    return 0
+    found = raypipe.reproduce(name, data, place.uri(session), False, session)
+    return Shown(found, _show, after=found.check)
 
 
 def _show(found: ReproduceResult) -> None:

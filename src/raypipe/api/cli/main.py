@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from raypipe.api.cli.command import Declared, add, say, take_docs
+from raypipe.api.cli.command import Declared, Shell, add, run, say
 from raypipe.api.cli.commands import COMMANDS, GROUPS
 from raypipe.api.session import from_environment
 from raypipe.core.config import did_you_mean
@@ -140,22 +140,17 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
 
         print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
         return 0
-    if sys.flags.optimize > 1:
-        print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
-        return ConfError.exit_code
     args = read(argv)
-    args.began = began
     signal.signal(signal.SIGTERM, _stop)
     if (here := os.getcwd()) not in sys.path:  # the user's own steps, readers, metrics and loaders
         sys.path.append(here)
     try:
-        args.settings = from_environment()
+        settings = from_environment()
         if COMMANDS[args.command].group in ("run", "serve") and "recipe" in args:
             say(f"raypipe {args.command}: opening {args.recipe}")  # imports take a second or two from here on
-        with _kept_stdout(args, own):
-            take_docs(args)
-            code: int = args.do(args)
-        return code
+        json = getattr(args, "json", False)
+        with _kept_stdout(json, own) as stdout:
+            return run(args.declared, vars(args), Shell(settings, json, stdout, began))
     except RaypipeError as e:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
         return e.exit_code
@@ -171,17 +166,17 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
 
 
 @contextmanager
-def _kept_stdout(args: argparse.Namespace, own: bool) -> Iterator[None]:
+def _kept_stdout(json: bool, own: bool) -> Iterator[TextIO]:
     """Keeps stdout for the JSON of a command. What libraries print goes to stderr: of a lost node Ray says so
     on stdout. A process that runs nothing else ends so, for Ray speaks until its end."""
-    args.stdout = sys.stdout
-    if getattr(args, "json", False):
+    stdout = sys.stdout
+    if json:
         sys.stdout = sys.stderr
     try:
-        yield
+        yield stdout
     finally:
         if not own:
-            sys.stdout = args.stdout
+            sys.stdout = stdout
 
 
 def _failed(command: str, error: Exception) -> int:

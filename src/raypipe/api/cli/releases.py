@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, printed, table
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shown, arg, command, table
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.forget import ForgetResult
@@ -13,28 +17,30 @@ if TYPE_CHECKING:
     from raypipe.runs.release import ReleaseLine
 
 
-@command
-def _promote(args: Args) -> int:
-    """raypipe promote /data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'
-    run
-    --gate BOUND ... {-> gates}: a bound on a number of the run, or a bound on its difference from the live
-      release: better, not-worse, or not-worse:M
-    --against DIR: the run to compare with, in place of the live release's
-    --min-scored SHARE {share_or_0}: a gate on a share, such as score, needs this share of the questions
-      scored (default: 0.95)
-    --store URI: where the run's store is now (default: where it was)
-    json
-    """
-    return printed(args, called(raypipe.promote, args), _print_release)
+@command("promote", "/data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'")
+def promote(
+    session: Session,
+    run: str = shared.RUN,
+    *,
+    gates: Sequence[str] = arg(
+        "a bound on a number of the run; or against the live release: better, not-worse, not-worse:M",
+        "BOUND",
+        flag="--gate",
+        each=True,
+    ),
+    against: str | None = arg("the run to compare with, in place of the live release's", "DIR"),
+    min_scored: float | None = arg(
+        "of questions, that a gate needs scored (0.95)", "SHARE", shared.share_or_0
+    ),
+    store: str | None = arg("where the run's store is now (default: where it was)", "URI"),
+) -> Shown[Any]:
+    made = raypipe.promote(run, gates, store, min_scored, session, against)
+    return Shown(made, _print_release)
 
 
-@command
-def _rollback(args: Args) -> int:
-    """raypipe rollback --store /data/store
-    store
-    json
-    """
-    return printed(args, called(raypipe.rollback, args), _print_release)
+@command("rollback", "--store /data/store")
+def rollback(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
+    return Shown(raypipe.rollback(place.uri(session), session), _print_release)
 
 
 def _print_release(found: ReleaseResult) -> None:
@@ -56,12 +62,9 @@ def _score(row: ReleaseLine) -> str:
     return ", ".join(said) or "not scored"
 
 
-@command
-def _releases(args: Args) -> int:
-    """raypipe releases --store /data/store
-    store json
-    """
-    return printed(args, called(raypipe.releases, args), _list)
+@command("releases", "--store /data/store")
+def releases(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
+    return Shown(raypipe.releases(place.uri(session), session), _list)
 
 
 def _list(found: ReleasesResult) -> None:
@@ -72,16 +75,16 @@ def _list(found: ReleasesResult) -> None:
     table(("release", "live", "recipe", "run", "score"), rows)
 
 
-@command
-def _prune(args: Args) -> int:
-    """raypipe prune --store /data/store
-    store
-    --dry-run: list what would be deleted
-    --abandon RUN ...: give up unfinished work, by the name that a refused prune lists
-    --replies MODEL ...: also delete the replies of a language model that nothing asks any more
-    json
-    """
-    return printed(args, called(raypipe.prune, args), _print_removed)
+@command("prune", "--store /data/store")
+def prune(
+    session: Session,
+    *,
+    place: shared.StoreFlags,
+    dry_run: bool = arg("list what would be deleted"),
+    abandon: Sequence[str] = arg("give up unfinished work, as a refused prune names it", "RUN", each=True),
+    replies: Sequence[str] = arg("also replies of a model that nothing asks any more", "MODEL", each=True),
+) -> Shown[Any]:
+    return Shown(raypipe.prune(place.uri(session), dry_run, abandon, replies, session), _print_removed)
 
 
 def _print_removed(found: PruneResult) -> None:
@@ -91,21 +94,22 @@ def _print_removed(found: PruneResult) -> None:
     print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
 
 
-@command
-def _forget(args: Args) -> int:
-    """raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store
-    names ID+: urls that questions cite, paths or ids of documents, or ids of sources or questions
-
-    one of these:
-    --dry-run: list what holds it or rests on it
-    --yes: remove it, for good
-
-    --reason TEXT {= ""}: what its tombstone says when it is ingested again
-    --runs DIR ...: also look through this folder of runs or training labels (default: those under
-      $RAYPIPE_HOME; may be repeated)
-    store json
-    """
-    return printed(args, called(raypipe.forget, args), _print_holdings)
+@command("forget", "https://example.org/page --reason 'licence ended' --yes --store /data/store")
+def forget(
+    session: Session,
+    names: Sequence[str] = arg(
+        "urls, paths or ids of documents, ids of sources, questions", "ID", needed=True
+    ),
+    *,
+    dry_run: bool = arg("list what holds it or rests on it: this or --yes is required"),
+    yes: bool = arg("remove it, for good"),
+    reason: str = arg("what its tombstone says when it is ingested again", "TEXT", default=""),
+    runs: Sequence[str] = arg("also this folder of runs or labels (under $RAYPIPE_HOME)", "DIR", each=True),
+    place: shared.StoreFlags,
+) -> Shown[Any]:
+    if dry_run == yes:
+        raise ConfError("expected one of --dry-run and --yes")
+    return Shown(raypipe.forget(names, place.uri(session), dry_run, reason, runs, session), _print_holdings)
 
 
 def _print_holdings(found: ForgetResult) -> None:

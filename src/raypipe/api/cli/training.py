@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import raypipe
-from raypipe.api.cli.command import Args, called, command, on_console, printed, say_data
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, on_console
+from raypipe.api.session import Session
 
 if TYPE_CHECKING:
     from raypipe.api.experiments import DecideFitResult, FuseFitResult, SweepResult
     from raypipe.evaluation.sweep import PlannedPoint
 
 
-@command
-def _fit_decide(args: Args) -> int:
-    """Fit the probability that an answer is right, and the threshold below which none is given.
+@dataclass(frozen=True, slots=True)
+class FitFlags:
+    """What is fitted on, and for."""
 
-    raypipe fit decide /data/runs/local --split 0 --out abstain.yaml
-    of-fit
-    """
-    return printed(args, called(raypipe.fit_decide, args), _print_fit)
+    split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
+    group: str | None = arg("a label whose values are groups of questions that stay together", "LABEL")
+    measure: str | None = shared.MEASURE
+    out: str | None = arg("the fitted file, .yaml; its report goes next to it (in the folder of RUN)", "FILE")
 
 
-@command
-def _fit_fuse(args: Args) -> int:
-    """Fit the weights of a fuse step to the ranking measure of the data.
+@command("fit decide", "/data/runs/local --split 0 --out abstain.yaml")
+def fit_decide(run: str = shared.RUN, *, how: FitFlags) -> Shown[Any]:
+    """Fit the probability that an answer is right, and the threshold below which none is given."""
+    return Shown(raypipe.fit_decide(run, how.split, how.out, how.group, how.measure), _print_fit)
 
-    raypipe fit fuse /data/runs/ranks --split 0 --step fuse:final --out weights.yaml
-    of-fit
-    --step NAME: the step, such as fuse:final (default: the last fuse)
-    --scores NAME,... {names = ""}: what is weighed, of the scores that the run's rankers gave (default: what
-      the step weighs now)
-    store
-    """
-    return printed(args, called(raypipe.fit_fuse, args), _print_fit)
+
+@command("fit fuse", "/data/runs/ranks --split 0 --step fuse:final --out weights.yaml")
+def fit_fuse(
+    session: Session,
+    run: str = shared.RUN,
+    *,
+    how: FitFlags,
+    step: str | None = arg("the step, such as fuse:final (default: the last fuse)", "NAME"),
+    scores: Sequence[str] | None = arg(
+        "what is weighed (what the step weighs now)", "NAME,...", shared.names
+    ),
+    place: shared.StoreFlags,
+) -> Shown[Any]:
+    """Fit the weights of a fuse step to the ranking measure of the data."""
+    store = place.uri(session)
+    found = raypipe.fit_fuse(
+        run, how.split, how.out, step, scores or (), how.group, how.measure, store, session
+    )
+    return Shown(found, _print_fit)
 
 
 def _print_fit(found: DecideFitResult | FuseFitResult) -> None:
@@ -43,30 +58,51 @@ def _print_fit(found: DecideFitResult | FuseFitResult) -> None:
     print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
 
 
-@command
-def _sweep(args: Args) -> int:
-    """raypipe sweep local --set split.child_chars=500,700,1000 --set rerank.top=20,50 --sample 200
-      --store /data/store
-    recipe
-    --set STEP[:INTO].FIELD=V1,V2,... ... {required -> values}: values of a field, such as rerank.top=5,10; of
-      several fields every combination is a point
-    --sample N {1..}: questions of each point; the best is scored again on as many others (default: all
-      questions)
-    --seed N {int = 0}: draws the sample (default: 0)
-    --data PATH+: files to ingest first, or URIs of some
-    format kind store cluster scoring
-    --margin M {above_0 = 0.02}: points whose 90 %% interval lies within M to either side are the same
-      (default: 0.02)
-    --measure NAME: what the best point has most of, such as f1 or ndcg_cut_10 (default: the one that reports
-      of such data begin with)
-    --dry-run: print the plan of all points, run nothing
-    --out DIR: folder for sweep.json and a report of each point (default:
-      $RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)
-    json
-    """
-    say_data(args)
-    tell = (lambda plans: None) if args.json else _print_plans
-    return printed(args, called(raypipe.sweep, args, sets=args.values, on_plan=tell), _print_sweep)
+@command(
+    "sweep", "local --set split.child_chars=500,700 --set rerank.top=20,50 --sample 200 --store /data/store"
+)
+def sweep(
+    shell: Shell,
+    recipe: str = shared.RECIPE,
+    *,
+    named: shared.RecipeFlags,
+    values: Sequence[str] = arg(
+        "values of a field, such as rerank.top=5,10",
+        "STEP[:INTO].FIELD=V1,V2,...",
+        flag="--set",
+        needed=True,
+        each=True,
+    ),
+    sample: int | None = arg("of each point; then as many of the best (all)", "N", shared.whole(1)),
+    seed: int = arg("draws the sample (default: 0)", "N", default=0),
+    data: Sequence[str] = shared.DATA,
+    place: shared.StoreFlags,
+    options: shared.ScoredFlags,
+    margin: float = shared.MARGIN,
+    measure: str | None = shared.MEASURE,
+    dry_run: bool = arg("print the plan of all points, run nothing"),
+    out: str | None = arg("for reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"),
+) -> Shown[Any]:
+    session = named.session(shell)
+    store = place.uri(session, read=not dry_run)
+    shared.say_data(shell, data, store)
+    tell = (lambda plans: None) if shell.json else _print_plans
+    done = raypipe.sweep(
+        recipe,
+        values,
+        data,
+        store,
+        out,
+        sample,
+        seed,
+        margin,
+        dry_run,
+        tell,
+        session,
+        measure,
+        **options.given(),
+    )
+    return Shown(done, _print_sweep)
 
 
 def _print_sweep(done: SweepResult) -> None:

@@ -4,10 +4,14 @@ of calls, score written calls, propose refresh periods, convert public data."""
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.api.cli.command import Args, called, command, console, printed, table
-from raypipe.core.errors import DataError
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, console, table
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
     from raypipe.contrib.crag.api.graphs import CallsResult
@@ -16,30 +20,33 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {"kg examples": "Draft calls with a model, and import corrected ones as examples."}
 SHOWN_ROWS = 10  # on a terminal; --json has them all
+GRAPH: Any = arg("the mock API's address, or a folder of tables", "URL|DIR", needed=True)
+FOLDER: Any = arg("a folder of tables", "DIR", needed=True)
 
 
-@command
-def _kg_run(args: Args) -> int:
-    """Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.
-
-    raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'
-    program PROGRAM: lines of calls; - reads standard input
-    --graph URL|DIR {required}: the mock API's address, or a folder of tables
-    --time T {required -> asked_at}: time of the question: MM/DD/YYYY, HH:MM:SS PT
-    json
-    """
+@command("kg run", "--graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'")
+def kg_run(
+    session: Session,
+    program: str = arg("lines of calls; - reads standard input", "PROGRAM", needed=True),
+    *,
+    graph: str = GRAPH,
+    time: str = arg("time of the question: MM/DD/YYYY, HH:MM:SS PT", "T", needed=True),
+) -> Shown[Any]:
+    """Run calls over a graph and print rows and sentences. Exit code 3 where a call fails."""
     from raypipe.contrib.crag.api.graphs import run_calls
 
-    text = sys.stdin.read() if args.program == "-" else args.program
-    found = called(run_calls, args, program=text)
-    printed(args, found, _print_calls)
+    text = sys.stdin.read() if program == "-" else program
+    found = run_calls(text, graph, time, session)
+    return Shown(found, _print_calls, after=lambda: _require_rows(found))
+
+
+def _require_rows(found: CallsResult) -> None:
     failed = [(r.call, r.fault) for r in found.results if r.fault is not None]
     if failed:
         call, fault = failed[0]
         counts = f"{len(failed)} of {len(found.results)} calls failed"
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise DataError(f"{counts}: {call}: {fault.reason}: {fault.detail}{more}")
-    return 0
 
 
 def _print_calls(found: CallsResult) -> None:
@@ -59,92 +66,93 @@ def _print_calls(found: CallsResult) -> None:
         say(out, *(f"  {line}" for line in lines), fold=True)
 
 
-@command
-def _kg_serve(args: Args) -> int:
-    """Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.
-
-    raypipe kg serve --graph DIR --port 8000
-    --graph DIR {required}: a folder of tables
-    --port N {0..65535 = 8000}: on this machine only (8000); 0: a free one
-    """
+@command("kg serve", "--graph DIR --port 8000")
+def kg_serve(
+    *,
+    graph: str = FOLDER,
+    port: int = arg("on this machine only (8000); 0: free", "N", shared.whole(0, 65535), default=8000),
+) -> int:
+    """Serve a folder of tables with the mock API's endpoints, for tests and demonstrations."""
     import signal
 
     from raypipe.contrib.crag.api.graphs import serve_graph
 
-    with serve_graph(args.graph, args.port) as url:
-        print(f"serving {args.graph} at {url}; stop with Ctrl-C", flush=True)
+    with serve_graph(graph, port) as url:
+        print(f"serving {graph} at {url}; stop with Ctrl-C", flush=True)
         signal.pause()
     return 0
 
 
-@command
-def _kg_examples_draft(args: Args) -> int:
-    """Ask a model for the calls of some questions, run them, and show what failed.
-
-    raypipe kg examples draft --data dev.jsonl --model llama-3-8b --prompt db3/calls-movie --graph kg
-      --out drafts.jsonl
-    --data PATH+ {required}: questions
-    format
-    --model MODEL {required}: a generator of the models file
-    models
-    --prompt PROMPT {= db3/calls-open}: under conf/prompts (db3/calls-open)
-    --graph DIR {required}: a folder of tables
-    --number N {1.. = 100}: questions (100)
-    --out FILE {required path}: drafts, JSON lines
-    """
+@command(
+    "kg examples draft",
+    "--data dev.jsonl --model llama-3-8b --prompt db3/calls-movie --graph kg --out drafts.jsonl",
+)
+def kg_examples_draft(
+    shell: Shell,
+    *,
+    data: Sequence[str] = arg("questions", "PATH", needed=True),
+    format: str | None = shared.FORMAT,
+    fields: str | None = shared.FIELDS,
+    model: str = arg("a generator of the models file", "MODEL", needed=True),
+    models: str | None = shared.MODELS,
+    prompt: str = arg("under conf/prompts (db3/calls-open)", "PROMPT", default="db3/calls-open"),
+    graph: str = FOLDER,
+    number: int = arg("questions (100)", "N", shared.whole(1), default=100),
+    out: Path = arg("drafts, JSON lines", "FILE", needed=True),
+) -> int:
+    """Ask a model for the calls of some questions, run them, and show what failed."""
     from raypipe.contrib.crag.api.graphs import draft_examples
     from raypipe.core.textfile import require_file, write_json_lines
 
-    require_file(args.out, "--out")
-    drafts = called(draft_examples, args)
-    write_json_lines(args.out, drafts)
+    require_file(out, "--out")
+    session = shell.session(models)
+    drafts = draft_examples(data, graph, model, prompt, number, format, session, fields)
+    write_json_lines(out, drafts)
     failed = [d for d in drafts if d["failed"]]
     for d in failed:
         print(f"{d['query']}\n  {d['calls']}\n  {d['failed']}")
     print(
-        f"{len(drafts)} drafts in {args.out}, {len(failed)} failed. Correct those worth keeping, "
+        f"{len(drafts)} drafts in {out}, {len(failed)} failed. Correct those worth keeping, "
         f'mark them "use": true, and import them.'
     )
     return 0
 
 
-@command
-def _kg_examples_import(args: Args) -> int:
-    """Check the drafts that are marked "use": true and append them to a bank of examples.
-
-    raypipe kg examples import drafts.jsonl --domain movie --into conf/examples/mine.yaml
-    drafts FILE
-    --domain {required finance|movie|music|sports|open}
-    --into FILE {required}: a bank; made where there is none
-    """
+@command("kg examples import", "drafts.jsonl --domain movie --into conf/examples/mine.yaml")
+def kg_examples_import(
+    session: Session,
+    drafts: str = arg("drafts, JSON lines", "FILE", needed=True),
+    *,
+    domain: Literal["finance", "movie", "music", "sports", "open"] = arg("of the questions", needed=True),
+    into: str = arg("a bank; made where there is none", "FILE", needed=True),
+) -> int:
+    """Check the drafts that are marked "use": true and append them to a bank of examples."""
     from raypipe.contrib.crag.api.graphs import import_examples
 
-    print(f"{args.into}: {called(import_examples, args)} examples added")
+    print(f"{into}: {import_examples(drafts, domain, into, session)} examples added")
     return 0
 
 
-@command
-def _kg_score(args: Args) -> int:
-    """Score written calls against gold programs: to the letter, and by what both give over a graph.
-
-    raypipe kg score --gold synth --predictions drafts.jsonl --graph synth/kg
-    --gold PATH {required}: JSON lines of query, query_time, calls (or kg_program) and rule, or a folder of
-      them
-    --predictions PATH {required}: JSON lines of calls and id or query, such as drafts, or the folder of a run
-    --graph URL|DIR {required}: the mock API's address, or a folder of tables
-    --reply REPLY {= calls}: of a run: the reply that has the calls (calls)
-    --out FILE {path}: write a JSON line for each question
-    json
-    """
+@command("kg score", "--gold synth --predictions drafts.jsonl --graph synth/kg")
+def kg_score(
+    session: Session,
+    *,
+    gold: str = arg("lines of query, query_time, calls and rule, or a folder", "PATH", needed=True),
+    predictions: str = arg("JSON lines of calls and id or query, or a run", "PATH", needed=True),
+    graph: str = GRAPH,
+    reply: str = arg("of a run: the reply that has the calls (calls)", "REPLY", default="calls"),
+    out: Path | None = arg("write a JSON line for each question", "FILE"),
+) -> Shown[Any]:
+    """Score written calls against gold programs: to the letter, and by what both give over a graph."""
     from raypipe.contrib.crag.api.kg_score import score_calls
     from raypipe.core.textfile import require_file, write_json_lines
 
-    if args.out is not None:
-        require_file(args.out, "--out")
-    found = called(score_calls, args)
-    if args.out is not None:
-        write_json_lines(args.out, found.rows())
-    return printed(args, found, _print_score)
+    if out is not None:
+        require_file(out, "--out")
+    found = score_calls(gold, predictions, graph, reply, session)
+    if out is not None:
+        write_json_lines(out, found.rows())
+    return Shown(found, _print_score)
 
 
 def _print_score(found: KgScoreResult) -> None:
@@ -157,46 +165,46 @@ def _print_score(found: KgScoreResult) -> None:
     print(f"{tree['missing']} questions without a prediction, {tree['extra']} predictions without a gold")
 
 
-@command
-def _kg_refresh(args: Args) -> int:
-    """Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed.
-
-    raypipe kg refresh --graph crag-mock --propose llama-3-8b
-    --graph NAME {required}: a graph of kind server in graphs.yaml
-
-    one of these:
-    --propose MODEL: a generator of the models file
-    --observed: by how often the store's replies changed
-
-    store models
-    cluster json
-    """
+@command("kg refresh", "--graph crag-mock --propose llama-3-8b")
+def kg_refresh(
+    shell: Shell,
+    *,
+    graph: str = arg("a graph of kind server in graphs.yaml", "NAME", needed=True),
+    propose: str | None = arg("a generator of the models file: this or --observed is required", "MODEL"),
+    observed: bool = arg("by how often the store's replies changed"),
+    place: shared.StoreFlags,
+    models: str | None = shared.MODELS,
+    cluster: str = shared.CLUSTER,
+) -> Shown[Any]:
+    """Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed."""
     from raypipe.contrib.crag.api.kg_refresh import observed_refresh, propose_refresh
 
     def show(found: RefreshProposal) -> None:
         table(("domain", "now", "proposed"), [list(row.values()) for row in found.rows()])
         seen = [f"{d} {r['changed']} of {r['pairs']} changed" for d, r in found.seen.items()]
-        by = ", ".join(seen) or "nothing" if args.observed else args.propose
+        by = propose or ", ".join(seen) or "nothing"
         print(f"by {by}; to accept it, put into {found.file}, under {found.graph}:\n  {found.line}")
 
-    found = (
-        called(observed_refresh, args) if args.observed else called(propose_refresh, args, model=args.propose)
-    )
-    return printed(args, found, show)
+    if observed == (propose is not None):
+        raise ConfError("expected one of --propose MODEL and --observed")
+    session = shell.session(models, cluster)
+    if propose is not None:
+        return Shown(propose_refresh(graph, propose, session), show)
+    return Shown(observed_refresh(graph, place.uri(session), session), show)
 
 
-@command
-def _facts_build(args: Args) -> int:
-    """Convert a published CSV file to a table of facts: sentences by year or name.
-
-    raypipe facts build the_oscar_award.csv --source oscar --out facts/oscar.parquet
-    source CSV {path}
-    --source {required oscar|grammy|movielens|stocks -> kind}: whose columns it has
-    --out FILE {required path}: the table, a Parquet file
-    --credits CSV {path}: with movielens: its file of casts and crews
-    json
-    """
+@command("facts build", "the_oscar_award.csv --source oscar --out facts/oscar.parquet")
+def facts_build(
+    source: Path = arg("a published file", "CSV", needed=True),
+    *,
+    kind: Literal["oscar", "grammy", "movielens", "stocks"] = arg(
+        "of its columns", flag="--source", needed=True
+    ),
+    out: Path = arg("the table, a Parquet file", "FILE", needed=True),
+    credits: Path | None = arg("with movielens: its file of casts and crews", "CSV"),
+) -> Shown[Any]:
+    """Convert a published CSV file to a table of facts: sentences by year or name."""
     from raypipe.contrib.crag.api.graphs import build_facts
 
-    use = f"use it with --graph {args.kind}={args.out}"
-    return printed(args, called(build_facts, args), lambda found: print(found.title, use, sep="\n"))
+    use = f"use it with --graph {kind}={out}"
+    return Shown(build_facts(source, kind, out, credits), lambda found: print(found.title, use, sep="\n"))

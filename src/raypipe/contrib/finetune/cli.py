@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.cli.command import Args, called, command, console, printed, say_data, session
+from raypipe.api.cli import arguments as shared
+from raypipe.api.cli.command import Shell, Shown, arg, command, console
 from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
@@ -14,39 +17,48 @@ if TYPE_CHECKING:
     from raypipe.contrib.finetune.labels import LabelsResult
 
 
-@command
-def _labels(args: Args) -> int:
-    """raypipe labels db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store
-    recipe sets
-    --data PATH+: training questions to ingest first, or URIs
-    format store cluster
-    --step INTO: the step, by the name of its reply (default: the last that answers)
-    --where LABEL=V1,V2 ...: only questions with this label, such as split=0 or domain=movie,music; may be
-      repeated
-    --against DATA ...: files, or LABEL=V1,V2, of what will be evaluated on: a question in both is an error
-    --judge MODEL: judges the answers (default: the step's own model); words: no model, the truth's words
-      decide
-    --held-out SHARE {float = 0.1}: of questions, to stop training by (0.1)
-    --idk-share SHARE {float}: of train rows that say "i don't know", reached by leaving rows out (default: as
-      it comes)
-    --review FILE: write what a person may correct
-    --import FILE {-> reviewed}: take the lines marked "use": true of such a file
-    --limit N {1..}: the first N questions only
-    fresh caps retry refresh
-    --dry-run: check everything, print the plan, ask nothing
-    --out DIR: folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)
-    json
-    """
-    from raypipe.api.cli.runs import printer, show
+@dataclass(frozen=True)
+class LabelFlags(shared.WorkFlags):
+    """Which labels are made, of which questions."""
+
+    step: str | None = arg("the step, by the name of its reply (default: the last that answers)", "INTO")
+    where: Sequence[str] = arg("only those with this label, domain=movie,music", "LABEL=V1,V2", each=True)
+    against: Sequence[str] = arg("files, or LABEL=V1,V2, that must share no question", "DATA", each=True)
+    judge: str | None = arg("of answers (the step's own model); words: the truth's words decide", "MODEL")
+    held_out: float = arg("of questions, to stop training by (0.1)", "SHARE", shared.finite, default=0.1)
+    idk_share: float | None = arg("of train rows that abstain (as it comes)", "SHARE", shared.finite)
+    review: str | None = arg("write what a person may correct", "FILE")
+    reviewed: str | None = arg('take the lines marked "use": true of such a file', "FILE", flag="--import")
+    format: str | None = shared.FORMAT
+    fields: str | None = shared.FIELDS
+    limit: int | None = shared.LIMIT
+    refresh: bool = shared.REFRESH
+
+
+@command("labels", "db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store")
+def labels(
+    shell: Shell,
+    recipe: str = shared.RECIPE,
+    *,
+    named: shared.RecipeFlags,
+    sets: Sequence[str] = shared.SETS,
+    data: Sequence[str] = arg("training questions to ingest first, or URIs", "PATH"),
+    place: shared.StoreFlags,
+    options: LabelFlags,
+    dry_run: bool = arg("check everything, print the plan, ask nothing"),
+    out: str | None = arg("folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)", "DIR"),
+) -> Shown[Any]:
+    from raypipe.api.cli.runs import shown_plan, tell
     from raypipe.contrib.finetune.labels import make_labels, plan_labels
 
-    say_data(args)
-    if args.dry_run:
-        return show(args, called(plan_labels, args))
-    done = called(make_labels, args, on_plan=printer(args))
-    printed(args, done, _print_made)
-    done.eval.check_faults()
-    return 0
+    session = named.session(shell, sets)
+    store = place.uri(session, read=not dry_run)
+    shared.say_data(shell, data, store)
+    how = {"out": out, "session": session, **options.given()}
+    if dry_run:
+        return shown_plan(plan_labels(recipe, data, store, **how), options.refresh)
+    done = make_labels(recipe, data, store, on_plan=tell(shell), began=shell.began, **how)
+    return Shown(done, _print_made, after=done.eval.check_faults)
 
 
 def _print_made(done: LabelsResult) -> None:
@@ -58,34 +70,39 @@ def _print_made(done: LabelsResult) -> None:
         print(f"next: raypipe finetune PRESET --labels {shlex.quote(str(done.folder))} --base {model}")
 
 
-@command
-def _finetune(args: Args) -> int:
-    """raypipe finetune db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned
-    preset PRESET: a name under conf/finetune, or a path
-    --labels DIR {required}: a folder that `raypipe labels` wrote
-    --base MODEL {required}: the model that gets the adapter: of loader vllm
-    --name NAME: what recipes call the adapter (default: the preset's name)
-    --out DIR: gets training.json and models.yaml with the adapter's entry (default: neither)
-    --workers N {1..}: that share each batch (default: one for each GPU of the cluster file, else one)
-    --set FIELD=VALUE ... {-> preset_sets}: a field of the preset in place of its file's, such as steps=100;
-      may be repeated
-    --plan: say what it would take, and train nothing
-    --show N {1.. -> count}: print the first N training rows with the trained tokens in ⟦ ⟧, and train nothing
-    models cluster store json
-    """
-    from raypipe.contrib.finetune.finetune import finetune, plan_finetune, show_rows
+@command("finetune", "db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned")
+def finetune(
+    shell: Shell,
+    preset: str = arg("a name under conf/finetune, or a path", "PRESET", needed=True),
+    *,
+    labels: str = arg("a folder that `raypipe labels` wrote", "DIR", needed=True),
+    base: str = arg("the model that gets the adapter: of loader vllm", "MODEL", needed=True),
+    name: str | None = arg("what recipes call the adapter (default: the preset's name)", "NAME"),
+    out: str | None = arg("gets training.json and models.yaml with the adapter's entry (neither)", "DIR"),
+    workers: int | None = arg("that share each batch (one for each GPU)", "N", shared.whole(1)),
+    sets: Sequence[str] = arg("of the preset, such as steps=100", "FIELD=VALUE", flag="--set", each=True),
+    plan: bool = arg("say what it would take, and train nothing"),
+    show: int | None = arg("print N rows with the trained tokens in ⟦ ⟧ alone", "N", shared.whole(1)),
+    models: str | None = shared.MODELS,
+    cluster: str = shared.CLUSTER,
+    place: shared.StoreFlags,
+) -> Shown[Any] | int:
+    from raypipe.contrib.finetune import finetune as training
     from raypipe.contrib.finetune.tables import print_plan
 
-    if args.count:
-        for text in called(show_rows, args, sets=args.preset_sets):
+    session = shell.session(models, cluster)
+    store = place.uri(session)
+    if show:
+        for text in training.show_rows(preset, labels, base, show, sets, session):
             print(f"{text}\n")
         return 0
-    plan = called(plan_finetune, args, sets=args.preset_sets)
-    if args.plan:
-        return printed(args, plan, lambda plan: print_plan(console(), plan.to_dict()))
-    print_plan(open_console(sys.stderr), plan.to_dict())
-    made = called(finetune, args, session=session(args, True), sets=args.preset_sets)
-    return printed(args, made, _print_trained)
+    planned = training.plan_finetune(preset, labels, base, store, workers, sets, session, name, out)
+    if plan:
+        return Shown(planned, lambda planned: print_plan(console(), planned.to_dict()))
+    print_plan(open_console(sys.stderr), planned.to_dict())
+    shown = replace(session, progress=True)
+    made = training.finetune(preset, labels, base, name, out, store, workers, sets, shown)
+    return Shown(made, _print_trained)
 
 
 def _print_trained(made: FinetuneResult) -> None:

@@ -54,16 +54,13 @@ class FinetunePlanResult(Result):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FinetuneResult(Result):
+class FinetuneResult(Result, record="made"):
     """A trained adapter; a row for each step."""
 
     made: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return self.made["steps"]  # type: ignore[no-any-return]
-
-    def record(self) -> Mapping[str, Any]:
-        return self.made
 
 
 def plan_finetune(

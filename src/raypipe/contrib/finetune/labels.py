@@ -34,19 +34,13 @@ HELD_OUT = 0.1  # share of questions that training is stopped by: open, no sourc
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LabelsResult(Result):
+class LabelsResult(Result, rows="labels", record="found"):
     """Training labels that were made; its rows are the labels, without their chats."""
 
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
     eval: EvalResult  # the run that answered and judged
-
-    def rows(self) -> Sequence[Label]:
-        return self.labels
-
-    def record(self) -> Mapping[str, Any]:
-        return self.found
 
 
 @outside_loop

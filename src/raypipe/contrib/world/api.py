@@ -21,7 +21,7 @@ SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SynthResult(Result):
+class SynthResult(Result, record="summary"):
     """Counts of an invented dataset or collection; a row for each."""
 
     summary: SynthSummary | CollectionSummary
@@ -37,9 +37,6 @@ class SynthResult(Result):
     def rows(self) -> Sequence[Mapping[str, Any]]:
         counts = asdict(self.summary).items()
         return [{"what": what, "count": count} for what, count in counts if isinstance(count, int)]
-
-    def record(self) -> SynthSummary | CollectionSummary:
-        return self.summary
 
 
 _SAID = {"pages": "distinct pages", "golds": "judged papers"}

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.cli.command import Args, called, command, printed
+from raypipe.api.cli.arguments import whole
+from raypipe.api.cli.command import Shown, arg, command
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.contrib.world.api import StandinsResult
 
 
-@command
-def _synth(args: Args) -> int:
-    """raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000
-    folder DIR {path}
-    --questions N {required 1..}
-    --pages P {1..}: search results each (50)
-    --papers N {1..}: write a collection of papers for all questions in place of pages for each: corpus.jsonl,
-      queries.jsonl and qrels.trec; at most a question for 20 papers
-    --seed S {int = 1}: other worlds for other seeds (1)
-    --page-chars N {1000..}: characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5
-      MB)
-    json
-    """
+@command("synth", "demo --questions 20 --pages 50 --seed 1 --page-chars 2000")
+def synth(
+    session: Session,
+    folder: Path = arg("the folder that gets it", "DIR", needed=True),
+    *,
+    questions: int = arg("questions", "N", whole(1), needed=True),
+    pages: int | None = arg("search results each (50)", "P", whole(1)),
+    papers: int | None = arg("papers in place of pages, at least 20 for a question", "N", whole(1)),
+    seed: int = arg("other worlds for other seeds (1)", "S", default=1),
+    page_chars: int | None = arg("of HTML a page, about (like real pages, 3 KB to 1.5 MB)", "N", whole(1000)),
+) -> Shown[Any]:
     from raypipe.contrib.world.api import synthesize, synthesize_papers
 
-    if args.papers is None:
-        pages = 50 if args.pages is None else args.pages
-        return printed(args, called(synthesize, args, pages=pages), lambda made: print(made.title))
-    if args.pages is not None or args.page_chars is not None:
+    if papers is None:
+        made = synthesize(folder, questions, 50 if pages is None else pages, seed, page_chars, session)
+        return Shown(made, lambda made: print(made.title))
+    if pages is not None or page_chars is not None:
         raise ConfError("--papers: expected without --pages and --page-chars, which are of questions' pages")
-    return printed(args, called(synthesize_papers, args), lambda made: print(made.title))
+    return Shown(synthesize_papers(folder, papers, questions, seed, session), lambda made: print(made.title))
 
 
-@command
-def _standins(args: Args) -> int:
-    """raypipe standins .cache/standins
-    folder DIR: where to build a chat model with two adapters, embedders and a reranker
-    --trainable: the chat model can learn to end its replies, so that `finetune` can teach it
-    json
-    """
+@command("standins", ".cache/standins")
+def standins(
+    folder: Path = arg("gets a chat model, embedders and a reranker", "DIR", needed=True),
+    *,
+    trainable: bool = arg("the chat model can learn to end its replies, so that `finetune` can teach it"),
+) -> Shown[Any]:
     from raypipe.contrib.world.api import build_standins
 
-    return printed(args, build_standins(Path(args.folder), args.trainable), _print_standins)
+    return Shown(build_standins(folder, trainable), _print_standins)
 
 
 def _print_standins(made: StandinsResult) -> None:

@@ -39,10 +39,10 @@ def fit_lines(record: Run) -> list[str]:
 def ann_line(found: AnnRecall) -> str:
     """Returns what an approximate search found of what the exact one finds."""
     kind = found.index.rpartition("_")[0]
-    return f"approximate: {_recall(found)} ({kind}, {found.probes} probes, refine {found.refine})"
+    return f"approximate: {recall_text(found)} ({kind}, {found.probes} probes, refine {found.refine})"
 
 
-def _recall(found: AnnRecall) -> str:
+def recall_text(found: AnnRecall) -> str:
     return (
         f"recall of the exact best {found.top} on {found.questions} questions: mean "
         f"{found.mean:.3f}, 5 % at or below {found.fifth:.3f}, worst {found.worst:.3f}"
@@ -53,12 +53,12 @@ def ann_plan(state: AnnState) -> str:
     """Returns whether an approximate index is there that a recipe searches, and what it finds."""
     of = f"{state.stage}: {state.kind} over {state.rows:,} vectors"
     if not state.index:
-        return f"{of} is not built: raypipe ann builds it once they are there, the eval does not"
+        return f"{of} is not built: the eval builds it once they are there, and measures its recall"
     if state.unindexed:
-        return f"{of} lacks {state.unindexed:,} that came later: raypipe ann builds it again"
+        return f"{of} lacks {state.unindexed:,} that came later: the eval builds it again"
     if state.recall is None:
-        return f"{of} was not measured with these settings: raypipe ann measures it"
-    return f"{of}: {_recall(state.recall)}"
+        return f"{of} was not measured with these settings: the eval measures it"
+    return f"{of}: {recall_text(state.recall)}"
 
 
 def calibration_line(name: str, c: CalibrationReport) -> str:

@@ -255,7 +255,7 @@ def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) 
             raise ConfError(
                 f"stage {stage.name}: the recall of index {index.name} was not measured with "
                 f"top {stage.top}, probes {stage.how.probes}, refine {stage.how.refine}: "
-                f"`raypipe ann {recipe.name} --store {store.uri}` measures it"
+                f"`raypipe eval {recipe.name} --store {store.uri}` measures it"
             )
         found.append(recall)
         require_recall(stage, recall)

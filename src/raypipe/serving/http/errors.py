@@ -41,8 +41,8 @@ GONE = "The store or a model that every answer needs is unavailable; the log say
 EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
     NotReady: (
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "Not ready: no tables (`raypipe index`) or no release (`raypipe promote`); the endpoint's log says "
-        "which.",
+        "Not ready: no tables (`raypipe eval --until index`) or no release (`raypipe promote`); the "
+        "endpoint's log says which.",
     ),
     Overloaded: (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later."),
     Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),

@@ -11,7 +11,7 @@ function detail(q, run, state, mark, file) {
   const took = Object.entries(q.seconds || {});
   if (q.degraded.length) made.append(make("p", "Left out, for time or a dead service: " + q.degraded.join(", ")));
   if (took.length) made.append(fold("Seconds: its share of the task that answered it", table(["stage", "seconds"], took.map(([stage, s]) => [stage, s.toFixed(3)]))));
-  made.append(make("p", "raypipe why RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
+  made.append(make("p", "raypipe inspect RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
   return made;
 }
 

@@ -4,7 +4,7 @@ from outside before a recipe uses it. Loads no model."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from raypipe.api.session import Session
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.core.references import Entry
 from raypipe.models.entry import ModelEntry
-from raypipe.recipes import check
+from raypipe.recipes.check import StepCheck, check_step, fakes_for
 from raypipe.recipes.read_recipe import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import ENTRIES, FILES, resolvers
@@ -67,30 +68,56 @@ class CheckedFile:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ValidateResult(Result):
-    """Files and what is wrong in them; a row for each problem."""
+class CheckResult(Result, rows="problems"):
+    """Files and what is wrong in them, and what the laws say of steps; a row for each problem."""
 
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
+    steps: tuple[StepCheck, ...]
 
-    def rows(self) -> Sequence[Problem]:
-        return self.problems
+    def record(self) -> Mapping[str, Any]:
+        steps = [{**asdict(step), "holds": step.holds} for step in self.steps]
+        return {"files": self.files, "problems": self.problems, "steps": steps}
+
+    @property
+    def fine(self) -> bool:
+        """Whether no file has a problem, and each step holds."""
+        return not self.problems and all(step.holds for step in self.steps)
 
 
-def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
-    """Finds every problem of recipes (by name or path) and of models, cluster, graph and prompt files
-    and presets.
+def check(
+    *names: str | Path,
+    fields: Mapping[str, Any] | None = None,
+    lock: bool = False,
+    session: Session | None = None,
+) -> CheckResult:
+    """Finds every problem of recipes (by name or path), of models, cluster, graph and prompt files, and of
+    presets; runs the laws of steps on steps of your own.
 
-    A file's kind is told by what it holds. Raises ConfError for a name that is no recipe and no file.
+    A file's kind is told by what it holds. A step is named by its path, MODULE:CLASS, and has these
+    `fields`, as in a recipe; models are fakes that compute, and its output is compared with its lock. `lock`
+    writes its line in steps.lock, next to its module, unless the output changed and the version did not.
+    Raises ConfError for a name that is no recipe and no file, and a path that leads to no step; DataError for
+    a step that raises.
     """
     session = session or Session()
-    files, found = [], []
+    files, found, steps = [], list[Problem](), list[StepCheck]()
     for name in names:
+        if is_path(str(name)):
+            steps.append(_checked_step(str(name), fields or {}, lock, session))
+            continue
         path = session.settings.conf.find("recipes", str(name))
         kind, some = _checked(path, session)
         files.append(CheckedFile(str(path), kind, len(some)))
         found += some
-    return ValidateResult(tuple(files), tuple(found))
+    return CheckResult(tuple(files), tuple(found), tuple(steps))
+
+
+def _checked_step(step: str, fields: Mapping[str, Any], lock: bool, session: Session) -> StepCheck:
+    models = session.catalog()
+    kinds = {name: entry.kind for name, entry in models.entries.items()}
+    resolve = resolvers(session.settings.conf, models, {}, {Model: fakes_for(kinds)})
+    return check_step(step, fields, resolve, lock)
 
 
 def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Problem]]:
@@ -228,32 +255,3 @@ def line_of(text: str, path: str) -> int | None:
         key, node = max(fits, key=lambda kv: len(kv[0].value))
         line, rest = key.start_mark.line + 1, rest[len(key.value) :]
     return line
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class StepCheckResult(Result):
-    """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
-
-    found: check.StepCheck
-
-    def rows(self) -> Sequence[check.LawCheck]:
-        return self.found.laws
-
-    def record(self) -> Mapping[str, Any]:
-        return {**asdict(self.found), "holds": self.found.holds}
-
-
-def check_step(
-    step: str, fields: Mapping[str, Any] | None = None, lock: bool = False, session: Session | None = None
-) -> StepCheckResult:
-    """Runs the laws of steps on a step of your own, and compares its output with its lock.
-
-    `step` is its path, MODULE:CLASS, `fields` are its fields as a recipe has them. Models are fakes that
-    compute. `lock` writes its line in steps.lock, next to its module, unless the output changed and the
-    version did not. Raises ConfError for a path that leads to no step, DataError for a step that raises.
-    """
-    session = session or Session()
-    models = session.catalog()
-    kinds = {name: entry.kind for name, entry in models.entries.items()}
-    resolve = resolvers(session.settings.conf, models, {}, {Model: check.fakes_for(kinds)})
-    return StepCheckResult(check.check_step(step, fields or {}, resolve, lock))
