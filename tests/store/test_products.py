@@ -186,7 +186,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
 from raypipe.store import Store
-from raypipe.store.vector_copy import vector_copy
+from raypipe.store.vectors import vector_copy
 
 dataset, folder = Store.open(sys.argv[1]).dataset(sys.argv[2]), Path(sys.argv[3])
 expected = np.concatenate(vector_copy(dataset, folder).matrices)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import raypipe.evaluation.report
+import raypipe.text
 
-CSS = (Path(raypipe.evaluation.report.__file__).parent / "web/base.css").read_text()
+CSS = (Path(raypipe.text.__file__).parent / "web/base.css").read_text()
 PAPERS = {
     "ink": ("paper", "card", "line", "mark", "gold", "add", "del"),
     "soft": ("paper", "card"),
