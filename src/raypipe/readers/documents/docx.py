@@ -207,8 +207,10 @@ def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
         said, at = list[str](), _count(row, "trPr/gridBefore")
         cells = list(_below(row, f"{W}tc"))
         for cell in cells:
-            wide = _count(cell, "tcPr/gridSpan") or 1
-            down, across = (cell.find(f"{W}tcPr/{W}{way}") for way in ("vMerge", "hMerge"))
+            wide, down, across = 1, None, None
+            if (properties := cell.find(f"{W}tcPr")) is not None:
+                wide = _count(properties, "gridSpan") or 1
+                down, across = (properties.find(f"{W}{way}") for way in ("vMerge", "hMerge"))
             if down is not None and down.get(f"{W}val") != "restart":
                 text = above.get(at, "")
             elif across is not None and across.get(f"{W}val") != "restart":
