@@ -30,11 +30,10 @@ CLOSE = 1e-6  # of vectors and scores: sums in another order differ by 1e-7 in f
 DIGESTS = """
 import json, sys
 from pathlib import Path
-from raypipe.api.session import load_recipe
-from raypipe.core.conf import Conf
+from raypipe.api import session
 conf, models = Path(sys.argv[1]), sys.argv[2]
 names = sorted(f.stem for f in (conf / "recipes").glob("*.yaml"))
-print(json.dumps({name: load_recipe(name, models, Conf((conf,))).digest() for name in names}))
+print(json.dumps({name: session.load_recipe(name, models, session.Conf((conf,))).digest() for name in names}))
 """
 
 
