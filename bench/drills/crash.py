@@ -128,12 +128,15 @@ def _lost(listing: Listing, lost: set[str], how: str) -> Listing:
 
 def lay_out(point: Point, pool: Path, folder: Path) -> None:
     """Makes a folder as a point says. Files of tables are links into the pool: nothing writes to them. After
-    a power cut the machine was started again: notes that name the time since its start name another."""
+    a power cut the machine was started again: notes that name the time since its start name another, and the
+    minute is over for which a lease of another start is waited for."""
     listing, then = point.listing, time.time() - AGO_S
     for path in sorted(listing):
         target, (how, _, key) = folder / path, listing[path].rpartition(":")
         if path.endswith("/"):
             target.mkdir(parents=True, exist_ok=True)
+            continue
+        if point.how in CUT and "/_lease/" in path:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         if how:
