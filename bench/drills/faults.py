@@ -209,7 +209,10 @@ class Disturbed:
         injector = Injector(
             self.chance, random.Random(f"{self.seed}/{ticket}"), Path(self.diary), self.poison
         )
-        install(injector)  # for the rest of the process
+        # For the rest of the run: Ray keeps the processes of tasks, so the faults of an earlier run go first.
+        kept = vars(importlib.import_module("raypipe.models.fake"))
+        kept.pop("uninstall_faults", lambda: None)()
+        kept["uninstall_faults"] = install(injector)
         return cast(RunTask, await replace(cast(Any, self.task), worker=self.worker).open(kit))
 
 
