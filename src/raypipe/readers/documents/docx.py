@@ -71,8 +71,8 @@ class _Look:
     numbering: Numbering
     depth: int  # docx files around this one
 
-    def number(self, paragraph: etree._Element, style: str) -> str:
-        num, level = value(paragraph, "pPr/numPr/numId"), value(paragraph, "pPr/numPr/ilvl")
+    def number(self, properties: etree._Element | None, style: str) -> str:
+        num, level = value(properties, "numPr/numId"), value(properties, "numPr/ilvl")
         own = self.lists.get(style, ("", ""))
         return self.numbering.number(num or own[0], level or ("" if num else own[1]), style)
 
@@ -136,8 +136,9 @@ def _block(element: etree._Element, text: _Text, look: _Look) -> None:
     if tag == f"{W}p":
         boxes: list[etree._Element] = []
         said = "".join(_inline(element, boxes))
-        style, level = value(element, "pPr/pStyle"), value(element, "pPr/outlineLvl")
-        if (number := look.number(element, style)) and said.strip():
+        properties = element.find(f"{W}pPr")
+        style, level = value(properties, "pStyle"), value(properties, "outlineLvl")
+        if (number := look.number(properties, style)) and said.strip():
             said = f"{number} {said.strip()}"
         if (int(level) if level.isdigit() else look.levels.get(style, HEADING_LEVELS)) < HEADING_LEVELS:
             text.heading(said)
@@ -203,6 +204,7 @@ def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
     """The cells of each row. A merged cell is a label of each row and column that it covers, and stands there
     again; a longer text stands once, and so does a cell that is a whole row."""
     above: dict[int, str] = {}  # column -> text of the merged cell over it
+    inside = replace(look, levels={}, titles=set())  # no heading, no title
     for row in _below(table, f"{W}tr"):
         said, at = list[str](), _count(row, "trPr/gridBefore")
         cells = list(_below(row, f"{W}tc"))
@@ -216,7 +218,7 @@ def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
             elif across is not None and across.get(f"{W}val") != "restart":
                 text = said[-1] if said and len(said[-1]) <= LABEL else ""
             else:
-                text = _cell(cell, look)
+                text = _cell(cell, inside)
             again = text if len(text) <= LABEL else ""
             above[at] = again if down is not None else ""
             said += [text, *[again] * (wide - 1 if len(cells) > 1 else 0)]
@@ -231,7 +233,7 @@ def _count(element: etree._Element, path: str) -> int:
 
 def _cell(cell: etree._Element, look: _Look) -> str:
     inner = _Text(in_cell=True)
-    _blocks(cell, inner, replace(look, levels={}, titles=set()))
+    _blocks(cell, inner, look)
     return " ".join(word for blocks in inner.blocks for block in blocks for word in block.split())
 
 

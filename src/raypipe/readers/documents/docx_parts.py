@@ -262,10 +262,15 @@ def _levels(element: etree._Element) -> dict[int, _Level]:
     return found
 
 
-def value(element: etree._Element, path: str) -> str:
+def value(element: etree._Element | None, path: str) -> str:
     """The attribute w:val of an element below; "": none is there."""
-    found = element.find("/".join(f"{W}{name}" for name in path.split("/")))
+    found = None if element is None else element.find(_named(path))
     return "" if found is None else found.get(f"{W}val", "")
+
+
+@cache
+def _named(path: str) -> str:
+    return "/".join(f"{W}{name}" for name in path.split("/"))
 
 
 def formatted(number: int, form: str) -> str:
