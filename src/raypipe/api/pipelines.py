@@ -23,7 +23,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.cluster import capacity
 from raypipe.runs.cluster.file import Cluster, Pool, PoolName
-from raypipe.runs.cluster.placement import asked_by, placement, pools_of_stages, refuse
+from raypipe.runs.cluster.placement import asked_by, placement, pools_of_stages, refuse, sharing
 from raypipe.runs.pipeline.counters import MACHINES
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
@@ -209,7 +209,8 @@ def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
 
 def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
     """A cluster file on the machines that it is written for, with the engines of these models."""
-    return capacity.sized(file, [m for m in models if m.loader == "vllm"], capacity.declared_nodes(file))
+    engined = [m for m in models if m.loader == "vllm"]
+    return capacity.sized(sharing(file, models), engined, capacity.declared_nodes(file))
 
 
 def _on_cluster(
@@ -219,8 +220,8 @@ def _on_cluster(
     written for is refused before Ray is joined."""
     models = recipe.models() if answers else ()
     corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
-    written = session.cluster_file()
     asked = asked_by(recipe) if answers else ()
+    written = sharing(session.cluster_file(), asked)
     declared = as_declared(written, capacity.startable(written, models))
     refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())

@@ -30,7 +30,7 @@ from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
-from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse
+from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse, sharing
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.expected_corpus import Assumed, AssumedPlan, AssumedStep, assumed_plan
@@ -157,7 +157,8 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
 def _placement(session: Session, recipe: Recipe) -> Placed:
     """Where the session's cluster would run a recipe, on the machines that the cluster file declares. Raises
     ClusterTooSmall for what would not fit there."""
-    written, asked = session.cluster_file(), asked_by(recipe)
+    asked = asked_by(recipe)
+    written = sharing(session.cluster_file(), asked)
     cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
     refuse(cluster, recipe.embedders(), asked)
     return Placed(session.cluster, cluster.about, tuple(placement(cluster, recipe.embedders(), asked)))

@@ -58,6 +58,7 @@ class Model:
     unsent: tuple[
         str, ...
     ] = ()  # of a remote generator: fields that its server refuses; `weights` names them
+    weights_gib: float = 0.0  # of its weights as published; 0: not said; not identity
 
     @property
     def half(self) -> bool:

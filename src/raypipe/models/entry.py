@@ -89,6 +89,7 @@ class ModelEntry:
     engine: Mapping[str, Any] = field(default_factory=dict)  # of loader vllm: its own arguments; identity
     thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
     usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
+    weights_gib: float = 0.0  # GiB of its weights as published, counted until its files are here; not identity
 
     def __post_init__(self) -> None:
         sources = [n for n in SOURCES if getattr(self, n)]
@@ -149,6 +150,8 @@ class ModelEntry:
             raise ValueError("an embedder needs dim, the length of its vectors")
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: expected at least 1 GPU, found {self.tensor_parallel}")
+        if self.weights_gib < 0 or (self.weights_gib and not sources):
+            raise ValueError(f"weights_gib: expected above 0, with weights, found {self.weights_gib:g}")
         if self.thought_tokens < 0:
             raise ValueError(f"thought_tokens: expected at least 0, found {self.thought_tokens}")
         if self.engine and self.loader != "vllm":

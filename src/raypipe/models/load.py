@@ -81,7 +81,7 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return fake.HashEmbedder(model.dim) if embeds else fake.OverlapReranker()
     if is_path(model.loader):
         return from_outside(model, device, "embed" if embeds else "score")
-    _computable(model, backend, device)
+    require_computable(model, backend, device)
     if model.loader in folder.SENTENCE_LOADERS:
         from raypipe.models.sentence_models import SentenceEmbedder, SentenceReranker  # seconds
 
@@ -154,8 +154,10 @@ def _token_spans(model: Model) -> Tokenize:
     return spans
 
 
-def _computable(model: Model, backend: Backend, device: str) -> None:
-    """Refuses a dtype that would silently be computed as another one, before a library is imported."""
+def require_computable(model: Model, backend: Backend, device: str) -> None:
+    """Raises ConfError for an embedder or reranker whose dtype would silently be computed as another one."""
+    if model.kind not in ("embedder", "reranker") or is_path(model.loader) or model.loader in REMOTE:
+        return
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
             f"model {model.name!r}: float16 is not computed on a CPU, where FlagEmbedding would use float32 "

@@ -62,20 +62,21 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    parameters: int  # numbers in its weight files, adapters' too
+    parameters: int  # numbers in its weight files, adapters' too; 0: its files are not here
     bytes: int  # of them in the dtype that the model computes in; quantised weights: as they are stored
-    per_token: int  # bytes of keys and values for one token of context; 0 for embedders and rerankers
+    per_token: int  # bytes of keys and values for a token of context; 0: none, or its files are not here
 
 
 def model_size(model: Model) -> ModelSize | None:
-    """The size of a model; None if its files are not here, or it has none. Raises ConfError for a folder
-    whose files cannot be read."""
+    """The size of a model by its files; by its entry where they are not here; None where that does not say
+    it either, or it has none. Raises ConfError for a folder whose files cannot be read."""
     folder = Path(model.path)
     if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader) or model.kind == "tokenizer":
         return None
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
-        return None
+        said = model.weights_gib * GIB
+        return ModelSize(0, int(said), 0) if said else None
     adapters = [Path(p) / "adapter_model.safetensors" for p in model.adapter_paths]
     try:
         every = [*files, *(a for a in adapters if a.is_file())]

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cluster_fits
 import numpy as np
 import pytest
 from checkout import ROOT, SUPPORT
@@ -32,7 +33,7 @@ from raypipe.runs.cluster.capacity import (
     workers,
 )
 from raypipe.runs.cluster.file import Cluster, Engines, Machines, Pool
-from raypipe.runs.cluster.placement import placement, refuse
+from raypipe.runs.cluster.placement import asked_by, placement, refuse, sharing
 
 CONF = Conf((ROOT / "conf",))
 FILES = sorted(p.stem for p in (ROOT / "conf/clusters").glob("*.yaml"))
@@ -179,6 +180,52 @@ def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
     assert (engine.actors, answers.device, answers.available_gib) == (7, "0.125 GPU, 8 on one", 80.0)
 
 
+@pytest.fixture(scope="module")
+def recipes():
+    return dict(cluster_fits.recipes())
+
+
+def test_the_page_says_of_every_recipe_and_cluster_file_what_fits(recipes):
+    """By the published sizes of all models, whether or not their files are here."""
+    assert cluster_fits.PAGE.read_text().partition(cluster_fits.MARK)[2].lstrip() == cluster_fits.table()
+    sizes = {m.name: model_size(m) for r in recipes.values() for m in r.models()}
+    lacking = {m.name for r in recipes.values() for m in r.models() if sizes[m.name] is None}
+    kinds = {m.kind for r in recipes.values() for m in r.models() if m.name in lacking - {"optional-llm"}}
+    assert kinds == {"tokenizer"}, "every model with weights has a size"
+
+
+@pytest.mark.parametrize("name", ["onewo-submitted", "onewo-llm"])
+@pytest.mark.parametrize("where", ["two-gpus", "eight-gpus", "autoscaling-gpus"])
+def test_eight_embedders_of_which_two_have_7_billion_parameters_run_next_to_language_models(
+    recipes, name, where
+):
+    """Fewer workers share a GPU than the file says, and an engine next to one takes less memory."""
+    written, recipe = file(where), recipes[name]
+    sized, placed = cluster_fits.fit(recipe, written)
+    held = sum(model_size(m).bytes / GIB for m in recipe.models() if m.kind == "embedder")
+    answers = placed[-1]
+    together = {"two-gpus": 1, "eight-gpus": 2, "autoscaling-gpus": 1}[where]
+    assert answers.required_gib == pytest.approx(together * (held + 1.5))
+    assert answers.required_gib < answers.available_gib
+    assert held > 31 and answers.actors == {"two-gpus": 2, "eight-gpus": 2, "autoscaling-gpus": 8}[where]
+    share = 0.9 if where == "eight-gpus" else 0.57
+    assert sized.engines.gpu_memory_utilization == pytest.approx(share, abs=0.01)
+    assert sharing(sharing(written, asked_by(recipe)), asked_by(recipe)) == sharing(
+        written, asked_by(recipe)
+    ), "a file that was changed once is not changed again"
+
+
+def test_workers_that_still_do_not_fit_are_refused_with_what_helps(recipes):
+    small = replace(file("two-gpus"), machines=(Machines(1, 16, 2, gpu_gib=24.0),))
+    with pytest.raises(ClusterTooSmall, match=r"of \d+.\d\d GiB. Take larger GPUs .*whole GPUs for engines"):
+        cluster_fits.fit(recipes["onewo-submitted"], small)
+    alone = replace(small, engines=replace(small.engines, gpus=1))
+    with pytest.raises(ClusterTooSmall, match=r"engines.answer .* fewer or smaller embedders"):
+        cluster_fits.fit(recipes["onewo-submitted"], replace(alone, machines=(Machines(1, 16, 4, 0, 24.0),)))
+    with pytest.raises(ConfError, match="float16 is not computed on a CPU"):
+        cluster_fits.fit(recipes["onewo-submitted"], file("laptop"))
+
+
 def test_mistakes_in_a_cluster_file_are_named():
     for change, said in (
         ({"machines": []}, "expected the machines"),
@@ -217,11 +264,11 @@ def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_mach
     assert main([*words, "--cluster", "two-gpus", "--json"]) == 0
     placed = json.loads(capsys.readouterr().out)["placement"]
     assert [(p["name"], p["actors"], p["device"]) for p in placed["pools"]] == [
-        ("pool parse", 16, "cpu"), ("pool embed hash-embedder", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
+        ("pool parse", 16, "cpu"), ("pool embed", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
     ]  # fmt: skip
     assert placed["pools"][1]["memory"] == [{"item": "room to compute", "gib": 1.5}]
     assert main([*words, "--cluster", "laptop"]) == 0
-    assert "pool embed hash-embedder: 2 x 1 CPU" in capsys.readouterr().out
+    assert "pool embed: 2 x 1 CPU" in capsys.readouterr().out
     small = tmp_path / "small.yaml"
     text = CONF.find("clusters", "laptop").read_text()
     small.write_text(text.replace("embed:  {actors: 2, cpus: 1}", "embed:  {actors: 2, cpus: 3}"))

@@ -5,16 +5,18 @@ Models that are larger than the memory they would get are refused before anythin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.protocols import Model
+from raypipe.models import load
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.weight_files import GIB, ModelSize, model_size
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import embedder_of, named_by, table_of
-from raypipe.runs.cluster.file import Cluster, Engines, Pool
+from raypipe.recipes.step_contract import named_by, table_of
+from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool
 
 ENGINE_GIB = 2.0
 """GiB that an engine takes of each GPU on top of weights, keys and values: CUDA's context, graphs,
@@ -66,22 +68,76 @@ class Placement:
         )
 
 
+def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
+    """The file, changed where the workers next to an engine hold more than the engine leaves of their GPU.
+
+    Each of them holds all embedders and rerankers that the question half asks. Fewer of them share a GPU
+    then; where not even one fits, the engines there take less than `gpu_memory_utilization` says."""
+    engines, own = cluster.engines, _engined(asked)
+    if engines is None or not own or not engines.answer.gpus:
+        return cluster
+    answer, engines_on_one, taken = engines.answer, *_on_one_gpu(engines, own)
+    worker = sum(h.gib for h in _held(_encoders(asked))) + ENCODER_GIB
+    stated = _together(answer, taken)
+    share = engines.gpu_memory_utilization
+    fit = min(stated, int(cluster.gpu_gib * (1 - share * engines_on_one) / worker))
+    if fit == stated:
+        return cluster
+    if not fit and engines_on_one:
+        share = max(0.01, math.floor(100 * (1 - worker / cluster.gpu_gib) / engines_on_one) / 100)
+    fit = max(1, fit)
+    actors = answer.actors if answer.actors == FIT else math.ceil(answer.size / stated) * fit
+    of_gpu = math.floor(1e4 * (1 - taken) / fit + 1e-6) / 1e4  # Ray counts in ten-thousandths
+    answer = replace(answer, actors=actors, gpus=of_gpu)
+    return replace(cluster, engines=replace(engines, answer=answer, gpu_memory_utilization=share))
+
+
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
-    """Every pool and every engine of a run on a sized cluster. `embedders`: of the corpus half; `asked`: by
-    the question half. Models whose files are not here count as nothing, and are noted."""
-    own = list({m.name: m for m in asked if m.loader == "vllm"}.values())
-    encoders = list({m.name: m for m in asked if m.kind in ("embedder", "reranker")}.values())
+    """Every pool and every engine of a run on a sized cluster. `embedders`: of the corpus half, all of which
+    a worker of `embed` holds; `asked`: by the question half. Models whose files are not here count what their
+    entries say, else nothing, and are noted."""
+    own, encoders = _engined(asked), _encoders(asked)
     placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
-    placed += [_pool(f"embed {m.name}", cluster.pools["embed"], (m,), cluster) for m in embedders]
+    if embedders:
+        placed.append(_pool("embed", cluster.pools["embed"], embedders, cluster))
     engines = cluster.engines
     if not own or engines is None:
         return [*placed, _pool("answer", cluster.pools["answer"], encoders, cluster)]
     placed += [_engine(m, engines, cluster) for m in own]
-    taken = sum(engines.needs(m)["GPU"] for m in own)
-    if taken >= 1:  # a whole GPU is not shared
-        return [*placed, _pool("engines.answer", engines.answer, encoders, cluster)]
-    share = min(1.0, engines.gpu_memory_utilization * len(own))
+    engines_on_one, taken = _on_one_gpu(engines, own)
+    share = min(1.0, engines.gpu_memory_utilization * engines_on_one)
     return [*placed, _pool("engines.answer", engines.answer, encoders, cluster, taken, share)]
+
+
+def _engined(asked: Sequence[Model]) -> list[Model]:
+    return list({m.name: m for m in asked if m.loader == "vllm"}.values())
+
+
+def _encoders(asked: Sequence[Model]) -> list[Model]:
+    return list({m.name: m for m in asked if m.kind in ("embedder", "reranker")}.values())
+
+
+def _held(models: Sequence[Model]) -> list[MemoryUse]:
+    """What models take of the memory of a process. Weights that several share lie there once."""
+    sizes = {(m.weights.partition("+maxsim@")[0], m.dtype): (m.name, model_size(m)) for m in models}
+    return [MemoryUse(name, size.bytes / GIB) for name, size in sizes.values() if size is not None]
+
+
+def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
+    """How many engines of these models one GPU can have next to workers, and what they hold of it as Ray
+    counts: a whole GPU is not shared."""
+    shares = [need for m in own if (need := engines.needs(m)["GPU"]) < 1]
+    if not shares or not engines.gpus:
+        return 0, 0.0
+    count = int(1 / engines.gpus + 1e-6)
+    if not isinstance(engines.replicas, str):
+        count = min(count, len(shares) * engines.most)
+    return count, count * engines.gpus
+
+
+def _together(pool: Pool, taken: float) -> int:
+    """How many workers of a pool one GPU may have, of which engines hold `taken`."""
+    return max(1, int((1 - taken) / pool.gpus + 1e-6))
 
 
 def _pool(
@@ -89,14 +145,11 @@ def _pool(
 ) -> Placement:
     """`taken` and `share`: what engines have of the GPU that these actors are on, as Ray counts and of its
     memory."""
-    weights = [(m, model_size(m)) for m in models]
-    absent = [m.name for m, w in weights if w is None and m.loader not in WEIGHTLESS | REMOTE]
-    held = [MemoryUse(m.name, w.bytes / GIB) for m, w in weights if w is not None]
-    device = "cpu"
+    absent = [m.name for m in models if m.loader not in WEIGHTLESS | REMOTE and model_size(m) is None]
+    held, device = _held(models), "cpu"
     if pool.gpus:
         held.append(MemoryUse("room to compute", ENCODER_GIB))
-        most = max(1, int((1 - taken) / pool.gpus + 1e-6))
-        together = min(pool.size, most)
+        together = min(pool.size, _together(pool, taken))
         device = f"{pool.gpus:g} GPU" + (f", {together} on one" if together > 1 else "")
         if together > 1:
             held = [MemoryUse(f"{together} x {h.item}", together * h.gib) for h in held]
@@ -127,13 +180,14 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
         held = [
             MemoryUse(f"weights{share}", size.bytes / ways / GIB),
             MemoryUse("graphs and activations", ENGINE_GIB),
-            MemoryUse(f"one context of {model.max_model_len}{share}", _context_gib(model, size) / ways),
         ]
-        free = has - size.bytes / ways / GIB - ENGINE_GIB
-        note = f"room for {max(0.0, free) * ways / _context_gib(model, size):.0f} whole contexts at a time"
+        if context := _context_gib(model, size) / ways:
+            held.append(MemoryUse(f"one context of {model.max_model_len}{share}", context))
+        free = max(0.0, has - size.bytes / ways / GIB - ENGINE_GIB) * ways
+        note = _room(free, _context_gib(model, size), 0)
     else:
         held = [MemoryUse("weights", size.bytes / GIB), MemoryUse("keys and values", engines.kv_cache_gib)]
-        note = f"room for {engines.kv_cache_gib / _context_gib(model, size):.1f} whole contexts at a time"
+        note = _room(engines.kv_cache_gib, _context_gib(model, size), 1)
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
     return Placement(
         f"engines {model.name}", engines.most, needs["CPU"], needs["GPU"], device, (model.name,),
@@ -141,19 +195,24 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
     )  # fmt: skip
 
 
+def _room(gib: float, context_gib: float, digits: int) -> str:
+    if not context_gib:
+        return "weights as models.yaml says; its files are not here"
+    return f"room for {gib / context_gib:.{digits}f} whole contexts at a time"
+
+
 def _context_gib(model: Model, size: ModelSize) -> float:
     return size.per_token * model.max_model_len / GIB
 
 
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
-    """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get."""
+    """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get, and
+    ConfError for one of a dtype that the device does not compute."""
+    for model in (*embedders, *asked):
+        load.require_computable(model, cluster.backend, cluster.device)
     for placed in placement(cluster, embedders, asked):
         if placed.available_gib is not None and placed.required_gib > placed.available_gib:
-            raise ClusterTooSmall(
-                f"{placed.name} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
-                "(machines.gpu_gib), more of them for one engine (tensor_parallel in models.yaml), a "
-                "quantised model, or a larger engines.gpu_memory_utilization"
-            )
+            raise ClusterTooSmall(f"{placed.name} on {placed.device}: {placed.arithmetic()}. {_cure(placed)}")
     engines = cluster.engines
     if engines is None or cluster.device.startswith("cuda"):
         return
@@ -167,13 +226,24 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
             )
 
 
+def _cure(placed: Placement) -> str:
+    larger = "Take larger GPUs (machines.gpu_gib)"
+    if not placed.name.startswith("engines "):
+        return f"{larger}, or a recipe with fewer or smaller embedders and rerankers"
+    return (
+        f"{larger}, more of them for one engine (tensor_parallel in models.yaml), a quantised model, a larger "
+        "engines.gpu_memory_utilization if the workers next to it leave the room, whole GPUs for engines "
+        "(engines.gpus: 1) with a further one for the workers, or a server's model (--llm URL#MODEL)"
+    )
+
+
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
     """Stage -> the pool that does it, of those with these names (`placement`)."""
     answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
     where: dict[str, str] = {}
     for c in recipe.corpus:
         embeds = table_of(c.step) == "vectors"
-        where[c.name] = f"pool embed {embedder_of(c.step).name}" if embeds else "pool parse"
+        where[c.name] = "pool embed" if embeds else "pool parse"
     return {**where, **{q.name: answers for q in recipe.question}}
 
 
