@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 
 import pytest
-import yaml
 from checkout import ROOT, SUPPORT
 from published import PUBLISHED
 
@@ -75,14 +74,15 @@ def test_weknows_replies_are_held_to_a_schema(stage):
     assert step.schema is not None
 
 
-def test_weknow_runs_with_its_papers_model_as_a_variant(tmp_path):
-    """The entry has no pinned commit: it is refused with the command that prints one."""
-    tree = config.read_yaml(CONF.file("models.yaml"))["llama-3-70b-awq"]
-    assert tree["repo"].endswith("llama-3-70b-instruct-awq") and tree["dtype"] == "float16"
-    sets = dict.fromkeys((f"generate:{n}.model" for n in ("domain", "functions", "web")), "llama-3-70b-awq")
-    file = tmp_path / "weknow-70b.yaml"
-    file.write_text(yaml.safe_dump({"like": "weknow", "set": sets}))
-    recipe = load_recipe(str(file), str(SUPPORT / "fake_models.yaml"), CONF)
-    assert {m.name for m in recipe.models() if m.kind == "generator"} == {"llama-3-70b-awq"}
+def test_weknow_has_both_models_that_its_paper_names():
+    """The text's is pinned; of the table's no commit is known, so it is refused with the command that pins one."""
+    entries = config.read_yaml(CONF.file("models.yaml"))
+    both = [entries[n] for n in ("llama-3.1-70b-awq", "llama-3-70b-awq")]
+    assert [e["dtype"] for e in both] == ["float16"] * 2 and [bool(e["revision"]) for e in both] == [
+        True,
+        False,
+    ]
+    recipe = load_recipe("weknow-70b", None, CONF)
+    assert {m.name for m in recipe.models() if m.kind == "generator"} == {"llama-3.1-70b-awq"}
     with pytest.raises(ConfError, match=r"llama-3-70b-awq\.revision: expected the 40 hex digits"):
-        load_recipe(str(file), None, CONF)
+        load_recipe("weknow-70b", None, CONF, sets=["generate:web.model=llama-3-70b-awq"])

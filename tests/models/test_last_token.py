@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,9 @@ SHAPES = ("Mistral", "Qwen3")
 ENTRY = {"kind": "embedder", "loader": "last-token", "dim": 32, "max_tokens": 60}
 
 
-def decoder(folder: Path, shape: str, texts: list[str]) -> Path:
+def decoder(folder: Path, shape: str, texts: list[str], ends: bool = True) -> Path:
     """A folder with a tiny decoder, whose tokenizer ends every text with a mark, as these models' do. That of
-    Mistral's shape has no padding token."""
+    Mistral's shape has no padding token. `ends`: tokenizer.json says so, too."""
     import torch
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
@@ -32,12 +34,14 @@ def decoder(folder: Path, shape: str, texts: list[str]) -> Path:
     special = ["<unk>", "<s>", "</s>"]
     tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+        single="<s> $A </s>" if ends else "<s> $A", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
     pad = {} if shape == "Mistral" else {"pad_token": "</s>"}
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", **pad
     ).save_pretrained(folder)
+    said = folder / "tokenizer_config.json"
+    said.write_text(json.dumps({**json.loads(said.read_text()), "add_eos_token": True}))
     torch.manual_seed(1)
     made: dict[str, Any] = {
         "vocab_size": tokenizer.get_vocab_size(), "hidden_size": 32, "intermediate_size": 64,
@@ -121,3 +125,52 @@ def test_a_folder_that_pools_otherwise_is_refused(entries: Entries, tmp_path: Pa
     load.present(entries(m={**ENTRY, "path": "m"}).model("m"))
     with pytest.raises(ConfError, match="takes it from its folder"):
         entries(m={**ENTRY, "path": "m", "pooling": "mean"}).model("m")
+
+
+def test_the_mark_that_a_folder_only_asks_for_is_put_behind_each_text(
+    entries: Entries, tmp_path: Path, texts: list[str]
+) -> None:
+    """Whose tokenizer.json has no end mark, and tokenizer_config.json says that it is to be added."""
+    from raypipe.models.token_arrays import TokenMaker, arrays_of
+
+    decoder(tmp_path / "whole", "Mistral", texts)
+    shutil.copytree(tmp_path / "whole", tmp_path / "m")
+    file = tmp_path / "m/tokenizer.json"
+    tree = json.loads(file.read_text())
+    assert tree["post_processor"]["single"].pop() == {"SpecialToken": {"id": "</s>", "type_id": 0}}
+    file.write_text(json.dumps(tree))
+    catalog = entries(m={**ENTRY, "path": "m"}, whole={**ENTRY, "path": "whole"})
+    model = catalog.model("m")
+    opened: Any = load.open_model(model, "transformers", "cpu")
+    expected: Any = load.open_model(catalog.model("whole"), "transformers", "cpu")
+    assert np.abs(opened.embed(texts, "passage") - expected.embed(texts, "passage")).max() < 1e-6
+    long = " ".join(texts * 3)
+    tokens = opened._tokenizer.encode(long)
+    assert len(tokens.ids) == 60 and tokens.tokens[0] == "<s>" and tokens.tokens[-1] == "</s>"
+    [array] = arrays_of(TokenMaker(model).table([long], "passage")).values()
+    assert array.ids.tolist() == tokens.ids, "made by another process, to the same ids"
+    assert np.abs(opened.embed_tokens([array]) - opened.embed([long], "passage")).max() < 1e-6
+
+
+def test_a_tokenizer_without_the_mark_that_is_pooled_is_refused(
+    entries: Entries, tmp_path: Path, texts: list[str]
+) -> None:
+    from raypipe.models.token_arrays import TokenMaker
+
+    folder = decoder(tmp_path / "m", "Mistral", texts, ends=False)
+    said = folder / "tokenizer_config.json"
+    said.write_text(said.read_text().replace('"add_eos_token": true', '"add_eos_token": false'))
+    model = entries(m={**ENTRY, "path": "m"}).model("m")
+    for opens in (TokenMaker, lambda m: load.open_model(m, "transformers", "cpu")):
+        with pytest.raises(ConfError, match=r"the mark that ends a text, .* found '<s> a' for 'a'"):
+            opens(model)
+
+
+def test_an_entry_without_the_prompt_of_its_folder_is_refused(
+    entries: Entries, tmp_path: Path, texts: list[str]
+) -> None:
+    folder = decoder(tmp_path / "m", "Mistral", texts)
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "Query: "}}')
+    with pytest.raises(ConfError, match=r"its folder puts 'Query: ' before a query, and its entry nothing"):
+        load.present(entries(m={**ENTRY, "path": "m"}).model("m"))
+    load.present(entries(m={**ENTRY, "path": "m", "query_instruction": "Instruct: "}).model("m"))

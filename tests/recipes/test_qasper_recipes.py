@@ -12,6 +12,8 @@ from checkout import ROOT, SUPPORT, TESTS
 
 from raypipe import readers
 from raypipe.api.cli.main import main
+from raypipe.api.look import export_run
+from raypipe.api.scores import score_qasper
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.conf import Conf
@@ -39,6 +41,7 @@ RECIPES = (
     "qasper-llm",
     "qasper-fewshot",
     "qasper-documents",
+    "qasper-documents-free",
     "qasper-documents-fewshot",
     "qasper-documents-fewshot-cot",
 )
@@ -213,7 +216,8 @@ def said(**answer):
 
 @pytest.mark.slow
 def test_odd_papers_and_questions_are_answered_and_scored_by_their_best_annotator(tmp_path):
-    spans = said(extractive_spans=["corpus nine"], evidence=["We train on corpus nine."])
+    shown = ["We train on corpus nine.", "FLOAT SELECTED: Table 1: Another corpus."]
+    spans = said(extractive_spans=["corpus nine"], evidence=shown)
     asked = {
         "split": ("What is the corpus nine that we train on?", [said(unanswerable=True), spans]),
         "open": ("Which corpus is it?", []),
@@ -244,6 +248,13 @@ def test_odd_papers_and_questions_are_answered_and_scored_by_their_best_annotato
         if line["id"] in golds:
             f1, kind = answer_f1(line["prediction"], golds[line["id"]])
             assert found[line["id"]]["answer_f1"] == found[line["id"]][f"answer_f1_{kind}"] == f1
+    assert export_run(tmp_path / "out", "qasper", tmp_path / "said.jsonl").counts == {"lines": 3, "failed": 0}
+    means = {m.measure: m.mean for m in done.scored.scores.measures}
+    for text_only, name in ((False, "evidence_f1"), (True, "text_evidence_f1")):
+        official = score_qasper(tmp_path / "papers.json", tmp_path / "said.jsonl", text_only).means
+        assert official["Answer F1"] == pytest.approx(means["answer_f1"])
+        assert official["Evidence F1"] == pytest.approx(means[name])
+    assert 0 < means["evidence_f1"] < means["text_evidence_f1"], "the evidence has a figure"
 
 
 @pytest.mark.slow

@@ -32,14 +32,13 @@ CREDITS = (
 )
 
 
-def tables(folder: Path) -> dict[str, str]:
+def tables(folder: Path, *options: str) -> dict[str, str]:
     """Builds all of them in a folder, by the command. Kind -> its file."""
     for kind, text in CSVS.items():
         (folder / f"{kind}.csv").write_text(text)
         more = ["--credits", str(folder / "credits.csv")] if kind == "movielens" else []
         (folder / "credits.csv").write_text(CREDITS)
         out = str(folder / f"{kind}.parquet")
-        assert (
-            main(["facts", "build", str(folder / f"{kind}.csv"), "--source", kind, "--out", out, *more]) == 0
-        )
+        words = ["facts", "build", str(folder / f"{kind}.csv"), "--source", kind, "--out", out]
+        assert main([*words, *more, *options]) == 0
     return {kind: str(folder / f"{kind}.parquet") for kind in CSVS}

@@ -71,7 +71,7 @@ def db3(parent: int, overlap: int, kept: int) -> Rows:
         "split.child_chars": (200, "2.2 children"),
         "split.child_overlap": (50, "2.2 children"),
         "split.parent_chars": (parent, "2.2 parents"),
-        "split.parent_overlap": (overlap, "2.2 parents"),
+        "split.parent_overlap": (overlap, "2.2 parents; open for 500 and 1000: a fifth"),
         "split.text_tokens": (12000, "2.2 length guard"),
         "split.tokenizer": ("llama-3-8b", "2.2 length guard: LLM tokens"),
         "embed.model": ("bge-base-en-v1.5", "2.2 retriever"),
@@ -151,6 +151,28 @@ DB3_PUBLIC: Rows = {
     ),
     "generate:web.first": (("films",), "2.2 context format: public-data text first"),
     "decide.prefer": (("known", "web"), "2.3 final if not idk or invalid"),
+}
+DB3_TOGETHER: Rows = {
+    **{k: v for k, v in DB3_PUBLIC.items() if not k.startswith(("generate:known", "decide."))},
+    "facts:public.table": (
+        {
+            "by": "domain",
+            "movie": {"table": "oscar", "by": "year", "triggers": ("oscar", "academy", "best")},
+            "music": {"table": "grammy", "by": "year", "triggers": ("grammy", "best")},
+            "finance": {
+                "table": "stocks",
+                "by": "name",
+                "triggers": ("share", "pe", "eps", "ratio", "capitalization", "earnings", "market"),
+                "levels": ("exact", "tokens", "embedding"),
+                "company": True,
+                "embedder": "bge-base-en-v1.5",
+                "near": 0.9,
+            },
+            "else": None,
+        },
+        "2.3 trigger and lookup, linking strictness varies by domain [P]; open: embedding for companies, .9",
+    ),
+    "generate:web.first": (("public", "films"), "2.3 combine with web text [P]; 2.2 public-data text first"),
 }
 DB3_GRAPH: Rows = {
     **DB3_DOMAIN,
@@ -507,7 +529,10 @@ PUBLISHED: Mapping[str, Rows] = {
         "fuse:final.norms": ({"concat": "minmax"}, "4.2 concat: min-max per question"),
     },
     "onewo-llm": {
+        **ONEWO_FIVE,
         **ranked(tuple(ONEWO_QUERIES)),
+        "similarity:unasked.model": ("all-MiniLM-L6-v2", "4.3 random: here a query that says nothing"),
+        "similarity:unasked.query": ("paper", "4.3 random: here a query that says nothing"),
         **enhanced("response", QWEN, "text", 2048, penalties=True),
         **enhanced("keywords", QWEN, "keywords", 512, penalties=True),
         **enhanced("glm4", GLM4, "keywords", 2048, penalties=False),
@@ -536,6 +561,16 @@ PUBLISHED: Mapping[str, Rows] = {
         ),
     },
     "weknow": WEKNOW,
+    "weknow-70b": {
+        **WEKNOW,
+        **{
+            f"generate:{n}.model": (
+                "llama-3.1-70b-awq",
+                "3.2 LLM: AWQ of Llama-3.1-70B-Instruct, as the text says",
+            )
+            for n in ("domain", "functions", "web")
+        },
+    },
     "weknow-750": {**WEKNOW, "split.tokens": (750, "3.2 chunk unit: best offline")},
     "weknow-medium": {**WEKNOW, "generate:web.confident": ("medium", "3.2 confidence levels")},
     "weknow-low": {**WEKNOW, "generate:web.confident": ("low", "3.2 confidence levels")},
@@ -544,6 +579,9 @@ PUBLISHED: Mapping[str, Rows] = {
     "crag-kg-baseline": CRAG_RAG_KG,
     "db3-task1-700": db3(700, 150, 10),
     "db3-task1-2000": db3(2000, 400, 5),
+    "db3-task1-500": db3(500, 100, 10),
+    "db3-task1-1000": db3(1000, 200, 10),
+    "db3-task1-700-together": {**db3(700, 150, 10), **DB3_TOGETHER},
     "db3-task1-700-public": {**db3(700, 150, 10), **DB3_PUBLIC},
     "db3-task1-2000-public": {**db3(2000, 400, 5), **DB3_PUBLIC},
     "db3-task2": {**db3(2000, 400, 5), **DB3_GRAPH},
@@ -575,6 +613,7 @@ PUBLISHED: Mapping[str, Rows] = {
     "qasper-llm": QASPER_LLM,
     "qasper-fewshot": {**QASPER_LLM, **shots("qasper-train", 1500)},
     "qasper-documents": QASPER_DOCUMENTS,
+    "qasper-documents-free": QASPER_DOCUMENTS,
     "qasper-documents-fewshot": {**QASPER_DOCUMENTS, **shots("qasper-train", 1500)},
     "qasper-documents-fewshot-cot": {
         **QASPER_DOCUMENTS,

@@ -166,9 +166,10 @@ class ExportResult(Result):
 
 
 def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:
-    """Writes the results of a finished eval in another shape: `predictions` (predictions.jsonl), `crag` (what
-    CRAG's evaluation reads), `trec` (the ranking), `oag` (OAG-QA's submission: the best 20 papers), or
-    `mlflow`: a run of the MLflow server at the address `out`, in `experiment`; None: in one called raypipe.
+    """Writes the results of a finished eval in another shape: `predictions` (predictions.jsonl), `crag` and
+    `qasper` (what these evaluators read), `trec` (the ranking), `oag` (OAG-QA's submission: the best 20
+    papers), or `mlflow`: a run of the MLflow server at the address `out`, in `experiment`; None: in one
+    called raypipe.
 
     `run` is the folder of the eval. The documents of a collection are named by their ids, which the run's
     store knows; pages by their addresses. Raises DataError, ConfError where MLflow is not installed or an

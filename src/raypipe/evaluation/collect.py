@@ -132,7 +132,8 @@ def collect(
                     let_in = {s.name for s in recipe.question if s.admits(q)}
                     took = {stage: s for stage, s in took.items() if stage in let_in}
                 gold, sent = golds.get(q.id), prompts[q.id]
-                rows.append(row(q, gold, text, sent, layouts, seen[q.id], took, roots))
+                of = paragraphs.get(q.id, ())
+                rows.append(row(q, gold, text, sent, layouts, seen[q.id], took, roots, of))
             table.add(rows)
             found.lost |= loop.run(losses.of(pairs, golds))
             if (before := found.prompt_injection) is not None:

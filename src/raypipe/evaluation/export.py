@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import IDK, digest, parse_chunk_id
+from raypipe.core.records import FLOAT, IDK, digest, parse_chunk_id
 from raypipe.core.textfile import replaced, write_json_lines
 from raypipe.evaluation.result_table import each, open_table, read_table
+from raypipe.metrics.kinds import said_of_paper
 from raypipe.metrics.ranking import write_run
 from raypipe.runs.record import Run, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_text, recipe_values
 
-FileShape = Literal["predictions", "crag", "trec", "oag"]
+FileShape = Literal["predictions", "crag", "qasper", "trec", "oag"]
 SUBMITTED = 20  # papers of a question in OAG-QA's submission
 
 
@@ -38,6 +39,10 @@ def export(
     if shape == "crag":
         failed = read_table(table, ["answer"])["answer"].null_count
         return {"lines": write_json_lines(out, map(_crag_line, each(table))), "failed": failed}
+    if shape == "qasper":
+        failed = read_table(table, ["answer"])["answer"].null_count
+        answered = (row for row in each(table) if row["answer"] is not None)
+        return {"lines": write_json_lines(out, map(_qasper_line, answered)), "failed": failed}
     run = {row["id"]: _ranked(row, documents) for row in each(table)}
     if not any(run.values()):
         raise DataError(f"{table}: expected a ranking, found none: the recipe ranks nothing")
@@ -98,6 +103,17 @@ def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
         "alt_ans": row["golds"][1:],
         "prediction": IDK if row["answer"] is None else row["answer"],
     }
+
+
+_CAPTION = re.compile(r"(Figure|Table) \d")
+"""How captions begin, which QASPER's evidence marks as floats."""
+
+
+def _qasper_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what QASPER's evaluator takes of an answer, as the kind `qasper` scores it."""
+    answer, evidence = said_of_paper(row["answer"], row["evidence"])
+    marked = [f"{FLOAT}: {e}" if _CAPTION.match(e) else e for e in evidence]
+    return {"question_id": row["id"], "predicted_answer": answer, "predicted_evidence": marked}
 
 
 def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[str]:

@@ -71,6 +71,7 @@ SCHEMA = pa.schema(
         ("replies", _REPLIES),
         ("hits", _HITS),  # the ranking, best first, then the candidates that did not make it
         ("quotes", _records(source=_TEXT, **_SPAN, text=_TEXT)),
+        ("evidence", pa.list_(_TEXT)),  # paragraphs of a paper that the answer rests on; none: of other data
         ("faults", _records(step=_TEXT, reason=_TEXT, detail=_TEXT, transient=_BOOL)),
         ("degraded", pa.list_(_TEXT)),  # steps left out because of time or a dead service
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
@@ -94,11 +95,12 @@ def row(
     prompts: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     layouts: Mapping[str, Layout] = MappingProxyType({}), seen: bool = False,
     seconds: Mapping[str, float] | None = None, roots: Mapping[str, str] = MappingProxyType({}),
+    evidence: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Returns one question, without its verdict. `text` has what `needed_texts` names, `prompts` what the
     table says of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that
     are documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of
-    each stage; None: an earlier run answered it."""
+    each stage; None: an earlier run answered it; `evidence`: paragraphs that it rests on."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -124,6 +126,7 @@ def row(
             for q in quotes_of(question)
             for start, end in [q.span]
         ],
+        "evidence": list(evidence),
         "faults": [asdict(f) for f in question.faults],
         "degraded": list(question.degraded),
         "seconds": None if seconds is None else list(seconds.items()),

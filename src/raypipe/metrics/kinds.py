@@ -296,6 +296,17 @@ class Crag:
         return mark(rows, self.rule)
 
 
+def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """An answer about a paper and its evidence, as QASPER's evaluator takes them: an abstention is its word
+    for it, and rests on nothing.
+
+    >>> said_of_paper("I don't know", ["a"]), said_of_paper("Yes", ["a"])
+    (('Unanswerable', ()), ('Yes', ['a']))
+    """
+    none = abstains(answer) or overlap.exact_match(answer, (UNANSWERABLE,))
+    return (UNANSWERABLE, ()) if none else (answer, evidence)
+
+
 @dataclass(frozen=True, slots=True)
 class Qasper:
     """Questions that annotators answered from a paper. An abstention stands for "Unanswerable" and has no
@@ -317,9 +328,7 @@ class Qasper:
     def values(self, row: Prediction) -> Mapping[str, float]:
         if row.prediction is None or not row.annotators:
             return {}
-        answer, evidence = row.prediction, row.evidence
-        if abstains(answer) or overlap.exact_match(answer, (UNANSWERABLE,)):
-            answer, evidence = UNANSWERABLE, ()
+        answer, evidence = said_of_paper(row.prediction, row.evidence)
         f1, kind = overlap.answer_f1(answer, row.annotators)
         folded, text = (  # evidence as the parsed paper has it
             [replace(a, evidence=tuple(map(paragraph, a.evidence))) for a in said]

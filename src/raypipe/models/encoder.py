@@ -23,7 +23,7 @@ from raypipe.core.protocols import Model
 from raypipe.models import bert, folder
 from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights, read_word_pieces
 from raypipe.models.device import SharedEncoders
-from raypipe.models.token_arrays import TokenArray
+from raypipe.models.token_arrays import TokenArray, require_pooled_mark
 from raypipe.models.weight_files import folder_headers
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
@@ -103,8 +103,10 @@ def check_weights(model: Model, net: Any) -> None:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError for a model that does not fit its entry: that says more tokens than the model has, or
-    a reranker has not exactly one output. Its dim was checked with its files (`folder.require`)."""
+    """Raises ConfError for a model that does not fit its entry: that says more tokens than the model has, a
+    reranker has not exactly one output, or an embedder's tokenizer lacks the mark that is pooled. Its dim was
+    checked with its files (`folder.require`)."""
+    require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
         raise ConfError(

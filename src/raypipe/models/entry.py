@@ -89,7 +89,9 @@ class ModelEntry:
     engine: Mapping[str, Any] = field(default_factory=dict)  # of loader vllm: its own arguments; identity
     thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
     usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
-    weights_gib: float = 0.0  # GiB of its weights as published, counted until its files are here; not identity
+    weights_gib: float = (
+        0.0  # GiB of its weights as published, counted until its files are here; not identity
+    )
 
     def __post_init__(self) -> None:
         sources = [n for n in SOURCES if getattr(self, n)]

@@ -239,23 +239,41 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
 
 
 def _require_shape(model: Model, folder: Path) -> None:
-    """Raises ConfError where the folder says another dim or pooling than the entry."""
+    """Raises ConfError where the folder says another dim or pooling than the entry, or has a prompt of
+    queries or passages where the entry puts nothing before them."""
     if model.kind != "embedder":
         return
-    pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
-    if model.pooling and pooled is not None and pooled.is_file():
-        found = poolings(json_object(pooled))
-        if found and found != [model.pooling]:
-            raise ConfError(
-                f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
-                f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
-            )
+    found = pooling_of(folder)
+    if model.pooling and found and found != [model.pooling]:
+        raise ConfError(
+            f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
+            f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
+        )
+    if model.loader not in SENTENCE_LOADERS:  # whose library reads the prompts itself
+        _require_prompts(model, folder / "config_sentence_transformers.json")
     width = json_object(folder / "config.json").get("hidden_size")
     if model.loader not in SENTENCE_LOADERS and isinstance(width, int) and width != model.dim:
         raise ConfError(
             f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
             f"the entry, or use a folder of that model"
         )
+
+
+def pooling_of(folder: Path) -> list[str]:
+    """The ways in which a sentence-transformers model pools, as `poolings`; [] where it does not say."""
+    pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
+    return poolings(json_object(pooled)) if pooled is not None and pooled.is_file() else []
+
+
+def _require_prompts(model: Model, said: Path) -> None:
+    prompts = json_object(said).get("prompts") or {} if said.is_file() else {}
+    given = {"query": model.query_instruction, "passage": model.passage_instruction}
+    for name, role in (("query", "query"), ("document", "passage"), ("passage", "passage")):
+        if prompts.get(name) and not given[role]:
+            raise ConfError(
+                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, and its entry "
+                f"nothing. Put {role}_instruction there, or use loader sentence-transformers"
+            )
 
 
 def json_object(path: Path, kind: type = dict) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
 from raypipe.models.encoder import no_bars, require_one_output, require_room, rows_of, torch_dtype
+from raypipe.models.token_arrays import require_pooled_mark
 
 
 def _arguments(model: Model, device: str) -> dict[str, Any]:
@@ -51,6 +54,9 @@ class SentenceEmbedder:
             self._net.max_seq_length = model.max_tokens
         if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
             self._net.set_pooling_include_prompt(False)
+        if (pooled := folder.pooling_of(Path(model.path))) in (["cls"], ["last"]):
+            own_mark = replace(model, pooling=pooled[0])
+            require_pooled_mark(own_mark, self._net.tokenizer.backend_tokenizer)
         self._model, self._batch = model, rows_of(device)
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:

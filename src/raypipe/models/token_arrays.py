@@ -7,13 +7,16 @@ GPU must not tokenize. An array is a hint: what has none is tokenized where it i
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core.errors import ConfError
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, ForwardingKit, Model, Role
 from raypipe.models import folder
@@ -36,6 +39,52 @@ def takes_tokens(model: Model) -> bool:
     return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 
 
+def require_pooled_mark(model: Model, tokenizer: Any) -> None:
+    """Has a tokenizer put the mark whose vector is pooled where the model was trained to have it: before each
+    text (cls), or behind it (last).
+
+    transformers 5 takes tokenizer.json as it is, so what a folder's `add_eos_token` asks for is added here.
+    Raises ConfError for another tokenizer without the mark: a vector of the text's own first or last word
+    would look like any other.
+    """
+    if model.pooling not in ("cls", "last"):
+        return
+    probe, place = tokenizer.encode("a"), 0 if model.pooling == "cls" else -1
+    if probe.special_tokens_mask[place]:
+        return
+    said = Path(model.path) / "tokenizer_config.json"
+    config = folder.json_object(said) if said.is_file() else {}
+    mark = config.get("eos_token")
+    mark = mark.get("content") if isinstance(mark, dict) else mark
+    if model.pooling == "last" and config.get("add_eos_token") and mark in tokenizer.get_vocab():
+        tokenizer.post_processor = _ending(tokenizer, mark)
+        return
+    where = "begins" if model.pooling == "cls" else "ends"
+    raise ConfError(
+        f"model {model.name!r}: pooling {model.pooling} takes the vector of the mark that {where} a text, and "
+        f"its tokenizer puts none there, found {' '.join(probe.tokens)!r} for 'a'. Use its maker's folder as "
+        f"published, or say add_eos_token and eos_token in {said} if it was trained with one"
+    )
+
+
+def _ending(tokenizer: Any, mark: str) -> Any:
+    """A tokenizer's last step with a mark behind each text, within the template that puts others there: a
+    second template behind it would take the pieces of the first for two texts."""
+    tree = json.loads(tokenizer.to_str())
+    first = tree["post_processor"]
+    steps = first["processors"] if first and first["type"] == "Sequence" else [first] if first else []
+    template = next((s for s in steps if s["type"] == "TemplateProcessing"), None)
+    if template is None:
+        template = {"type": "TemplateProcessing", "special_tokens": {}, "pair": []}
+        template["single"] = [{"Sequence": {"id": "A", "type_id": 0}}]
+        steps = [*steps, template]
+    template["single"].append({"SpecialToken": {"id": mark, "type_id": 0}})
+    ids = [tokenizer.token_to_id(mark)]
+    template["special_tokens"][mark] = {"id": mark, "ids": ids, "tokens": [mark]}
+    tree["post_processor"] = {"type": "Sequence", "processors": steps}
+    return type(tokenizer).from_str(json.dumps(tree)).post_processor
+
+
 class TokenMaker:
     """A model's tokenizer, without its network."""
 
@@ -45,6 +94,7 @@ class TokenMaker:
 
         with folder.opened(model) as path:
             loaded = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        require_pooled_mark(model, loaded.backend_tokenizer)
         self._model = model
         self._tokenizer = Tokenizer.from_str(loaded.backend_tokenizer.to_str())
         self._tokenizer.no_padding()

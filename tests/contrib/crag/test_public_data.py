@@ -2,8 +2,10 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import publicdata
 import pytest
 
 from raypipe.contrib.crag.public_data import FactsTable, build, facts_version, open_facts
@@ -124,6 +126,34 @@ def test_lines_without_what_they_need_are_counted_and_the_others_are_kept(tmp_pa
     )
 
 
+def test_every_kind_can_be_told_as_the_paper_has_it(tmp_path):
+    told = {
+        "oscar": "The year film is 2011. The year ceremony is 2012. The ceremony is 84. The category is ACTOR IN A "
+        "LEADING ROLE. The name is Jean Dujardin. The film is The Artist. The winner is True.",
+        "grammy": "The year is 2012. The title is 54th Annual GRAMMY Awards (2011). The category is Song Of The Year. "
+        "The nominee is Rolling In The Deep. The workers is Adele Adkins & Paul Epworth, songwriters (Adele). The "
+        "winner is True.",
+        "stocks": "The symbol is TRNH. The name is Tarn Holdings Inc. Common Stock. The last sale is $41.2. The "
+        "market cap is 4120000000. The eps is 2.06. The pe ratio is 20.",
+        "movielens": "The adult is False. The budget is 30000000. The genres is Animation. The original title is Toy "
+        "Story. The release date is 1995-10-30. The runtime is 81.0. The title is Toy Story. the Director is J. "
+        "Lasseter; Tom Hanks plays Woody;",
+    }  # fmt: skip
+    for kind, text in publicdata.tables(tmp_path, "--sentences", "attributes").items():
+        table = opened(kind, Path(text))
+        found = (
+            table.of_year(2012)
+            if kind in ("oscar", "grammy")
+            else about(
+                table,
+                {"stocks": "trnh", "movielens": "toy story"}[kind],
+                ("exact",),
+                company=kind == "stocks",
+            )
+        )
+        assert told[kind] in found, kind
+
+
 def test_what_is_no_table_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"no parquet")
     with pytest.raises(DataError, match="cannot be read as a table of facts"):
@@ -140,7 +170,7 @@ def test_lists_written_as_python_are_read_as_literals_and_never_run(tmp_path):
     (tmp_path / "m.csv").write_text(f"title,genres\nA Film,\"{bad}\"\nB Film,\"[{{'name': 'Drama'}}]\"\n")
     assert build(tmp_path / "m.csv", "movielens", tmp_path / "m.parquet").facts == 2
     table = opened("m", tmp_path / "m.parquet")
-    assert about(table, "b film", ("exact",)) == ("The title is B Film. the genres is Drama.",)
+    assert about(table, "b film", ("exact",)) == ("The title is B Film. The genres is Drama.",)
     assert about(table, "a film", ("exact",)) == ("The title is A Film.",)
 
 

@@ -63,8 +63,9 @@ def export(
     shell: Shell,
     run: str = shared.RUN,
     *,
-    shape: Literal["predictions", "crag", "trec", "oag", "mlflow"] = arg(
-        "predictions.jsonl; CRAG's lines; the ranking; OAG-QA's submission; a run of an MLflow server",
+    shape: Literal["predictions", "crag", "qasper", "trec", "oag", "mlflow"] = arg(
+        "predictions.jsonl; lines of CRAG's or QASPER's evaluator; the ranking; OAG-QA's submission; a run of an "
+        "MLflow server",
         flag="--as",
         needed=True,
     ),
@@ -81,8 +82,8 @@ def _print_export(made: ExportResult) -> None:
         return
     print(f"{made.counts['lines']} lines: {made.file}")
     if failed := made.counts.get("failed"):
-        said = "their lines are empty" if made.shape == "oag" else 'the file says "i don\'t know" of them'
-        print(f"{failed} questions failed; {said}")
+        said = {"oag": "their lines are empty", "qasper": "the file has no line of them, which counts 0"}
+        print(f"{failed} questions failed; {said.get(made.shape, 'the file says "i don\'t know" of them')}")
 
 
 @command("view", "/data/runs/local /data/runs/tuned")

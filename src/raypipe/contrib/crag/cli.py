@@ -202,9 +202,13 @@ def facts_build(
     ),
     out: Path = arg("the table, a Parquet file", "FILE", needed=True),
     credits: Path | None = arg("with movielens: its file of casts and crews", "CSV"),
+    sentences: Literal["prose", "attributes"] = arg(
+        'prose, as db3\'s code has them (default); attributes: "The [attribute] is [value]."', default="prose"
+    ),
 ) -> Shown[Any]:
     """Convert a published CSV file to a table of facts: sentences by year or name."""
     from raypipe.contrib.crag.api.graphs import build_facts
 
     use = f"use it with --graph {kind}={out}"
-    return Shown(build_facts(source, kind, out, credits), lambda found: print(found.title, use, sep="\n"))
+    built = build_facts(source, kind, out, credits, sentences)
+    return Shown(built, lambda found: print(found.title, use, sep="\n"))

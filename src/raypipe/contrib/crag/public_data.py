@@ -1,7 +1,8 @@
 """Public data as sentences: built once from published CSV files, then looked up by year or name.
 
 Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
-title, shares by ticker and company. The table is one Parquet file: a text, its year or its names.
+title, shares by ticker and company. Sentences are as the team's code has them, or, as its paper has them, "The
+<attribute> is <value>." for every column. The table is one Parquet file: a text, its year or its names.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
+Form: TypeAlias = Literal["prose", "attributes"]
+"""How a line is told: as the team's code does, which has a form for each kind; or as its paper says."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
 MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
@@ -54,7 +57,9 @@ class BuildSummary:
     skipped: int  # lines that lack a required column
 
 
-def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> BuildSummary:
+def build(
+    source: Path, kind: Kind, out: Path, credits: Path | None = None, form: Form = "prose"
+) -> BuildSummary:
     """Builds the table from a CSV file. `credits` is MovieLens' other file, with casts and crews.
 
     Raises DataError for a file that lacks the expected columns.
@@ -64,8 +69,11 @@ def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> B
     rows = list(_rows(source, _NEEDED[kind]))
     people = {} if credits is None else _people(credits)
     made = [_MADE[kind](row, people) for row in rows]
+    if form == "attributes":
+        told = (_told(row, people) for row in rows)
+        made = [fact and replace(fact, text=text) for fact, text in zip(made, told, strict=True)]
     facts = [fact for fact in made if fact is not None and fact.text]
-    if kind == "grammy":
+    if kind == "grammy" and form == "prose":
         facts = _by_year(facts)
     if not facts:
         raise DataError(f"{source}: expected lines of kind {kind}, found none that could be used")
@@ -141,20 +149,31 @@ def _by_year(facts: Sequence[PublicFact]) -> list[PublicFact]:
     return [PublicFact(f"Grammy awards of {y}: {' '.join(years[y])}", y) for y in sorted(years)]
 
 
-_DULL: Final = frozenset({"id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview"})
+_DULL: Final = frozenset(
+    {
+        "id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview", "img",
+        "published_at", "updated_at",
+    }
+)  # fmt: skip
+
+
+def _told(row: Row, people: Mapping[str, str]) -> str:
+    """What the columns of a line say, one after the other; of a list of objects their names."""
+    said = (
+        (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
+        for k, v in row.items()
+        if k not in _DULL
+    )
+    parts = [f"The {key.replace('_', ' ')} is {value}." for key, value in said if value]
+    return " ".join([*parts, people.get(row.get("id", ""), "")])
 
 
 def _movielens(row: Row, people: Mapping[str, str]) -> PublicFact | None:
     names = tuple(dict.fromkeys(n for n in (row["title"], row.get("original_title", "")) if n))
     if not names:
         return None
-    told = (  # of a list of objects their names
-        (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
-        for k, v in row.items()
-        if k not in _DULL and k != "title"
-    )
-    parts = " ".join(f"the {key.replace('_', ' ')} is {value}." for key, value in told if value)
-    return PublicFact(f"The title is {names[0]}. {parts} {people.get(row.get('id', ''), '')}", names=names)
+    rest = {k: v for k, v in row.items() if k != "title"}
+    return PublicFact(f"The title is {names[0]}. {_told(rest, people)}", names=names)
 
 
 def _people(credits: Path) -> dict[str, str]:

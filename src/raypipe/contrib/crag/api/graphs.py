@@ -140,14 +140,17 @@ class FactsResult(Result):
 
 
 def build_facts(
-    source: str | Path, kind: public_data.Kind, out: str | Path, credits: str | Path | None = None
-) -> FactsResult:
+    source: str | Path, kind: public_data.Kind, out: str | Path, credits: str | Path | None = None,
+    sentences: public_data.Form = "prose",
+) -> FactsResult:  # fmt: skip
     """Converts a published CSV file to a table of facts: sentences by year or name.
 
-    `kind` says whose columns it has. `credits`, with movielens, is its file of casts and crews. Raises
-    DataError for a file that lacks the expected columns.
+    `kind` says whose columns it has. `credits`, with movielens, is its file of casts and crews. `sentences`
+    are prose, as db3's code has them, or attributes: "The <attribute> is <value>." Raises DataError for a
+    file that lacks the expected columns.
     """
-    built = public_data.build(Path(source), kind, Path(out), Path(credits) if credits else None)
+    people = Path(credits) if credits else None
+    built = public_data.build(Path(source), kind, Path(out), people, sentences)
     return FactsResult(Path(out), built)
 
 
