@@ -75,7 +75,7 @@ def test_weknows_replies_are_held_to_a_schema(stage):
 
 
 def test_weknow_has_both_models_that_its_paper_names():
-    """The text's is pinned; of the table's no commit is known, so it is refused with the command that pins one."""
+    """The text's is pinned; of the table's no commit is known: refused with the command that pins one."""
     entries = config.read_yaml(CONF.file("models.yaml"))
     both = [entries[n] for n in ("llama-3.1-70b-awq", "llama-3-70b-awq")]
     assert [e["dtype"] for e in both] == ["float16"] * 2 and [bool(e["revision"]) for e in both] == [

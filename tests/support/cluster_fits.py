@@ -1,4 +1,4 @@
-"""All recipes against all cluster files, by the published sizes of their models: the table of docs/clusters.md.
+"""All recipes against all cluster files, by the published sizes of models: the table of docs/clusters.md.
 
 `python tests/support/cluster_fits.py` writes it. No model's files are needed: a size is that of its entry.
 """

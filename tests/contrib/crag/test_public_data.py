@@ -128,17 +128,17 @@ def test_lines_without_what_they_need_are_counted_and_the_others_are_kept(tmp_pa
 
 def test_every_kind_can_be_told_as_the_paper_has_it(tmp_path):
     told = {
-        "oscar": "The year film is 2011. The year ceremony is 2012. The ceremony is 84. The category is ACTOR IN A "
-        "LEADING ROLE. The name is Jean Dujardin. The film is The Artist. The winner is True.",
-        "grammy": "The year is 2012. The title is 54th Annual GRAMMY Awards (2011). The category is Song Of The Year. "
-        "The nominee is Rolling In The Deep. The workers is Adele Adkins & Paul Epworth, songwriters (Adele). The "
-        "winner is True.",
-        "stocks": "The symbol is TRNH. The name is Tarn Holdings Inc. Common Stock. The last sale is $41.2. The "
-        "market cap is 4120000000. The eps is 2.06. The pe ratio is 20.",
-        "movielens": "The adult is False. The budget is 30000000. The genres is Animation. The original title is Toy "
-        "Story. The release date is 1995-10-30. The runtime is 81.0. The title is Toy Story. the Director is J. "
-        "Lasseter; Tom Hanks plays Woody;",
-    }  # fmt: skip
+        "oscar": "The year film is 2011. The year ceremony is 2012. The ceremony is 84. The category is "
+        "ACTOR IN A LEADING ROLE. The name is Jean Dujardin. The film is The Artist. The winner is True.",
+        "grammy": "The year is 2012. The title is 54th Annual GRAMMY Awards (2011). The category is Song Of "
+        "The Year. The nominee is Rolling In The Deep. The workers is Adele Adkins & Paul Epworth, "
+        "songwriters (Adele). The winner is True.",
+        "stocks": "The symbol is TRNH. The name is Tarn Holdings Inc. Common Stock. The last sale is $41.2. "
+        "The market cap is 4120000000. The eps is 2.06. The pe ratio is 20.",
+        "movielens": "The adult is False. The budget is 30000000. The genres is Animation. The original "
+        "title is Toy Story. The release date is 1995-10-30. The runtime is 81.0. The title is Toy Story. "
+        "the Director is J. Lasseter; Tom Hanks plays Woody;",
+    }
     for kind, text in publicdata.tables(tmp_path, "--sentences", "attributes").items():
         table = opened(kind, Path(text))
         found = (

@@ -64,8 +64,8 @@ def export(
     run: str = shared.RUN,
     *,
     shape: Literal["predictions", "crag", "qasper", "trec", "oag", "mlflow"] = arg(
-        "predictions.jsonl; lines of CRAG's or QASPER's evaluator; the ranking; OAG-QA's submission; a run of an "
-        "MLflow server",
+        "predictions.jsonl; lines of CRAG's or QASPER's evaluator; the ranking; OAG-QA's submission; a run "
+        "of an MLflow server",
         flag="--as",
         needed=True,
     ),
@@ -83,7 +83,7 @@ def _print_export(made: ExportResult) -> None:
     print(f"{made.counts['lines']} lines: {made.file}")
     if failed := made.counts.get("failed"):
         said = {"oag": "their lines are empty", "qasper": "the file has no line of them, which counts 0"}
-        print(f"{failed} questions failed; {said.get(made.shape, 'the file says "i don\'t know" of them')}")
+        print(f"{failed} questions failed;", said.get(made.shape, 'the file says "i don\'t know" of them'))
 
 
 @command("view", "/data/runs/local /data/runs/tuned")

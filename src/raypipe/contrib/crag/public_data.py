@@ -1,8 +1,8 @@
 """Public data as sentences: built once from published CSV files, then looked up by year or name.
 
 Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
-title, shares by ticker and company. Sentences are as the team's code has them, or, as its paper has them, "The
-<attribute> is <value>." for every column. The table is one Parquet file: a text, its year or its names.
+title, shares by ticker and company. Sentences are as the team's code has them, or, as its paper has them,
+"The <attribute> is <value>." for every column. The table is one Parquet file: a text, its year or its names.
 """
 
 from __future__ import annotations

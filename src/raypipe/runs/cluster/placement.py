@@ -231,9 +231,9 @@ def _cure(placed: Placement) -> str:
     if not placed.name.startswith("engines "):
         return f"{larger}, or a recipe with fewer or smaller embedders and rerankers"
     return (
-        f"{larger}, more of them for one engine (tensor_parallel in models.yaml), a quantised model, a larger "
-        "engines.gpu_memory_utilization if the workers next to it leave the room, whole GPUs for engines "
-        "(engines.gpus: 1) with a further one for the workers, or a server's model (--llm URL#MODEL)"
+        f"{larger}, more of them for one engine (tensor_parallel in models.yaml), a quantised model, a "
+        "larger engines.gpu_memory_utilization if the workers next to it leave the room, whole GPUs for "
+        "engines (engines.gpus: 1) with a further one for the workers, or a server's model (--llm URL#MODEL)"
     )
 
 
