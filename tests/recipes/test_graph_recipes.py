@@ -329,6 +329,22 @@ def test_what_is_known_of_films_stands_before_the_passages_of_the_web(ten, publi
     assert counts["generate:web"].skipped == 0
 
 
+def test_public_data_and_passages_stand_in_one_context_as_the_paper_has_it(ten, tmp_path):
+    told = publicdata.tables(tmp_path, "--sentences", "attributes")
+    for text, domain, named, said in (
+        ("who won the best actor oscar in 2012?", "movie", "none", "the category is actor in a leading role."),
+        ("what is the pe of trnh?", "finance", "TRNH", "the pe ratio is 20."),
+        ("how long is toy story?", "movie", "Toy Story", "the runtime is 81.0."),
+    ):
+        row = replace(ten[0], question=replace(ten[0].question, text=text))
+        kit = Kit(reader(domain, named))
+        [q], counts = answered("db3-task1-700-together", [row], told, kit)
+        assert q.origin == "web" and counts["generate:web"].skipped == 0 and said in q.answer, text
+    recipe = load_recipe("db3-task1-700-together", MODELS, CONF, told)
+    rule = next(s.step for s in recipe.question if s.name == "facts:public").table.table["finance"]
+    assert rule.levels[-1] == "embedding" and rule.near == 0.9
+
+
 def test_a_film_that_is_not_known_brings_no_facts_of_one_with_a_like_title(ten, public):
     q, _ = ask(ten, public, "who directed toy story 3?", reader("movie", "toy story 3"))
     assert q.replies["films"].label == "abstained" and q.origin == "web"
