@@ -174,3 +174,22 @@ def test_an_entry_without_the_prompt_of_its_folder_is_refused(
     with pytest.raises(ConfError, match=r"its folder puts 'Query: ' before a query, and its entry nothing"):
         load.present(entries(m={**ENTRY, "path": "m"}).model("m"))
     load.present(entries(m={**ENTRY, "path": "m", "query_instruction": "Instruct: "}).model("m"))
+
+
+def test_an_embedder_of_first_tokens_needs_a_tokenizer_that_begins_texts_with_its_mark(
+    entries: Entries, tmp_path: Path, texts: list[str]
+) -> None:
+    from dataclasses import replace
+
+    from tokenizers import Tokenizer
+
+    from raypipe.models.token_arrays import require_pooled_mark
+
+    folder = decoder(tmp_path / "m", "Mistral", texts)
+    model = replace(entries(m={**ENTRY, "path": "m"}).model("m"), pooling="cls")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    require_pooled_mark(model, tokenizer)
+    tree = json.loads(tokenizer.to_str())
+    tree["post_processor"] = None
+    with pytest.raises(ConfError, match=r"pooling cls takes the vector of the mark that begins a text"):
+        require_pooled_mark(model, Tokenizer.from_str(json.dumps(tree)))

@@ -54,8 +54,8 @@ def require_pooled_mark(model: Model, tokenizer: Any) -> None:
         return
     said = Path(model.path) / "tokenizer_config.json"
     config = folder.json_object(said) if said.is_file() else {}
-    mark = config.get("eos_token")
-    mark = mark.get("content") if isinstance(mark, dict) else mark
+    named = config.get("eos_token")
+    mark = str(named["content"] if isinstance(named, dict) else named)
     if model.pooling == "last" and config.get("add_eos_token") and mark in tokenizer.get_vocab():
         tokenizer.post_processor = _ending(tokenizer, mark)
         return
