@@ -83,6 +83,7 @@ def test_weknow_has_both_models_that_its_paper_names():
         False,
     ]
     recipe = load_recipe("weknow-70b", None, CONF)
-    assert {m.name for m in recipe.models() if m.kind == "generator"} == {"llama-3.1-70b-awq"}
+    asked = {s.step.model.name for s in recipe.question if s.name.startswith("generate")}
+    assert asked == {"llama-3.1-70b-awq"}
     with pytest.raises(ConfError, match=r"llama-3-70b-awq\.revision: expected the 40 hex digits"):
         load_recipe("weknow-70b", None, CONF, sets=["generate:web.model=llama-3-70b-awq"])
