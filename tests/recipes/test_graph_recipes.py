@@ -236,6 +236,18 @@ def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_faul
     assert q.replies["calls"].fault.reason == "unreadable" and q.origin == "web"
 
 
+def test_a_domain_that_the_first_version_does_not_know_goes_to_the_web_without_a_call(ten, server, tmp_path):
+    """As the ladder of docs/recipes/weknow.md sets it."""
+    first = tmp_path / "first.yaml"
+    prompts = "{generate:domain.prompt: weknow/domain-1, generate:functions.when: {domain: [movie]}}"
+    first.write_text(f"{{about: the first version, like: weknow, set: {prompts}}}")
+    for domain, skipped in (("movie", 0), ("finance", 1)):
+        script = weknow(domain=domain, calls=OLDER[:1])
+        [q], counts = answered(str(first), ten[:1], {"crag-mock": server}, Kit(script))
+        assert counts["generate:functions"].skipped == skipped
+        assert q.outcome == "answered" and not q.faults and (q.origin == "web") == bool(skipped), domain
+
+
 ABOUT = {"domain": "movie", "movie_name": "Amélie", "movie_aspect": "release_date", "year": "2014"}
 
 
@@ -332,7 +344,12 @@ def test_what_is_known_of_films_stands_before_the_passages_of_the_web(ten, publi
 def test_public_data_and_passages_stand_in_one_context_as_the_paper_has_it(ten, tmp_path):
     told = publicdata.tables(tmp_path, "--sentences", "attributes")
     for text, domain, named, said in (
-        ("who won the best actor oscar in 2012?", "movie", "none", "the category is actor in a leading role."),
+        (
+            "who won the best actor oscar in 2012?",
+            "movie",
+            "none",
+            "the category is actor in a leading role.",
+        ),
         ("what is the pe of trnh?", "finance", "TRNH", "the pe ratio is 20."),
         ("how long is toy story?", "movie", "Toy Story", "the runtime is 81.0."),
     ):

@@ -1,11 +1,13 @@
 """The sweeps that the pages of the four papers give for their tables: every point is a recipe."""
 
+import itertools
 import re
 import shlex
 
 import pytest
 from checkout import ROOT, SUPPORT
 
+from raypipe.api.cli.main import parser
 from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.evaluation.sweep import points
@@ -19,8 +21,8 @@ def sweeps(page):
     """The recipe and the settings of each sweep of a page, in order."""
     text = (ROOT / f"docs/recipes/{page}.md").read_text().replace("\\\n", " ")
     for line in re.findall(r"^raypipe sweep .*$", text, re.MULTILINE):
-        _, _, recipe, *words = shlex.split(line)
-        yield recipe, [value for flag, value in zip(words, words[1:], strict=False) if flag == "--set"]
+        typed = parser().parse_args(shlex.split(line)[1:])
+        yield typed.recipe, typed.values
 
 
 @pytest.mark.parametrize(
@@ -41,4 +43,4 @@ def test_the_points_of_onewo_s_tables_differ_in_their_weights_alone():
     assert all(a == asked[0] for a in asked), "so each point after the first asks no model"
     weighed = [set(p.recipe.question[-1].step.used()) for p in made]
     assert weighed[0] == {"unasked"} and len(weighed[7]) == 7
-    assert all(a < b for part in (weighed[1:7], weighed[8:]) for a, b in zip(part, part[1:], strict=False))
+    assert all(a < b for part in (weighed[1:7], weighed[8:]) for a, b in itertools.pairwise(part))

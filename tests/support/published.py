@@ -152,24 +152,12 @@ DB3_PUBLIC: Rows = {
     "generate:web.first": (("films",), "2.2 context format: public-data text first"),
     "decide.prefer": (("known", "web"), "2.3 final if not idk or invalid"),
 }
+SHELVES = DB3_PUBLIC["facts:public.table"][0]
+MEANT = {"levels": ("exact", "tokens", "embedding"), "embedder": "bge-base-en-v1.5", "near": 0.9}
 DB3_TOGETHER: Rows = {
     **{k: v for k, v in DB3_PUBLIC.items() if not k.startswith(("generate:known", "decide."))},
     "facts:public.table": (
-        {
-            "by": "domain",
-            "movie": {"table": "oscar", "by": "year", "triggers": ("oscar", "academy", "best")},
-            "music": {"table": "grammy", "by": "year", "triggers": ("grammy", "best")},
-            "finance": {
-                "table": "stocks",
-                "by": "name",
-                "triggers": ("share", "pe", "eps", "ratio", "capitalization", "earnings", "market"),
-                "levels": ("exact", "tokens", "embedding"),
-                "company": True,
-                "embedder": "bge-base-en-v1.5",
-                "near": 0.9,
-            },
-            "else": None,
-        },
+        {**SHELVES, "finance": {**SHELVES["finance"], **MEANT}},
         "2.3 trigger and lookup, linking strictness varies by domain [P]; open: embedding for companies, .9",
     ),
     "generate:web.first": (("public", "films"), "2.3 combine with web text [P]; 2.2 public-data text first"),
