@@ -31,6 +31,7 @@ from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
 from raypipe.recipes.step_contract import named
+from raypipe.runs.cluster.placement import asked_by, sharing
 from raypipe.runs.pipeline.ingest import fingerprint, ingest
 from raypipe.runs.pipeline.recipe_tables import require_passages
 from raypipe.runs.release import live_now
@@ -194,7 +195,7 @@ def local_kit(
     engine, or its endpoint's address. Raises as `require_answering`, of bodies that no server took lately."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
-    file = session.cluster_file()
+    file = sharing(session.cluster_file(), asked_by(recipe))
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
     require_answering(recipe.chats(), endpoints, session.settings, remembered=True)
     limits = file.engines.limits(file.device) if file.engines else None
