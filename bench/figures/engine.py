@@ -1,12 +1,14 @@
 """Speed of the shared engine against vLLM's own `LLM.chat`, and equality of replies token by token.
 
-Ways: `peer` (one `LLM.chat` over all chats), `engine` (the same chats as four concurrent callers of Engine)
-and `actor` (the same through a named Ray actor). Each lives in a process of its own, and they take turns: a
-round is the same chats to one after the other, so that whatever else the machine does falls on all of them.
-Only the time between the first chat sent and the last reply counts. Prints one JSON object.
+Ways: `peer` (one `LLM.chat` over all chats), `engine` (the same chats as four concurrent callers of Engine),
+`actor` (the same through a named Ray actor) and `data` (the processor of `ray.data.llm`). Each lives in a
+process of its own, and they take turns: a round is the same chats to one after the other, so that whatever
+else the machine does falls on all of them. Only the time between the first chat sent and the last reply
+counts; `data` starts an engine each time, so a run of one chat is taken off, and its CPU is not measured.
+Prints one JSON object.
 
-    python bench/figures/engine.py [--ways peer,engine] [--rounds 4] [--chats 200] [--tokens 100]
-        [--contexts 50]
+    python bench/figures/engine.py [--ways peer,engine,data] [--rounds 4] [--chats 200] [--tokens 100]
+        [--contexts 50] [--folder WEIGHTS --dtype bfloat16]
 
 `--contexts` fewer than chats: chats share them, each caller asking once about every context, as the steps of
 a recipe do; `cached` is the share of prompt tokens that came from the prefix cache.
@@ -18,6 +20,7 @@ import argparse
 import asyncio
 import functools
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -181,6 +184,46 @@ def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
         ray.shutdown()
 
 
+@contextmanager
+def data(setup: Setup, sampling: Sampling) -> Iterator[Say]:
+    import ray
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    given = arguments(*setup)
+    weights = given.pop("model")
+    config = vLLMEngineProcessorConfig(
+        model_source=weights,
+        engine_kwargs=given | {"distributed_executor_backend": "mp"},
+        batch_size=setup[1].max_num_seqs,
+        placement_group_config={"bundles": [{"CPU": 1}]},
+    )
+    params = {"temperature": 0.0, "max_tokens": sampling.max_tokens}
+    processor = build_processor(
+        config,
+        preprocess=lambda row: {"messages": row["messages"], "sampling_params": params},
+        postprocess=lambda row: {"at": row["at"], "said": row["generated_tokens"]},
+    )
+
+    def run(asked: list[Chat]) -> tuple[float, list[Any]]:
+        messages = [[{"role": m.role, "content": m.content} for m in chat] for chat in asked]
+        started = time.perf_counter()
+        rows = [{"at": at, "messages": chat} for at, chat in enumerate(messages)]
+        found = processor(ray.data.from_items(rows)).take_all()
+        seconds = time.perf_counter() - started
+        return seconds, [list(row["said"]) for row in sorted(found, key=lambda row: row["at"])]
+
+    def say(asked: list[Chat]) -> Run:
+        start, _ = run(asked[:1])
+        seconds, said = run(asked)
+        return Run(seconds - start, math.nan, said, math.nan)
+
+    try:
+        yield say
+    finally:
+        ray.shutdown()
+
+
 def blocks(asked: list[Chat]) -> list[list[Chat]]:
     """What each concurrent caller sends."""
     size = -(-len(asked) // CALLERS)
@@ -196,9 +239,9 @@ def texts(folder: Path, said: list[Any]) -> list[str]:
 
 def one_way(way: str, args: argparse.Namespace) -> None:
     """Answers each round that is named on stdin with a line on stdout."""
-    setup = setup_of(Path(args.folder), 4096, "float32", EngineLimits())
+    setup = setup_of(Path(args.folder), 4096, args.dtype, EngineLimits())
     sampling = Sampling(max_tokens=args.tokens)
-    with {"peer": peer, "engine": engine, "actor": actor}[way](setup, sampling) as say:
+    with {"peer": peer, "engine": engine, "actor": actor, "data": data}[way](setup, sampling) as say:
         say(chats(4, 4, seed=-1))
         print("READY", flush=True)
         for line in sys.stdin:
@@ -212,7 +255,7 @@ class Way:
     def __init__(self, name: str, folder: Path, args: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--one", name, "--folder", str(folder)]
         command += ["--chats", str(args.chats), "--tokens", str(args.tokens)]
-        command += ["--contexts", str(args.contexts or args.chats)]
+        command += ["--dtype", args.dtype, "--contexts", str(args.contexts or args.chats)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.name = name
         self.runs: list[Run] = []
@@ -286,23 +329,25 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--contexts", type=int, help="distinct ones in a round (default: as many as chats)")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # one way, in this process
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help="weights, such as of `raypipe models fetch` (default: a stand-in)")
+    parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
     if args.one:
         one_way(args.one, args)
         return
     rng, ways = random.Random(0), list[Way]()
     with tempfile.TemporaryDirectory() as temporary:
-        built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
+        made = [sentence(rng) for _ in range(2000)]
+        folder = Path(args.folder) if args.folder else standins.build(Path(temporary), made).chat
         try:
             for name in args.ways.split(","):
-                ways.append(Way(name, built.chat, args))
+                ways.append(Way(name, folder, args))
             for way in ways:
                 way.ready()
             for i in range(args.rounds):
                 for way in ways if i % 2 == 0 else ways[::-1]:
                     way.round(i)
-            print(json.dumps(report(ways, built.chat, args)))
+            print(json.dumps(report(ways, folder, args)))
         finally:
             for way in ways:
                 way.close()
