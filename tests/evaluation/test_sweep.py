@@ -35,8 +35,8 @@ def swept(folder: Path, questions: int, sample: int):
     models = str(folder / "models.yaml")
     ingest(base.store, [folder / "world"], "crag", base.progress)
 
-    def load(settings):
-        return load_recipe(str(folder / "fakes.yaml"), models, CONF, sets=settings)
+    def load(recipe, settings):
+        return load_recipe(recipe, models, CONF, sets=settings)
 
     ids, unseen = sweeping.drawn(questions_of(base, None, None).ids, sample, 1)
     made = []
@@ -47,13 +47,13 @@ def swept(folder: Path, questions: int, sample: int):
         made.append(evaluate(priced, [], where, EvalOptions("crag", rule="official", only=some)))
         return made[-1]
 
-    found = sweeping.points(load, VALUES)
+    found = sweeping.points(load, [str(folder / "fakes.yaml")], VALUES)
 
     def plan(recipe):
         pipe = replace(base, recipe=recipe)
         return planner.plan(pipe, questions_of(pipe, ids, None))
 
-    planned = sweeping.planned(found, plan, PRICES)
+    planned = sweeping.planned(found, plan, lambda recipe: PRICES)
     f1 = sweeping.measure_of("crag", "f1")
     done = sweeping.sweep(found, run, ids, unseen, 1, 0.02, folder / "out", f1)
     return base.store, planned, done, made
@@ -120,7 +120,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     out = io.StringIO()
     console = Console(file=out, width=300)
     print_points(console, planned)
-    print_sweep(console, done)
+    print_sweep(console, done, planned)
     said = out.getvalue()
     assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
     assert "2 questions that the sweep did not see" in said and "f1" in said
@@ -160,7 +160,7 @@ def test_a_sweep_goes_by_a_measure_of_the_kind_of_which_more_is_better():
 def test_a_wrong_point_is_refused_before_anything_runs(values, said):
     fakes = str(SUPPORT / "fakes.yaml")
     with pytest.raises(ConfError) as caught:
-        sweeping.points(lambda s: load_recipe(fakes, None, CONF, sets=s), values)
+        sweeping.points(lambda r, s: load_recipe(r, None, CONF, sets=s), [fakes], values)
     assert said in str(caught.value)
 
 
