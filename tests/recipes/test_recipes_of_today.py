@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+import yaml
 from checkout import ROOT
 from reruns import CONF, Bench
 
@@ -25,6 +26,9 @@ all-MiniLM-L6-v2: {kind: embedder, loader: hash, dim: 64}
 minilm-maxsim: {kind: reranker, loader: overlap}
 told: {kind: generator, loader: scripted, max_model_len: 8192}
 """
+ALL_MODELS = yaml.safe_dump(
+    yaml.safe_load((ROOT / "conf/models.yaml").read_text()) | yaml.safe_load(FAKE), sort_keys=False
+)
 NAMES = ("hyde", "listwise", "verify", "contextual", "long-context")
 QUESTION = "who directed velora?"
 PAGES = (
@@ -197,7 +201,7 @@ def world(tmp_path_factory):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_makes_no_more_calls_than_planned_and_the_second_none(world, tmp_path, name):
     text = (ROOT / f"conf/recipes/{name}.yaml").read_text().replace("optional-llm", "told")
-    bench = Bench(tmp_path, world / "world", models=(ROOT / "conf/models.yaml").read_text() + FAKE)
+    bench = Bench(tmp_path, world / "world", models=ALL_MODELS)
     steps, plans = bench.run(text)  # which holds the run to its plan
     asked = {"embed_contextual", "generate:hyde", "listwise", "generate:llm", "generate:check"} & steps.keys()
     assert all(steps[s][1] for s in asked - {"generate:check"})
@@ -211,7 +215,7 @@ def test_a_run_makes_no_more_calls_than_planned_and_the_second_none(world, tmp_p
 @pytest.mark.slow
 def test_contextual_is_priced_before_anything_runs_within_a_fifth_of_what_it_asks(world, tmp_path):
     text = (ROOT / "conf/recipes/contextual.yaml").read_text().replace("optional-llm", "told")
-    bench = Bench(tmp_path, world / "world", models=(ROOT / "conf/models.yaml").read_text() + FAKE)
+    bench = Bench(tmp_path, world / "world", models=ALL_MODELS)
     steps, plans = bench.run(text)
     plan, (_, made) = plans["embed_contextual"], steps["embed_contextual"]
     assert plan.likely[0] == plan.likely[1] and abs(plan.likely[1] - made) <= 0.2 * made
