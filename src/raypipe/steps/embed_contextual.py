@@ -75,17 +75,12 @@ class EmbedContextual(EmbedsChunks):
                 return await with_vectors(table, texts, self.model, embedder)
             if not writers:
                 writers.append(kit.generator(self.writer))
-            columns = (table[n].to_pylist() for n in ("text", "start", "end"))
-            places = list(zip(*columns, strict=True))
+            whole, starts, ends = (table[n].to_pylist() for n in ("text", "start", "end"))
             asked = [i for i, text in enumerate(texts) if text is not None]
+            documents = [excerpt(whole[i], starts[i], ends[i], self.document_chars) for i in asked]
             chats = [
-                render(
-                    {
-                        "document": escape_markup(excerpt(*places[i], self.document_chars)),
-                        "passage": escape_markup(texts[i] or ""),
-                    }
-                )
-                for i in asked
+                render({"document": escape_markup(document), "passage": escape_markup(texts[i] or "")})
+                for i, document in zip(asked, documents, strict=True)
             ]
             faults = dict[int, Fault]()
             replies = await writers[0](chats, self.sampling()) if chats else []
