@@ -14,11 +14,12 @@ from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import TokenPrice
-from raypipe.core.protocols import ForwardingKit
+from raypipe.core.protocols import ForwardingKit, Reach
 from raypipe.core.records import Citation, Fault, Question, Source, source_id
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.runs.plan.records import stage_bounds
 from raypipe.store.index import MemoryIndex
 
 FAKE = """
@@ -177,6 +178,14 @@ def test_long_context_shows_all_pages_whole_in_the_order_of_citation(models):
     assert sorted(texts, key=shown.index) == list(texts)
     assert [h.scores["read_all"] for h in out.hits] == [1.0, 1 / 2, 1 / 3]
     assert out.replies["llm"].quotes[0].source == out.hits[0].source
+
+
+def test_a_plan_expects_the_budget_of_pages_and_nothing_where_there_are_none(models):
+    found = recipe("long-context", models)
+    cited = (Citation("q", 0, "https://e.org", "", source_id("page", PAGES[0]), None, None),)
+    for citations, least, most in ((cited, 6000, 6300), ((), 0, 300), (None, 0, 300)):
+        [_, answer, _] = stage_bounds(found, [Question("q", QUESTION, citations=citations)], Reach())
+        assert least <= answer.each.prompt_tokens < most
 
 
 @pytest.mark.parametrize("name", NAMES)
