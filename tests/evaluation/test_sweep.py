@@ -9,6 +9,7 @@ from checkout import SUPPORT
 from reruns import CONF, Bench
 from rich.console import Console
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
@@ -27,16 +28,17 @@ VALUES = ["split.parent_chars=500,700", "rerank.top=5,10"]
 PRICES = Prices(machines=1.0, unpriced=())
 
 
-def swept(folder: Path, questions: int, sample: int):
+def swept(folder: Path, questions: int, sample: int | None, recipes=("fakes.yaml",), values=VALUES):
     """A sweep in this process: what it found, the plans that it showed, and the evals that it made."""
-    write(folder / "world", questions, pages=2, seed=5, page_chars=1000)
+    if not (folder / "world").exists():
+        write(folder / "world", questions, pages=2, seed=5, page_chars=1000)
     bench = Bench(folder, folder / "world", file=None)
     base = bench.pipeline()
     models = str(folder / "models.yaml")
     ingest(base.store, [folder / "world"], "crag", base.progress)
 
-    def load(settings):
-        return load_recipe(str(folder / "fakes.yaml"), models, CONF, sets=settings)
+    def load(recipe, settings):
+        return load_recipe(recipe, models, CONF, sets=settings)
 
     ids, unseen = sweeping.drawn(questions_of(base, None, None).ids, sample, 1)
     made = []
@@ -47,13 +49,13 @@ def swept(folder: Path, questions: int, sample: int):
         made.append(evaluate(priced, [], where, EvalOptions("crag", rule="official", only=some)))
         return made[-1]
 
-    found = sweeping.points(load, VALUES)
+    found = sweeping.points(load, [str(folder / name) for name in recipes], values)
 
     def plan(recipe):
         pipe = replace(base, recipe=recipe)
         return planner.plan(pipe, questions_of(pipe, ids, None))
 
-    planned = sweeping.planned(found, plan, PRICES)
+    planned = sweeping.planned(found, plan, lambda recipe: PRICES)
     f1 = sweeping.measure_of("crag", "f1")
     done = sweeping.sweep(found, run, ids, unseen, 1, 0.02, folder / "out", f1)
     return base.store, planned, done, made
@@ -120,12 +122,51 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     out = io.StringIO()
     console = Console(file=out, width=300)
     print_points(console, planned)
-    print_sweep(console, done)
+    print_sweep(console, done, planned)
     said = out.getvalue()
     assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
     assert "2 questions that the sweep did not see" in said and "f1" in said
     assert said.count("split.parent_chars=500, rerank.top=5") >= 2
     assert "usd" in said and "new tokens" not in said, "no column without a number"
+
+
+@pytest.mark.slow
+def test_recipes_are_points_each_against_the_first_and_the_second_sweep_asks_nothing(tmp_path):
+    words = (SUPPORT / "fakes.yaml").read_text().replace("{dense: 1.0, bm25: 1.0}", "{dense: 0.0, bm25: 1.0}")
+    (tmp_path / "words.yaml").write_text(words)
+    recipes = ("fakes.yaml", "words.yaml")
+    _, planned, done, made = swept(tmp_path, 6, None, recipes, ())
+    assert [p.point for p in done.points] == [str(tmp_path / name) for name in recipes]
+    assert "embed" in planned[1].shared and asked(made[1])["embed"] == 0
+    assert done.points[0].p is None and done.points[1].p is not None
+    assert all(p.estimate.max_calls >= e.record.cost.actual.calls for p, e in zip(planned, made, strict=True))
+    out = io.StringIO()
+    print_sweep(Console(file=out, width=300), done, planned)
+    head, first, *_ = out.getvalue().splitlines()
+    assert head.index("planned") < head.index("new calls") < head.index("took")
+    assert f"{done.points[0].cost.calls:,}" in first
+    _, planned, again, _ = swept(tmp_path, 6, None, recipes, ())
+    assert [p.cost.calls for p in again.points] == [p.estimate.max_calls for p in planned] == [0, 0]
+    assert [p.score for p in again.points] == [p.score for p in done.points]
+
+
+FAKES = str(SUPPORT / "fakes.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([FAKES, "--recipes", f"{FAKES},rag"], "expected RECIPE or --recipes A,B, found both or neither"),
+        (["--set", "rerank.top=5,10"], "expected RECIPE or --recipes A,B, found both or neither"),
+        (["--recipes", FAKES], "expected two points or more, found 1"),
+        (["--recipes", f"{FAKES},{FAKES}"], "are the same recipe"),
+        (["--recipes", f"{FAKES},nosuch"], "nosuch"),
+    ],
+)
+def test_recipes_that_make_no_sweep_are_exit_code_2(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
+    assert main(["sweep", *words, "--store", str(tmp_path / "store")]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "store").exists()
 
 
 def test_the_sample_is_drawn_by_its_seed_and_leaves_as_many_others():
@@ -160,7 +201,7 @@ def test_a_sweep_goes_by_a_measure_of_the_kind_of_which_more_is_better():
 def test_a_wrong_point_is_refused_before_anything_runs(values, said):
     fakes = str(SUPPORT / "fakes.yaml")
     with pytest.raises(ConfError) as caught:
-        sweeping.points(lambda s: load_recipe(fakes, None, CONF, sets=s), values)
+        sweeping.points(lambda r, s: load_recipe(r, None, CONF, sets=s), [fakes], values)
     assert said in str(caught.value)
 
 

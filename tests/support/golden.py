@@ -35,7 +35,7 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import fine
+from raypipe.recipes.executor import fine, with_texts
 from raypipe.recipes.laws import Trial, run
 from raypipe.recipes.samples import (
     HASH,
@@ -53,11 +53,13 @@ from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.dense import Dense, Similarity
 from raypipe.steps.embed import Embed, EmbedDocument
+from raypipe.steps.embed_contextual import EmbedContextual
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
+from raypipe.steps.listwise import Listwise
 from raypipe.steps.parse import Clean, Parse
 from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
@@ -94,6 +96,12 @@ CORPUS: Mapping[str, Any] = {
     "embed": Embed(model=HASH),
     "clean": Clean(),
     "embed_document": EmbedDocument(model=HASH, passage="Title: {{ title | colon }} {{ abstract }}"),
+    "embed_contextual": EmbedContextual(
+        model=HASH,
+        writer=SCRIPTED,
+        prompt=Prompt("{{ document }}\n{{ passage }}", "", ("document", "passage")),
+        document_chars=120,
+    ),
 }
 DOCUMENTS = (
     "Velora\n<p>A film of\n1994, see http://velora.com</p>",
@@ -173,6 +181,10 @@ QUESTION: Mapping[str, Any] = {
         embedder=HASH,
         query="{{ text }} {{ replies.iterate }}",
     ),
+    # The fake repeats a passage's line: its number, and those in its text.
+    "listwise": Listwise(
+        model=SCRIPTED, prompt=Prompt("{{ passages }}\n{{ text }}", "", ("passages", "text")), top=3
+    ),
 }
 
 
@@ -208,8 +220,10 @@ def chain() -> dict[str, Trial]:
     for verb, cls in in_order(CORPUS_STEPS):
         step = CORPUS.get(verb) or cls()
         given = {"clean": documents, "embed_document": chunks}.get(verb, table)
+        if verb == "embed_contextual":
+            given = with_texts(links["split"].out, links["tokenize"].out)
         links[verb] = Trial(step, kit, given, run(step, kit, given))
-        if verb != "clean":  # another way to begin
+        if verb not in ("clean", "embed_contextual"):  # other ways to begin and to embed
             chunks, table = table, links[verb].out
     index = MemoryIndex(
         fine(links["tokenize"].out),

@@ -268,6 +268,48 @@ MULTIHOP: Rows = {
     "compress.embedder": ("all-MiniLM-L6-v2", OURS),
     "compress.query": ("{{ text }} {{ replies.more }}", "open: what was searched for counts, too"),
 }
+HYDE: Rows = {
+    **OWN,
+    "generate:hyde.model": ("optional-llm", "open: whichever is named"),
+    "generate:hyde.reply": ("text", "Gao et al. 2023: whatever it says is searched with"),
+    "generate:hyde.max_tokens": (120, "open: two or three sentences"),
+    "dense.query": ("{{ replies.hyde or text }}", "Gao et al. 2023; one passage where they take eight"),
+}
+LISTWISE: Rows = {
+    **OWN,
+    "listwise.model": ("optional-llm", "open: whichever is named"),
+    "listwise.candidates": (10, "open: one window, where Sun et al. 2023 slide over 100"),
+    "listwise.top": (10, "open: those that rag shows"),
+}
+VERIFY: Rows = {
+    **OWN,
+    "generate:check.model": ("optional-llm", "open: whichever is named"),
+    "generate:check.reply": ("label", "open"),
+    "generate:check.labels": (("unsupported", "not supported"), "open"),
+    "generate:check.default": ("supported", "open: what says neither leaves the answer"),
+    "generate:check.passages": (10, "open: those of the answer"),
+    "generate:check.context_chars": (8000, "open: as of the answer"),
+    "generate:check.layout": ("list", "open: as of the answer"),
+    "generate:check.max_tokens": (8, "open: a word"),
+    "decide.prefer": (
+        {"by": "check", "unsupported": (), "not supported": (), "else": ("llm", "extract")},
+        "open: no reply is the answer then",
+    ),
+}
+CONTEXTUAL: Rows = {
+    **{k: v for k, v in OWN.items() if k != "embed.model"},
+    "embed_contextual.model": ("all-MiniLM-L6-v2", OURS),
+    "embed_contextual.writer": ("optional-llm", "open: whichever is named"),
+}
+LONG_CONTEXT: Rows = {
+    **{k: LOCAL[k] for k in LOCAL if k.startswith(("parse.html", "parse.via", "split."))},
+    "parse.kinds": (("page", "document"), "open: a snippet says what its page does"),
+    "generate:llm.model": ("optional-llm", "open: whichever is named"),
+    "generate:llm.context_tokens": (6000, "open: room in 8,192 for another tokenizer's count"),
+    "generate:llm.layout": ("list", "open: as of rag"),
+    "generate:llm.max_tokens": (128, "open: one sentence"),
+    "decide.prefer": (("llm",), "open"),
+}
 
 
 def _bm25(stage: str) -> Rows:
@@ -617,4 +659,9 @@ PUBLISHED: Mapping[str, Rows] = {
     "collection-bm25": COLLECTION_BM25,
     "rag": OWN,
     "rag-multihop": MULTIHOP,
+    "hyde": HYDE,
+    "listwise": LISTWISE,
+    "verify": VERIFY,
+    "contextual": CONTEXTUAL,
+    "long-context": LONG_CONTEXT,
 }

@@ -1,11 +1,13 @@
-"""Experiments: a recipe at several values of its fields, or run again and again, which says how much of a
-difference is the engine's noise; numbers for `decide` and `fuse` fitted to a finished run."""
+"""Experiments: several recipes, or one at several values of its fields, or one run again and again, which
+says how much of a difference is the engine's noise; numbers for `decide` and `fuse` fitted to a finished
+run."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -144,7 +146,7 @@ def _written(found: F, what: str) -> F:
 class SweepResult(Result):
     """A finished sweep, or its plan; a row for each point; the first has no difference."""
 
-    recipe: str  # its name
+    recipe: str  # its name; of several: their names, with commas between
     plans: tuple[PlannedPoint, ...]
     sweep: Sweep | None  # null: --dry-run
     folder: Path  # sweep.json, and a folder for each run
@@ -155,12 +157,13 @@ class SweepResult(Result):
 
 @outside_loop
 def sweep(
-    recipe: str | Path, sets: Sequence[str], data: Data = (), store: Place = None,
+    recipe: str | Path | Sequence[str | Path], sets: Sequence[str] = (), data: Data = (), store: Place = None,
     out: str | Path | None = None, sample: int | None = None, seed: int = 0, margin: float = MARGIN,
     dry_run: bool = False, on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
     session: Session | None = None, measure: str | None = None, **options: Any,
 ) -> SweepResult:  # fmt: skip
-    """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
+    """Evaluates a recipe, or each of several, at each combination of the values in `sets`, and compares each
+    with the first.
 
     `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
     or `sample` of them, drawn by `seed`; what is cached is used. The best point and the first then answer as
@@ -170,16 +173,17 @@ def sweep(
     wrong point or measure and DataError for no questions before anything runs.
     """
     how, session, given = EvalOptions(**options), session or Session(), several(data)
+    recipes = several(recipe)
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
 
-    def load(settings: Sequence[str]) -> Recipe:
+    def load(one: str | Path, settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))
-        return check_names(recipe, given, how.judge, how.rule, at_point, how.kind)
+        return check_names(one, given, how.judge, how.rule, at_point, how.kind)
 
-    found = sweeping.points(load, sets)
-    name, first = found[0].recipe.name, found[0].recipe
-    folder = run_folder(out, session.settings, session.address(store, bool(given)), f"{name}-sweep")
+    found = sweeping.points(load, recipes, sets)
+    name, first = ",".join(dict.fromkeys(p.recipe.name for p in found)), found[0].recipe
+    folder = run_folder(out, session.settings, session.address(store, bool(given)), f"{first.name}-sweep")
     require_writable(folder, "--out")
     if how.kind is not None:
         sweeping.measure_of(how.kind, measure)  # before any file is read
@@ -194,7 +198,7 @@ def sweep(
         def plan(one: Recipe) -> Plan:
             return planner.plan(offline_pipeline(session, filled, one), asked, coming, measured=fast)
 
-        plans = tuple(sweeping.planned(found, plan, prices_of(session, first)))
+        plans = tuple(sweeping.planned(found, plan, partial(prices_of, session)))
     on_plan(plans)
     if dry_run:
         return SweepResult(name, plans, None, folder)

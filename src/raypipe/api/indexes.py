@@ -50,7 +50,9 @@ def open_docs(
         _say_unread(read, opened)
     require_documents_read(found, opened)
     with in_process(session, opened, found) as pipeline:
-        if (new := _new_chars(pipeline)) <= HERE_CHARS:
+        new = _new_chars(pipeline)
+        engine = new and any(m.loader == "vllm" for m in found.writers())  # which a job starts
+        if new <= HERE_CHARS and not engine:
             if new:
                 _say_estimate(pipeline, session)
                 require_unchanged(opened, found.embedders(), pipeline.worker.endpoints)

@@ -121,7 +121,8 @@ class RayRun:
         if not tasks:
             return iter(())
         cluster, group, _ = self._sized
-        if verb == "answer" and group is not None:
+        writes = verb == "embed" and self.recipe is not None and self.recipe.writers()
+        if group is not None and (verb == "answer" or writes):
             return self._with_engines(cluster, group, work, tasks)
         from raypipe.runs.cluster import running
 
@@ -185,9 +186,10 @@ def open_reading(session: Session, store: Store) -> TaskReading:
 def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipeline]:
     """The corpus half of a recipe over a store, in this process on all its cores, without Ray. Raises
     ConfError, ModelMissing."""
-    for model in recipe.embedders():
+    models = (*recipe.embedders(), *recipe.writers())
+    for model in models:
         load.present(model)
-    place, sizes = worker_and_sizes(session, session.cluster_file(), store.uri, recipe.embedders())
+    place, sizes = worker_and_sizes(session, session.cluster_file(), store.uri, models)
     place = replace(place, threads=cores())
     with session.shown() as progress:
         yield Pipeline(store, recipe, place, sizes, inline, progress)
@@ -218,13 +220,13 @@ def _on_cluster(
 ) -> tuple[WorkerConfig, TaskSizes, RayRun]:
     """The cluster file, checked as far as it can be without Ray. What is too large on the machines that it is
     written for is refused before Ray is joined."""
-    models = recipe.models() if answers else ()
+    models = recipe.models() if answers else recipe.writers()
     corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
-    asked = asked_by(recipe) if answers else ()
+    asked = asked_by(recipe) if answers else recipe.writers()
     written = sharing(session.cluster_file(), asked)
     declared = as_declared(written, capacity.startable(written, models))
     refuse(declared, recipe.embedders(), asked)
-    used = models or (*corpus, *recipe.embedders())
+    used = recipe.models() if answers else corpus
     written = _with_batches(written, used)
     place, sizes = worker_and_sizes(session, written, uri, used)
     run = RayRun(session.settings, place, recipe, written, models, used, judge)
@@ -277,7 +279,7 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
     """What files say of prices, of a model that judges, too. Raises ConfError."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
-    asking = [(stage.name, models_of(stage.step)) for stage in recipe.question]
+    asking = [(stage.name, models_of(stage.step)) for stage in (*recipe.corpus, *recipe.question)]
     for name, models in [*asking, *([(JUDGE, [judge])] if judge else [])]:
         for model in models:
             price = entries[model.name].usd_per_mtok if model.name in entries else None

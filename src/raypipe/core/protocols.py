@@ -155,6 +155,10 @@ class CorpusBound:
     rows: float = 1  # out of one row in
     chars: float = math.inf  # of the longest text, or passage, that it puts out
     calls: float = 0  # of models, for one row in; 0: it asks none
+    replies: float = 0  # of these, calls of a language model
+    tokens: float = 0  # of one of those, prompt and reply together
+    prompt_tokens: float = 0  # of an ordinary prompt, about
+    reply_tokens: float = 0  # of its reply
 
 
 class Step(Protocol):
@@ -182,7 +186,7 @@ class CorpusStep(Protocol):
     through later steps untouched.
 
     The columns say which table a step fills: who writes `vector`, vectors; who reads or writes `chunk_text`,
-    passages; all others, texts.
+    passages; all others, texts. One that fills vectors may read `text`, too: that of the row's source, whole.
     """
 
     version: ClassVar[int]

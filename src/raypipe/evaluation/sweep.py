@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ Settings: TypeAlias = tuple[str, ...]
 class Point:
     """A recipe of a sweep."""
 
-    name: str  # what is set there: `split.parent_chars=500, rerank.top=5`
+    name: str  # what is set there: `split.parent_chars=500, rerank.top=5`; of several recipes, which it is
     recipe: Recipe
 
 
@@ -89,24 +89,32 @@ class Sweep:
     winner_again: float | None  # its score on those
 
 
-def points(load: Callable[[Settings], Recipe], given: Sequence[str]) -> list[Point]:
-    """The points of a sweep, in the order of the values: every combination. `load`: a recipe with fields set.
+R = TypeVar("R")
 
-    Raises ConfError for a form, a field or a value that is wrong at any point, and for fewer than two.
+
+def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: Sequence[str]) -> list[Point]:
+    """The points of a sweep, in order: each recipe at every combination of the values. `load`: a recipe with
+    fields set.
+
+    Raises ConfError for a form, a field or a value that is wrong at any point, for fewer than two, and for
+    two that are the same.
     """
     axes = [read_points(text) for text in given]
-    every = list(product(*axes))
+    every = [(recipe, settings) for recipe in recipes for settings in product(*axes)]
     if len(every) < 2:
         raise ConfError(
-            f"--set: expected two points or more, found {len(every)}. Give a field several values, such as "
-            "rerank.top=5,10"
+            f"expected two points or more, found {len(every)}. Name several recipes, --recipes local,rag, or "
+            "give a field several values, --set rerank.top=5,10"
         )
-    found = [Point(", ".join(one), load(one)) for one in every]
+    found: list[Point] = []
     by_digest: dict[str, str] = {}
-    for point in found:
-        other = by_digest.setdefault(point.recipe.digest(), point.name)
-        if other != point.name:
-            raise ConfError(f"--set: {other} and {point.name} are the same recipe; expected different ones")
+    for named, settings in every:
+        recipe = load(named, settings)
+        name = ", ".join((str(named),) * (len(recipes) > 1) + settings)
+        if (other := by_digest.get(recipe.digest())) is not None:
+            raise ConfError(f"{other} and {name} are the same recipe; expected different ones")
+        by_digest[recipe.digest()] = name
+        found.append(Point(name, recipe))
     return found
 
 
@@ -132,8 +140,11 @@ def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str],
     return sorted(mixed[:sample]), sorted(mixed[sample : 2 * sample])
 
 
-def planned(found: Sequence[Point], plan: Callable[[Recipe], Plan], prices: Prices) -> list[PlannedPoint]:
-    """The plan of each point, less what an earlier one does: a step with the same chain asks the same."""
+def planned(
+    found: Sequence[Point], plan: Callable[[Recipe], Plan], prices: Callable[[Recipe], Prices]
+) -> list[PlannedPoint]:
+    """The plan of each point, less what an earlier one does: a step with the same chain asks the same.
+    `prices`: of what a recipe asks."""
     out: list[PlannedPoint] = []
     seen: set[str] = set()
     for point in found:
@@ -142,7 +153,7 @@ def planned(found: Sequence[Point], plan: Callable[[Recipe], Plan], prices: Pric
         seen.update(chained.values())
         whole = plan(point.recipe)
         own = replace(whole, steps=tuple(s for s in whole.steps if s.step not in shared))
-        estimate = estimated(own, prices, asking(point.recipe))
+        estimate = estimated(own, prices(point.recipe), asking(point.recipe))
         out.append(PlannedPoint(point.name, point.recipe.digest(), shared, estimate))
     return out
 

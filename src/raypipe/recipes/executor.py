@@ -230,8 +230,9 @@ class CorpusExecutor:
         return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
-        """The split: one row per chunk, with its text."""
-        return await self._through(texts, lambda s: table_of(s) == "passages")
+        """The split: one row per chunk, with its text, and that of its source where a later step reads it."""
+        chunks = await self._through(texts, lambda s: table_of(s) == "passages")
+        return with_texts(chunks, texts) if self._recipe.embeds_from_texts else chunks
 
     async def vectors(self, chunks: pa.Table, model: Model) -> pa.Table:
         """Runs one embedder over the chunks."""
@@ -267,6 +268,13 @@ class CorpusExecutor:
         count.faults += _fault_count(out) - broken
         count.spend(time.perf_counter() - start, self._loading_s() - loaded)
         return out
+
+
+def with_texts(chunks: pa.Table, texts: pa.Table) -> pa.Table:
+    """The chunks with the column `text`: that of the source of each, whole."""
+    text_of = dict(zip(*(texts[c].to_pylist() for c in ("source", "text")), strict=True))
+    whole = [text_of[source] for source in chunks["source"].to_pylist()]
+    return chunks.append_column("text", pa.array(whole, pa.large_string()))
 
 
 def fine(table: pa.Table) -> pa.Table:

@@ -131,8 +131,17 @@ class Recipe:
         half = ["float16"] if model.half else []
         return f"vectors-{digest('vectors', self.passages_digest(), stage.digest(), *half)}"
 
+    @property
+    def embeds_from_texts(self) -> bool:
+        """Whether a step that embeds a chunk reads the whole text of its source."""
+        return any("text" in s.step.reads() for s in self._embedding())
+
     def embedders(self) -> tuple[Model, ...]:
         return tuple(embedder_of(s.step) for s in self._embedding())
+
+    def writers(self) -> tuple[Model, ...]:
+        """The language models that the corpus half asks."""
+        return tuple(m for m in named_by(Model, *(s.step for s in self.corpus)) if m.kind == "generator")
 
     def unread(self) -> list[str]:
         """A line for each embedder that reads less of a passage than one may hold."""

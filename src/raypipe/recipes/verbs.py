@@ -15,12 +15,15 @@ from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.dense import Dense, Similarity
 from raypipe.steps.embed import Embed, EmbedDocument
+from raypipe.steps.embed_contextual import EmbedContextual
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
+from raypipe.steps.listwise import Listwise
 from raypipe.steps.parse import Clean, Parse
+from raypipe.steps.read_all import ReadAll
 from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
 
@@ -33,6 +36,7 @@ CORPUS_STEPS: Registry[type[CorpusStep]] = Registry(
         "split": Split,
         "embed": Embed,
         "embed_document": EmbedDocument,
+        "embed_contextual": EmbedContextual,
     },
     "a step",
 )
@@ -52,6 +56,8 @@ QUESTION_STEPS: Registry[type[Step]] = Registry(
         "iterate": Iterate,
         "compress": Compress,
         "similarity": Similarity,
+        "listwise": Listwise,
+        "read_all": ReadAll,
     },
     "a step",
 )

@@ -182,7 +182,8 @@ def _shared(text: str, other: str) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
     """Takes the first reply of `prefer` that settles the question: an answer, or that its premise is false.
-    A table by the label of a reply orders them differently from domain to domain.
+    A table by the label of a reply orders them differently from domain to domain; a label with an empty list
+    is answered "i don't know".
 
     An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
     question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
@@ -203,7 +204,7 @@ class Decide:
     given_by_fit: ClassVar[frozenset[str]] = frozenset({"fitted"})
 
     def __post_init__(self) -> None:
-        if not all(self._tables()):
+        if not any(self._tables()):
             raise ValueError("prefer: expected at least one reply name, found none")
         if (self.answer_tokens is None) != (self.tokenizer is None):
             raise ValueError("answer_tokens and tokenizer: expected both or neither, found one")
@@ -257,7 +258,7 @@ class Decide:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
         broken = any(not f.transient for f in question.faults)
         labels = {r.label for r in replies.values()}  # one that answers here says "i don't know"
-        if not broken and labels & {records.ABSTAINED, records.SKIPPED, records.ANSWERED}:
+        if not broken and (not prefer or labels & {records.ABSTAINED, records.SKIPPED, records.ANSWERED}):
             return replace(question, answer=IDK, outcome="abstained", origin="")
         own = tuple(r.fault for r in replies.values() if r.fault is not None)
         said = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)

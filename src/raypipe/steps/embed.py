@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final
 
@@ -79,18 +80,25 @@ async def with_vectors(
     vectors[fine] = distinct[rows[fine]]
     bad = pc.is_null(table["fault"]).to_numpy() & ~fine
     array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), model.dim, mask=pa.array(~fine))
-    if bad.any():  # of a bad row all columns but its source become null
-        found = table.to_pylist()
-        for i in np.flatnonzero(bad):
-            row = found[i]
-            detail = (
-                f"expected a unit vector of {model.name} for characters {row['start']} to {row['end']}, "
-                f"found NaN, infinity or zero"
-            )
-            fault = asdict(Fault("embed", "bad_vector", detail, transient=False))
-            found[i] = dict.fromkeys(row) | {"source": row["source"], "fault": fault}
-        table = pa.Table.from_pylist(found, schema=table.schema)
-    return table.append_column("vector", array)
+    faults = {}
+    for i in np.flatnonzero(bad).tolist():
+        start, end = (table[n][i].as_py() for n in ("start", "end"))
+        detail = (
+            f"expected a unit vector of {model.name} for characters {start} to {end}, "
+            f"found NaN, infinity or zero"
+        )
+        faults[i] = Fault("embed", "bad_vector", detail, transient=False)
+    return with_faults(table, faults).append_column("vector", array)
+
+
+def with_faults(table: pa.Table, faults: Mapping[int, Fault]) -> pa.Table:
+    """The table with these faults by row: all columns of such a row but its source become null."""
+    if not faults:
+        return table
+    rows = table.to_pylist()
+    for i, fault in faults.items():
+        rows[i] = dict.fromkeys(rows[i]) | {"source": rows[i]["source"], "fault": asdict(fault)}
+    return pa.Table.from_pylist(rows, schema=table.schema)
 
 
 FIELDS: Final = frozenset({"title", "abstract"})

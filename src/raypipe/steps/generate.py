@@ -160,7 +160,7 @@ class Generate:
         if "context" in self._variables():
             budget = self.context_chars or CHARS_PER_TOKEN * (self.context_tokens or math.inf)
             most = min(reach.order, math.inf if self.passages is None else self.passages)
-            found = most * reach.passage_chars if most and not self.first else math.inf
+            found = math.inf if self.first else most and most * reach.passage_chars  # 0 x inf is no number
             context = min(budget, found)
         own = sum(
             len(x) for x in (question.text, question.body, question.asked_at, *map(str, self.fill.values()))

@@ -30,7 +30,7 @@ _OWN = {
         "rank": "Rank documents for queries and write a TREC run.",
     },
     ("run", "training"): {
-        "sweep": "Evaluate a recipe at several values of its fields, and compare them in one table.",
+        "sweep": "Evaluate recipes, or one at several values of its fields, and compare them in one table.",
         "fit": "Fit numbers of a recipe to one half of a run, and report on the other half.",
     },
     ("look", "look"): {

@@ -147,7 +147,8 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
     try:
         settings = from_environment()
         if COMMANDS[args.command].group in ("run", "serve") and "recipe" in args:
-            say(f"raypipe {args.command}: opening {args.recipe}")  # imports take a second or two from here on
+            named = args.recipe or ", ".join(getattr(args, "recipes", None) or ())
+            say(f"raypipe {args.command}: opening {named}")  # imports take a second or two from here on
         json = getattr(args, "json", False)
         with _kept_stdout(json, own) as stdout:
             return run(args.declared, vars(args), Shell(settings, json, stdout, began))

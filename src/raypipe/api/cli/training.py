@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, on_console
 from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.experiments import DecideFitResult, FuseFitResult, SweepResult
@@ -63,14 +64,14 @@ def _print_fit(found: DecideFitResult | FuseFitResult) -> None:
 )
 def sweep(
     shell: Shell,
-    recipe: str = shared.RECIPE,
+    recipe: str | None = replace(shared.RECIPE, needed=False),
     *,
+    recipes: Sequence[str] | None = arg("in its place: each against the first", "RECIPE,...", shared.names),
     named: shared.RecipeFlags,
     values: Sequence[str] = arg(
         "values of a field, such as rerank.top=5,10",
         "STEP[:INTO].FIELD=V1,V2,...",
         flag="--set",
-        needed=True,
         each=True,
     ),
     sample: int | None = arg("of each point; then as many of the best (all)", "N", shared.whole(1)),
@@ -83,12 +84,14 @@ def sweep(
     dry_run: bool = arg("print the plan of all points, run nothing"),
     out: str | None = arg("for reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"),
 ) -> Shown[Any]:
+    if (recipe is None) == (recipes is None):
+        raise ConfError("sweep: expected RECIPE or --recipes A,B, found both or neither")
     session = named.session(shell)
     store = place.uri(session, read=not dry_run)
     shared.say_data(shell, data, store)
     tell = (lambda plans: None) if shell.json else _print_plans
     done = raypipe.sweep(
-        recipe,
+        recipes or recipe or (),
         values,
         data,
         store,
@@ -107,7 +110,7 @@ def sweep(
 
 def _print_sweep(done: SweepResult) -> None:
     if done.sweep is not None:
-        on_console("experiments.print_sweep", done.sweep)
+        on_console("experiments.print_sweep", done.sweep, done.plans)
         print(done.folder / "sweep.json")
 
 

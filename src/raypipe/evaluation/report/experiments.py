@@ -98,20 +98,24 @@ def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
     show(console, (*heads, "steps of an earlier point"), rows)
 
 
-def print_sweep(console: Console, sweep: Sweep) -> None:
-    """The one table of a sweep, and what became of its winner."""
-    heads = ["point", sweep.measure, "difference", "95 % interval", "p", "verdict"]
+def print_sweep(console: Console, sweep: Sweep, plans: Sequence[PlannedPoint]) -> None:
+    """The one table of a sweep, with what was planned of each point next to what it took, and what became of
+    its winner."""
+    heads = ["point", sweep.measure, "difference", "95 % interval", "p", "verdict", "calls a question"]
     tokens, priced = (any(getattr(p.cost, n) for p in sweep.points) for n in ("tokens", "usd"))
-    heads += ["calls a question", "new calls", *["new tokens"] * tokens, *["usd"] * priced]
+    heads += ["planned", "new calls", *["planned", "new tokens"] * tokens, "planned", "took"]
+    heads += ["planned", "usd"] * priced
     rows = []
-    for p in sweep.points:
+    for p, plan in zip(sweep.points, plans, strict=True):
         gain, d = ("", "", "", "the first"), p.against_first
         if d is not None:
             within = ends(d.interval, signed, "not known")
             gain = (signed(d.difference), within, f"{p.p:.3g}", str(p.verdict))
         each = "not known" if p.calls_per_question is None else f"{p.calls_per_question:,.1f}"
-        cost = [each, f"{p.cost.calls:,}", *[f"{p.cost.tokens:,}"] * tokens]
-        rows.append((p.point, f"{p.score:+.3f}", *gain, *cost, *[usd(p.cost.usd)] * priced))
+        e, cost = plan.estimate, [each]
+        cost += [ranged(e.calls), f"{p.cost.calls:,}", *[ranged(e.tokens), f"{p.cost.tokens:,}"] * tokens]
+        cost += [hours(e.hours), hours([p.cost.hours] * 2), *[usd(e.usd), usd(p.cost.usd)] * priced]
+        rows.append((p.point, f"{p.score:+.3f}", *gain, *cost))
     show(console, heads, rows, [row[0] for row in rows].index(sweep.winner))
     others, n = len(sweep.points) - 1, sweep.scored
     if sweep.questions > n:

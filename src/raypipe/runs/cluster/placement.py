@@ -248,4 +248,6 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
-    return named_by(Model, *(s.step for s in recipe.question))
+    """The models that a recipe's questions ask, and the language models that its corpus half does."""
+    asked = named_by(Model, *(s.step for s in recipe.question))
+    return list(dict.fromkeys([*asked, *recipe.writers()]))

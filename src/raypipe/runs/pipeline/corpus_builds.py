@@ -18,7 +18,7 @@ from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
 from raypipe.store import PASSAGES, Store, TableRun, begun, vectors_schema
 from raypipe.store.ids import Ids, distinct, sources_with_chunks
 from raypipe.store.memo.disk import memo_versions
-from raypipe.store.memo.memo import vectors_of
+from raypipe.store.memo.memo import replies_of, vectors_of
 from raypipe.store.sources import Chunks, lacked, noted, rows_id
 from raypipe.store.tables import LENGTHS, POSTINGS
 
@@ -79,7 +79,12 @@ class CorpusBuilds:
 
         def work(run: TableRun) -> TableTask:
             return CorpusTask(
-                self.worker, self.recipe, run.name, ("embed",), (model,), self._memo_of((model,))
+                self.worker,
+                self.recipe,
+                run.name,
+                ("embed",),
+                (model,),
+                self._memo_of((model, *self.recipe.writers())),
             )
 
         return TableBuild(
@@ -101,8 +106,9 @@ class CorpusBuilds:
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
         """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a
-        recipe without an embedder. `single`: the builds of these tables, in this order."""
-        if not (models := self.recipe.embedders()):
+        recipe without an embedder, and for one that embeds from stored texts. `single`: the builds of these
+        tables, in this order."""
+        if not (models := self.recipe.embedders()) or self.recipe.embeds_from_texts:
             return None
         *first, last = ((b.table, b.schema) for b in single)
 
@@ -124,8 +130,8 @@ class CorpusBuilds:
         )  # fmt: skip
 
     def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
-        """Memo table -> version, of what is cached of some embedders."""
-        known = {vectors_of(model).name for model in models}
+        """Memo table -> version, of what is cached of some models that embed, or write what is embedded."""
+        known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in models}
         return {name: at for name, at in memo_versions(self.store).items() if name in known}
 
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:

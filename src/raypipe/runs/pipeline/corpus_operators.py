@@ -34,7 +34,7 @@ from raypipe.models.token_arrays import (
     arrays_of,
     takes_tokens,
 )
-from raypipe.recipes.executor import CorpusExecutor, fine
+from raypipe.recipes.executor import CorpusExecutor, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
@@ -313,7 +313,8 @@ def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
     spans = spans.filter(pc.greater(spans["end"], spans["start"])).sort_by([(c, "ascending") for c in SPANS])
     rows = zip(*(spans[c].to_pylist() for c in SPANS[:3]), strict=True)
     chunk_text = pa.array([text_of[s][a:b] for s, a, b in rows], pa.large_string())
-    return without_faults(spans.append_column("chunk_text", chunk_text))
+    chunks = without_faults(spans.append_column("chunk_text", chunk_text))
+    return with_texts(chunks, texts) if recipe.embeds_from_texts else chunks
 
 
 def without_faults(rows: pa.Table) -> pa.Table:

@@ -18,13 +18,20 @@ import pyarrow.compute as pc
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question
 from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded, table_of, table_with
+from raypipe.recipes.step_contract import (
+    asked_models,
+    corpus_bound_of,
+    embedder_of,
+    is_bounded,
+    table_of,
+    table_with,
+)
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.plan.costs import PlanContext, calls_seen, embedded, expected_calls
 from raypipe.runs.plan.expected_corpus import CorpusSample, SourceKinds, smallest
-from raypipe.runs.plan.records import ExpectedCalls, SourceBounds, StepPlan, embedded_bytes, times
+from raypipe.runs.plan.records import ExpectedCalls, Range, SourceBounds, StepPlan, embedded_bytes, times
 from raypipe.runs.plan.standing import left
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
@@ -132,8 +139,10 @@ class CorpusPlanner:
         known = fresh(lacking.where(pa.array(had)))
         others = fresh(lacking) - known
         before = self._had(name, unsplit)
+        asks = corpus_bound_of(stage.step, self._counts.longest)
+        each = int(asks.calls) if asks.replies else 1  # calls of a chunk
         reasons = self._context.reasons(
-            name, known + bounds.calls(name, before), others + bounds.calls(name, ~before)
+            name, known * each + bounds.calls(name, before), others * each + bounds.calls(name, ~before)
         )
         stored_chunks = counts.total(split.joined(lacking))
         max_calls = sum(reasons.values())
@@ -142,14 +151,19 @@ class CorpusPlanner:
             cut = next(s.name for s in self._pipeline.recipe.corpus if table_of(s.step) == "passages")
             seen = embedded(self._context.stages[name], self._context.stages[cut], self._context.runs)
             unknown = len(unsplit) + (0 if same else len(lacking))
-            guess = expected_calls(seen, unknown, max_calls, known + others if same else 0)
+            guess = expected_calls(seen, unknown, max_calls, (known + others) * each if same else 0)
             if guess is None and (not unsplit or self._looks.known):  # by the look of some sources
                 chunks = known + others + self._expected(np.ones(len(unsplit), bool))
-                guess = ExpectedCalls((round(min(chunks, max_calls)),) * 2, 0)
-        texts = guess.calls[1] if guess else max_calls
+                guess = ExpectedCalls((round(min(chunks * each, max_calls)),) * 2, 0)
+        texts = (guess.calls[1] if guess else max_calls) / each
+
+        def tokens(low: float, high: float) -> Range:
+            most = times(high / each, asks.prompt_tokens + asks.reply_tokens)
+            return times(low / each, asks.prompt_tokens), most
+
         return self._context.step(
             name, stored_chunks + bounds.chunks, stored_chunks - known - others, reasons, texts, exact, guess,
-            functools.partial(embedded_bytes, model.dim),
+            lambda calls: embedded_bytes(model.dim, calls / each), tokens,
         )  # fmt: skip
 
     def _mask(self, ids: Ids, some: Ids) -> np.ndarray:
@@ -204,7 +218,8 @@ class CorpusPlanner:
     def _texts_to_embed(self, step: CorpusStep, model: Model, todo: Ids) -> tuple[Callable[[Ids], int], bool]:
         """Counts the texts of some of these sources that no run embedded, and says whether those are exactly
         what will be asked."""
-        if (total := self._counts.total(todo)) > LOOKED_AT:
+        writes = any(m.kind == "generator" for m in asked_models(step))  # what is embedded
+        if (total := self._counts.total(todo)) > LOOKED_AT or (writes and total):
             return self._counts.total, False
         first: dict[str, int] = {}  # source -> texts that none before it has
         each: dict[str, int] = {}  # source -> texts, whatever others have

@@ -273,7 +273,7 @@ def assumed_plan(
         if table in filled and table != "vectors":  # a table is filled by the tasks of its first step
             tasks, grows = 0, 0.0
         filled.add(table)
-        calls = (rows, rows) if asked_models(stage.step) else None
+        calls = (rows * max(1, len(asked_models(stage.step))),) * 2 if asked_models(stage.step) else None
         took = rate(stages[stage.name], runs, *place).seconds(rows, calls)
         hours = None if took is None else (took[0] / pool.count / HOUR_S, took[1] / pool.count / HOUR_S)
         steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
