@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from raypipe.core.errors import DataError
@@ -47,6 +47,9 @@ class FileState:
     source: str = ""
     faults: tuple[str, ...] = ()  # their ids
     transient: bool = False  # True: it is read again, whatever it is
+
+
+_FIELDS = tuple(f.name for f in fields(FileState))
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ class _Read:
 
     def _unchanged(self, file: FoundFile, old: FileState) -> None:
         self.counts.unchanged_files += 1
-        self.now[file.name] = replace(old, seen=file.state)
+        self.now[file.name] = old if old.seen == file.state else replace(old, seen=file.state)
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
         """Records a file that has no document."""
@@ -182,9 +185,9 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
             raise refused
         if changes := read.changes():
             progress.say(changes)
-        state = json.dumps(
-            {"root": str(root.absolute()), "files": {n: asdict(f) for n, f in read.now.items()}}
-        )
+        # `dataclasses.asdict` copies all that is in a field, ten times as long
+        states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
+        state = json.dumps({"root": str(root.absolute()), "files": states})
         found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
         decided = decision(store, of, found, (root.name,), (_state_file(of), state))
         # What a changed file replaces is its own: no other read lost anything.
@@ -195,6 +198,14 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     if refused:
         raise refused
     return summary
+
+
+def changed_sources(store: Store, root: Path, progress: Progress) -> Iterator[Source]:
+    """What `ingest_folder` would store of a folder: the texts of its files that are new or changed. Raises
+    DataError for a folder that is not there."""
+    read = _Read(of := folder_id(root), root, _known(store, of), Tombstones(tombstones(store)))
+    for batch in read.batches(list(walk(root, (), DOCUMENT_LIMITS)), progress):
+        yield from batch.sources
 
 
 def _state_file(of: str) -> str:
