@@ -9,6 +9,7 @@ decision (`ingest_log`). So questions about the whole store search the folder as
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -137,7 +138,9 @@ class _Read:
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
         self.batch.documents.append(Document(id, title, source.id))
-        self.batch.layouts.append(Layout(id, source.id, file.url, title, text.pages, text.sections))
+        modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(file.mtime_ns // 10**9))
+        layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
+        self.batch.layouts.append(layout)
         self.batch.faults += faults
         self.size += ROW_BYTES
         if source.id not in self.sources:
