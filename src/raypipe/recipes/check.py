@@ -176,7 +176,7 @@ def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
     ready = kit.with_index(index)
     rows = asyncio.run(QuestionExecutor(ROWS, ready)(questions()))
     tables = (corpus.texts, corpus.passages, *vectors.values())
-    known = FIELDS | {"index.text", "index.layouts"} | {f"index.{n}" for t in tables for n in t.column_names}
+    known = FIELDS | {"index.text"} | {f"index.{n}" for t in tables for n in t.column_names}
     for name in sorted(step.reads()):
         if name not in known and not name.startswith(("replies.", "hits.")):
             raise ConfError(f"{path}: it reads {name}, which no question has; {did_you_mean(name, known)}")

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from raypipe.core.records import Span
 
-Kind: TypeAlias = Literal["who", "when", "weekday", "version", "number", "other"]
+Kind: TypeAlias = Literal["who", "when", "version", "number", "other"]
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -46,7 +46,6 @@ _UNIT = re.compile(  # what stands right behind a number and belongs to it: "8,0
     r"|volt|amp|byte|bit|degree|dollar|euro)s?|feet|foot|inch(?:es)?|hertz|percent)\b)(?:\s(?:an?|per)\s\w+|/\w+)?"
 )
 _VERSIONS = re.compile(r"(?:(?<=v)|(?<![\w.]))\d++\.\d[\w.+-]*\b")
-_WEEKDAYS = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?\b", re.IGNORECASE)
 _NAME = r"[A-Z\u00c0-\u00de][\w\u2019'-]*\.?"
 _NAMES = re.compile(rf"{_NAME}(?:\s+(?:(?:of|de|da|di|van|von|der|bin|la|le)\s+)*{_NAME})*")
 _PLAIN = """
@@ -61,7 +60,6 @@ _NO_NAME = frozenset(_PLAIN.split())
 
 
 _PATTERNS: Mapping[Kind, str] = {
-    "weekday": r"\bday of the week\b|\bweekday\b",
     "version": r"\bversions?\b|\brelease number\b",
     "number": r"\bhow (?:many|much|old|long|high|tall|far|deep|large|big|populous|often|wide|heavy|loud|hot"
     r"|cold|fast|thick)\b|\b(?:number|population|age|percentage|average|mean|ratio|rating|height|length|depth"
@@ -72,17 +70,16 @@ _PATTERNS: Mapping[Kind, str] = {
     r"|\b(?:birthday|date of birth|birth date|release date|year in which)\b",
     "who": r"\bwho(?:se|m)?\b|\bname of the (?:person|man|woman)\b"
     r"|\b(?:what|which) (?:actor|actress|artist|author|director|player|person|president|singer|writer)\b",
-}  # in this order: "on which day of the week" asks for no date
+}
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
-_COUNTED = re.compile(r"\bhow many (?:different |total |more |other )?(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
     span: Span  # in the sentence
-    only: bool  # the only one of its kind, or the one number before the very thing that is counted
+    only: bool  # the only one of its kind
 
 
 def typed_span(
@@ -94,20 +91,14 @@ def typed_span(
     has one is what the question is about, not what it asks for. A number has its unit with it.
     """
     spans = [s for s in _all(kind, sentence) if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
-    named = list[Span]()
     if kind == "number" and not _COUNTS.search(question):  # "10 films" is no rating of the films
         spans = [s for s in spans if not any(0 < m - s[1] <= 2 for m in marks)] or spans
-    elif counted := _COUNTED.search(question):
-        # its first letters, enough to match its other forms, with at most two words between
-        stem = re.escape(counted[1][: max(4, len(counted[1]) - 2)].rstrip("s"))
-        before = re.compile(rf"(?:\W{{1,40}}+\w++){{0,2}}?\W{{1,40}}+{stem}", re.IGNORECASE)
-        named = [s for s in spans if stem and before.match(sentence, s[1])]
     if not spans:
         return None
     # the mean distance in characters to the question's words, but for their number
-    best = min(named or spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
+    best = min(spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
     best = with_unit(sentence, best) if kind == "number" else best
-    return TypedSpan(best, len(named or spans) == 1)
+    return TypedSpan(best, len(spans) == 1)
 
 
 def with_unit(sentence: str, number: Span) -> Span:
@@ -126,7 +117,7 @@ def _all(kind: Kind, sentence: str) -> list[Span]:
     return [m.span() for m in _OF_KIND[kind].finditer(sentence)] if kind in _OF_KIND else []
 
 
-_OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS, "weekday": _WEEKDAYS}
+_OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS}
 
 
 def _names(sentence: str) -> list[Span]:
