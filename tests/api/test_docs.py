@@ -203,7 +203,7 @@ def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_
 
 
 def test_a_plan_of_a_folder_without_questions_is_one_of_what_changed_in_it(
-    docs, tmp_path, monkeypatch, capsys
+    docs, session, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
@@ -215,7 +215,7 @@ def test_a_plan_of_a_folder_without_questions_is_one_of_what_changed_in_it(
 
     assert calls()["parse"] == 2, "of three files one is broken"
     assert not (tmp_path / "home" / "stores").exists(), "a plan writes nothing"
-    assert main(["eval", "rag", "--until", "index", "--docs", str(docs), "--models", FAKES]) == 0
+    open_docs("rag", docs, session=session())
     capsys.readouterr()
     assert calls() == {"parse": 0, "tokenize": 0, "split": 0, "embed": 0}
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
