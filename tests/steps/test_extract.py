@@ -77,6 +77,13 @@ def test_a_comparison_is_answered_with_the_side_that_a_sentence_decides_or_not_a
     assert reply("was emma read widely", "book", fitted=SURE).text == "It was read widely.", "no reasoning"
 
 
+def test_a_sentence_that_denies_what_the_question_presumes_is_no_answer():
+    r = reply("how did vela orn get the brask prize?", "prize", fitted=SURE)
+    assert (r.text, r.label, r.confidence) == (IDK, "abstained", None)
+    assert quoted(r) == TEXTS["prize"], "the near miss says why"
+    assert reply("which prize did vela orn never win?", "prize", fitted=SURE).text == TEXTS["prize"]
+
+
 def test_sentences_end_where_blocks_do_and_menus_are_not_said():
     text = "Emma Buy News Emma sold well and Jane Austen wrote Emma"
     shelf = Shelf({"page": text})

@@ -31,6 +31,7 @@ def said(question: str, sentence: str) -> str | None:
         ("how much did it cost", "In 1990 it cost $3.5 million.", "$3.5 million"),
         ("how much does it weigh", "It weighs 40 tonnes.", "40 tonnes"),
         ("how loud is it", "Its noise is 48 dB.", "48"),
+        ("which day of the week was it", "It was a Thursday in May.", "Thursday"),
         ("what is the population of Brask", "In 2010 Brask had a population of 615,526.", "615,526"),
         ("what is the average rating of the films", "On average the 10 films are rated 6.1.", "6.1"),
         ("why is it there", "It is in Rome, since 1900.", None),

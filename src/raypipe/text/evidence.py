@@ -36,7 +36,7 @@ FEATURES: Mapping[str, str] = {
     "row": "share of the question's words in the fact, its row, title and heading",
     "title": "1 for the title of a page",
     "titled": "1 for a title with the version that is asked for",
-    "typed": "1 where a person, date, number or version is asked for, and it has one",
+    "typed": "1 where a person, date, weekday, number or version is asked for, and it has one",
     "lacks": "1 where such a thing is asked for, and it has none",
     "absent": "1 where it lacks a name or number of the question, with its title and heading",
     "rank": "1 / (1 + rank of its passage)",

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from raypipe.core.records import Span
 
-Kind: TypeAlias = Literal["who", "when", "version", "number", "other"]
+Kind: TypeAlias = Literal["who", "when", "weekday", "version", "number", "other"]
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -46,6 +46,7 @@ _UNIT = re.compile(  # what stands right behind a number and belongs to it: "8,0
     r"|volt|amp|byte|bit|degree|dollar|euro)s?|feet|foot|inch(?:es)?|hertz|percent)\b)(?:\s(?:an?|per)\s\w+|/\w+)?"
 )
 _VERSIONS = re.compile(r"(?:(?<=v)|(?<![\w.]))\d++\.\d[\w.+-]*\b")
+_WEEKDAYS = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?\b", re.IGNORECASE)
 _NAME = r"[A-Z\u00c0-\u00de][\w\u2019'-]*\.?"
 _NAMES = re.compile(rf"{_NAME}(?:\s+(?:(?:of|de|da|di|van|von|der|bin|la|le)\s+)*{_NAME})*")
 _PLAIN = """
@@ -60,6 +61,7 @@ _NO_NAME = frozenset(_PLAIN.split())
 
 
 _PATTERNS: Mapping[Kind, str] = {
+    "weekday": r"\bday of the week\b|\bweekday\b",
     "version": r"\bversions?\b|\brelease number\b",
     "number": r"\bhow (?:many|much|old|long|high|tall|far|deep|large|big|populous|often|wide|heavy|loud|hot"
     r"|cold|fast|thick)\b|\b(?:number|population|age|percentage|average|mean|ratio|rating|height|length|depth"
@@ -70,7 +72,7 @@ _PATTERNS: Mapping[Kind, str] = {
     r"|\b(?:birthday|date of birth|birth date|release date|year in which)\b",
     "who": r"\bwho(?:se|m)?\b|\bname of the (?:person|man|woman)\b"
     r"|\b(?:what|which) (?:actor|actress|artist|author|director|player|person|president|singer|writer)\b",
-}
+}  # in this order: "on which day of the week" asks for no date
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
@@ -117,7 +119,7 @@ def _all(kind: Kind, sentence: str) -> list[Span]:
     return [m.span() for m in _OF_KIND[kind].finditer(sentence)] if kind in _OF_KIND else []
 
 
-_OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS}
+_OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS, "weekday": _WEEKDAYS}
 
 
 def _names(sentence: str) -> list[Span]:
