@@ -34,6 +34,7 @@ from raypipe.runs.pipeline.ingest_staging import (
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
+LAST_S = 253_402_300_799  # of the year 9999: a file may bear any time
 UNREAD = "none"  # kind of a file that no reader takes
 
 
@@ -138,7 +139,8 @@ class _Read:
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
         self.batch.documents.append(Document(id, title, source.id))
-        modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(file.mtime_ns // 10**9))
+        second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
+        modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
         self.batch.layouts.append(layout)
         self.batch.faults += faults
