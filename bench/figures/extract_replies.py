@@ -93,6 +93,9 @@ class PagesIndex:
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Any, ...]]:
         return [self._pages[s].blocks for s in sources]
 
+    async def layouts(self, sources: Sequence[str]) -> list[None]:
+        return [None] * len(sources)
+
 
 def model(conf: Path, name: str) -> Any:
     return catalog.read(config.read_yaml(conf / "models.yaml"), conf / "models.yaml").model(name)

@@ -7,6 +7,7 @@ question's own pages, or among all passages of a set that has none of its own.
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import re
 import string
@@ -165,6 +166,23 @@ def _shared(name: str, asked: Sequence[tuple[str, tuple[str, ...], str]]) -> Que
 
 def plain_page(content: str, titled: bool = False) -> Page:
     return Page(fold(content), plain_blocks(storable(content), titled))
+
+
+def html_page(title: str, rows: Iterable[tuple[str, str]], prose: Iterable[str], head: str = "td") -> str:
+    """A page of a title, a table of labels and values, and paragraphs. `head`: tag of a label; dt for a list
+    of terms."""
+    cells = [(html.escape(a), html.escape(b)) for a, b in rows]
+    if head == "dt":
+        table = f"<dl>{''.join(f'<dt>{a}</dt><dd>{b}</dd>' for a, b in cells)}</dl>"
+    else:
+        found = (f"<tr><{head}>{a}</{head}><td>{b}</td></tr>" for a, b in cells)
+        table = f"<table>{''.join(found)}</table>"
+    below = "".join(f"<p>{html.escape(x)}</p>" for x in prose)
+    return f"<html><head><title>{title}</title></head><body><h1>{title}</h1>{table}{below}</body></html>"
+
+
+def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows))
 
 
 def synth(name: str, questions: int, pages: int, seed: int, page_chars: int) -> QuestionSet:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from extract_sets import Case, Page, Passages, Pool, QuestionSet, plain_page
+from extract_sets import Case, Page, Passages, Pool, QuestionSet, html_page, markdown_table, plain_page
 
 from raypipe.core.records import source_id
 from raypipe.text.html import to_text
@@ -195,25 +195,20 @@ def as_page(p: Product, number: int, tag: str) -> Page:
     prose = [s.format(p.name) for s in PROSE[number % 3 :: 2]]
     rows = [(PROPERTIES[at].labels[(number + at) % 3], value) for at, value in p.facts]
     if tag == "md":
-        table = "\n".join(f"| {a} | {b} |" for a, b in [("Property", "Value"), ("---", "---"), *rows])
+        table = markdown_table(("Property", "Value"), rows)
         return plain_page(f"# {p.name}\n\n{prose[0]}\n\n{table}\n\n{' '.join(prose[1:])}\n", titled=True)
     if tag == "colon":
         lines = "\n".join(f"{a}: {b}" for a, b in rows)
         return plain_page(f"{p.name}\n\n{lines}\n\n{' '.join(prose)}\n", titled=True)
-    cells = "".join(f"<tr><{tag}>{a}</{tag}><td>{b}</td></tr>" for a, b in rows)
-    body = f"<h1>{p.name}</h1><table>{cells}</table>{''.join(f'<p>{x}</p>' for x in prose)}"
-    parsed = to_text(f"<html><head><title>{p.name}</title></head><body>{body}</body></html>")
+    parsed = to_text(html_page(p.name, rows, prose, tag))
     return Page(parsed.text, parsed.blocks, parsed.hidden)
 
 
 def as_list(some: Sequence[Product], columns: Sequence[int]) -> Page:
     """Writes a table with a row for each product; what it does not have is an empty cell."""
-    rows = [("Product", "Code", *(PROPERTIES[c].labels[0] for c in columns))]
-    rows.append(("---",) * len(rows[0]))
-    for i, p in enumerate(some):
-        has = dict(p.facts)
-        rows.append((p.name, f"K{i + 10}", *(has.get(c, "") for c in columns)))
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    names = "Product", "Code", *(PROPERTIES[c].labels[0] for c in columns)
+    rows = [(p.name, f"K{i + 10}", *(dict(p.facts).get(c, "") for c in columns)) for i, p in enumerate(some)]
+    table = markdown_table(names, rows)
     return plain_page(f"# Products\n\n{table}\n", titled=True)
 
 

@@ -14,7 +14,6 @@ third question has its row's own words, the fourth is answered by the title.
 from __future__ import annotations
 
 import csv
-import html
 import io
 import re
 import sys
@@ -25,7 +24,7 @@ from importlib import metadata
 from typing import Any
 from xml.sax.saxutils import escape
 
-from extract_sets import Case, Page, Passages, Pool, QuestionSet, plain_page
+from extract_sets import Case, Page, Passages, Pool, QuestionSet, html_page, markdown_table, plain_page
 
 from raypipe.core.records import source_id
 from raypipe.readers.documents.reader import DocumentReader
@@ -116,16 +115,8 @@ def as_html(some: Sequence[Package], words: Wording, head: str = "td") -> list[t
     """A page for each; `head`: tag of a row's first cell, or dt for a list of terms."""
     out = []
     for p in some:
-        cells = [(html.escape(a), html.escape(b)) for a, b in zip(words.labels, p.values, strict=True)]
-        if head == "dt":
-            table = f"<dl>{''.join(f'<dt>{a}</dt><dd>{b}</dd>' for a, b in cells)}</dl>"
-        else:
-            rows = (f"<tr><{head}>{a}</{head}><td>{b}</td></tr>" for a, b in cells)
-            table = f"<table>{''.join(rows)}</table>"
-        prose = "".join(f"<p>{html.escape(x)}</p>" for x in p.description.split("\n\n"))
-        page = (
-            f"<html><head><title>{p.title}</title></head><body><h1>{p.title}</h1>{table}{prose}</body></html>"
-        )
+        rows = zip(words.labels, p.values, strict=True)
+        page = html_page(p.title, rows, p.description.split("\n\n"), head)
         out.append((f"{p.name}.html", page.encode()))
     return out
 
@@ -133,16 +124,14 @@ def as_html(some: Sequence[Package], words: Wording, head: str = "td") -> list[t
 def as_markdown(some: Sequence[Package], words: Wording) -> list[tuple[str, bytes]]:
     out = []
     for p in some:
-        rows = [("Property", "Value"), ("---", "---"), *zip(words.labels, p.values, strict=True)]
-        table = "\n".join(f"| {a} | {b} |" for a, b in rows)
+        table = markdown_table(("Property", "Value"), zip(words.labels, p.values, strict=True))
         out.append((f"{p.name}.md", f"# {p.title}\n\n{table}\n\n{p.description}\n".encode()))
     return out
 
 
 def as_list(some: Sequence[Package], words: Wording) -> list[tuple[str, bytes]]:
     """Writes a Markdown page with a row for each package."""
-    rows = [("Package", *words.labels), ("---",) * 4, *((p.name, *p.values) for p in some)]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    table = markdown_table(("Package", *words.labels), ((p.name, *p.values) for p in some))
     return [("packages.md", f"# Packages\n\n{table}\n".encode())]
 
 

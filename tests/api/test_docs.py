@@ -1,6 +1,7 @@
 """Questions to a folder of documents: read and indexed by themselves, and only what changed."""
 
 import argparse
+import json
 import socket
 from pathlib import Path
 
@@ -199,3 +200,23 @@ def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_
     assert "checked" not in capsys.readouterr().err, "a plan reads nothing"
     assert main(["eval", "rag", "--until", "answer", "--docs", str(docs), "--models", FAKES]) == 3
     assert "1 changed" in capsys.readouterr().err.splitlines()
+
+
+def test_a_plan_of_a_folder_without_questions_is_one_of_what_changed_in_it(
+    docs, session, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    planned = ["plan", "rag", "--docs", str(docs), "--models", FAKES, "--json"]
+
+    def calls() -> dict[str, float]:
+        assert main(planned) == 0
+        return {s["step"]: s["max_calls"] for s in json.loads(capsys.readouterr().out)["steps"]}
+
+    assert calls()["parse"] == 2, "of three files one is broken"
+    assert not (tmp_path / "home" / "stores").exists(), "a plan writes nothing"
+    open_docs("rag", docs, session=session())
+    capsys.readouterr()
+    assert calls() == {"parse": 0, "tokenize": 0, "split": 0, "embed": 0}
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
+    assert calls()["embed"] == 1

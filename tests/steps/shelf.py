@@ -7,7 +7,7 @@ import numpy as np
 
 from raypipe.core.index import PassageWords, VectorHit
 from raypipe.core.protocols import Model
-from raypipe.core.records import Block, Citation, Question, Span, chunk_id, parse_chunk_id
+from raypipe.core.records import Block, Citation, Layout, Question, Span, chunk_id, parse_chunk_id
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit
 from raypipe.text.words import analyse
@@ -31,6 +31,7 @@ class Shelf:
         self.of = texts
         self.chunks = {s: (chunks or {}).get(s, whole(t)) for s, t in texts.items()}
         self.hides: dict[str, tuple[Span, ...]] = {}  # by source id
+        self.files: dict[str, Layout] = {}  # by source id
         self.parts: dict[str, tuple[Block, ...]] = {}  # by source id
         self.asked_words = 0
 
@@ -59,6 +60,9 @@ class Shelf:
 
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
         return [self.parts.get(s, ()) for s in sources]
+
+    async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
+        return [self.files.get(s) for s in sources]
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         self.asked_words += 1

@@ -6,7 +6,7 @@ from checkout import ROOT
 from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core import config
-from raypipe.core.records import IDK, Block
+from raypipe.core.records import IDK, Block, Layout
 from raypipe.steps.extract import Extract, choose, say, shown
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import Sentence, SourceText
@@ -125,7 +125,7 @@ def test_rows_and_batches_hold():
 
 def test_it_says_what_it_reads_and_refuses_nonsense():
     step = Extract(embedder=HASH, into="web")
-    assert step.reads() == {"text", "order", "index.text", "index.hidden", "index.blocks"}
+    assert step.reads() == {"text", "order", "index.text", "index.hidden", "index.blocks", "index.layouts"}
     assert step.writes() == {"replies.web", "replies.web_others"}
     with pytest.raises(ValueError, match="probability from 0 to 1"):
         Extract(embedder=HASH, threshold=2.0)
@@ -215,6 +215,23 @@ def others(text, shelf, *sources):
 )
 def test_of_two_values_in_the_same_words_the_newer_is_said_and_the_other_is_quoted(old, new):
     shelf = documents(a=old, b=new)
+    for order in ("ab", "ba"):
+        assert others("How much is the per diem?", shelf, *order) == ("34 EUR a day", "b", ["28 EUR a day"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("travel-2023.md", "2026-01-02T00:00:00"), ("travel-2025.md", "2026-01-01T00:00:00")),
+        (("q/20250301_travel.md", ""), ("q/20250302_travel.md", "")),
+        (("travel.md", "2026-01-01T00:00:00"), ("policy.md", "2026-01-01T00:00:01")),
+        (("2019/travel.md", ""), ("policy.md", "2026-01-01T00:00:00")),
+    ],
+)
+def test_what_has_no_date_in_its_title_is_dated_by_the_name_of_its_file_then_by_its_time(old, new):
+    shelf = documents(a=OLD.replace(" ({})", ""), b=NEW.replace(" ({})", ""))
+    for source, (name, modified) in (("a", old), ("b", new)):
+        shelf.files[source] = Layout("d", source, name, "", (), (), modified)
     for order in ("ab", "ba"):
         assert others("How much is the per diem?", shelf, *order) == ("34 EUR a day", "b", ["28 EUR a day"])
 

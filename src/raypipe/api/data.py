@@ -111,6 +111,14 @@ def documents_store(folder: str | Path, session: Session | None = None) -> str:
     return str(session.settings.stores / "-".join(filter(None, ("docs", name, folder_id(place)[:6]))))
 
 
+def documents_folder(folder: str | Path, session: Session) -> Path:
+    """The absolute path of a folder of documents. Raises ConfError for one that is not there."""
+    path = Path(session.settings.place(str(folder), "--docs"))
+    if not path.exists():
+        raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
+    return path
+
+
 def ingest_documents(
     folder: str | Path, store: Place = None, globs: Sequence[str] = (), session: Session | None = None
 ) -> IngestResult:
@@ -122,9 +130,7 @@ def ingest_documents(
     Raises ConfError for a folder that is not there, DataError where no file of it can be read.
     """
     session = session or Session()
-    path = Path(session.settings.place(str(folder), "--docs"))
-    if not path.exists():
-        raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
+    path = documents_folder(folder, session)
     own = documents_store(path, session) if store is None else store
     return ingest([path], own, "files", session, globs=globs)
 

@@ -18,6 +18,7 @@ from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
 from raypipe.store.ids import Ids
@@ -49,7 +50,8 @@ def open_docs(
     if session.progress and read.bad:
         _say_unread(read, opened)
     require_documents_read(found, opened)
-    with in_process(session, opened, found) as pipeline:
+    owner = f"index {found.name}"
+    with in_process(session, opened, found) as pipeline, driving(opened, owner):
         new = _new_chars(pipeline)
         engine = new and any(m.loader == "vllm" for m in found.writers())  # which a job starts
         if new <= HERE_CHARS and not engine:
@@ -57,16 +59,19 @@ def open_docs(
                 _say_estimate(pipeline, session)
                 require_unchanged(opened, found.embedders(), pipeline.worker.endpoints)
             pipeline.index(None)
+            if new:
+                pipeline.builder.compact()
             return opened
-    with open_pipeline(session, opened, found, answers=False) as pipeline:
+    with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner):
         _say_estimate(pipeline, session)
         pipeline.index(None)
+        pipeline.builder.compact()  # a task has a hundred files, and each look at a table opens its parts
     return opened
 
 
-LOOK_S, LOOKS = 1.0, 20
-"""Seconds between two looks at a folder, at least; and how often as long as a look: looks take a twentieth of
-one core. Ten thousand files take .1 s."""
+LOOK_S, LOOKS = 1.0, 10
+"""Seconds between two looks at a folder, at least; and how often as long as a look: looks take a tenth of one
+core. Ten thousand files take .15 s."""
 
 
 FileStates: TypeAlias = Mapping[str, object]

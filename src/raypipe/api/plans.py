@@ -12,6 +12,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from raypipe.api.captured import open_data
+from raypipe.api.data import documents_folder, documents_store
 from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
@@ -21,7 +22,13 @@ from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Gold
-from raypipe.evaluation.golds import golds_of, questions_of, require_golds, require_questions
+from raypipe.evaluation.golds import (
+    golds_of,
+    questions_of,
+    require_golds,
+    require_questions,
+    stored_questions,
+)
 from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
@@ -31,12 +38,14 @@ from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse, sharing
+from raypipe.runs.pipeline.ingest_folder import changed_sources
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.expected_corpus import Assumed, AssumedPlan, AssumedStep, assumed_plan
 from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan, StepPlan
 from raypipe.runs.record import recent
+from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +76,12 @@ class PlanResult(Result):
 @outside_loop
 def plan(
     recipe: Named, data: Data = (), store: Place = None, format: Format | None = None,
-    check_run: bool = False, session: Session | None = None, **options: Any,
+    check_run: bool = False, session: Session | None = None, docs: str | Path | None = None, **options: Any,
 ) -> PlanResult:  # fmt: skip
     """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
+
+    `docs`: a folder of documents, whose own store is meant unless `store` names one. Without questions in it
+    and in `data`, only reading and indexing what changed in the folder is planned.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
     finds every model. `options` are fields of `EvalOptions`: with a judge, for its rule, the calls of a model
@@ -79,7 +91,23 @@ def plan(
     """
     how, session = EvalOptions(format, **options), session or Session()
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        if docs is not None:
+            store = documents_store(docs, session) if store is None else store
+            filled = session.store_to_fill(store, Path(scratch))
+            if not (several(data) or stored_questions(filled).ids):
+                return _indexing(session, recipe, documents_folder(docs, session), filled)
         return _planned(session, recipe, several(data), store, how, check_run, Path(scratch))
+
+
+def _indexing(session: Session, recipe: Named, folder: Path, store: Store) -> PlanResult:
+    """The plan of the corpus half for a folder, as its files are now."""
+    found = session.recipe(recipe)
+    pipeline = offline_pipeline(session, store, found)
+    with session.shown() as progress:
+        coming = planner.new_sources(store, changed_sources(store, folder, progress))
+    fast = measured(session.settings, session.cluster_file())
+    planned = priced(planner.plan_corpus(pipeline, coming, fast), prices_of(session, found), found)
+    return PlanResult(planned, 0, _placement(session, found))
 
 
 def _planned(

@@ -139,6 +139,7 @@ def index(
             fault_budget.retry(pipeline, ())
         say_estimate(pipeline, session)
         counts = pipeline.index(None).counts
+        pipeline.builder.compact()
         ann.recalls(pipeline) if opened.count("questions") else ann.built(pipeline)
         return RunResult(found.name, counts)
 

@@ -67,7 +67,9 @@ DOCUMENTS = pa.schema(required(id=STRING, title=STRING, source=STRING))
 _MARK_FIELDS = required(start=INT, end=INT, label=STRING)
 _MARKS = pa.list_(pa.struct(_MARK_FIELDS))
 LAYOUTS = pa.schema(
-    required(id=STRING, source=STRING, url=STRING, title=STRING, pages=_MARKS, sections=_MARKS)
+    required(
+        id=STRING, source=STRING, url=STRING, title=STRING, pages=_MARKS, sections=_MARKS, modified=STRING
+    )
 )
 GOLDS = pa.schema(required(question=STRING, answers=STRINGS, labels=pa.map_(STRING, STRING)))
 RELEVANCE = pa.schema(required(question=STRING, grades=pa.map_(STRING, INT)))

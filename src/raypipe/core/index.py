@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from raypipe.core.records import Block, Span, chunk_id
+from raypipe.core.records import Block, Layout, Span, chunk_id
 
 if TYPE_CHECKING:
     from raypipe.core.protocols import Model
@@ -163,6 +163,10 @@ class Index(Protocol):
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
         """The blocks of each source's parsed text, ascending and apart, in order; () where the index does not
         hold the source or its borders are not known."""
+        ...
+
+    async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
+        """Returns the place and time of the file of each source, in order; None where it is of none."""
         ...
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:

@@ -12,8 +12,8 @@ from raypipe.recipes.fits import misfitted
 from raypipe.recipes.recipe import Recipe, Stage, ranking_of
 from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
-GIVEN = frozenset({"text", "body", "asked_at", "citations"})
-"""Fields of a question before the first step."""
+GIVEN = frozenset({"text", "body", "asked_at", "citations", "index.layouts"})
+"""Fields of a question before the first step, and where the files of the index lie."""
 
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:

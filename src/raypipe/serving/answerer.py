@@ -251,7 +251,8 @@ async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
     named, index = {h.source for h in answered.hits} | shown, over.index
     whole = answered.citations is None
     cited = await asyncio.to_thread(over.urls, named) if whole else urls(answered)
-    layouts = await asyncio.to_thread(over.layouts, named)
+    sources = sorted(named)
+    layouts = {s: x for s, x in zip(sources, await index.layouts(sources), strict=True) if x is not None}
     pages = [s for s in sorted(shown & layouts.keys()) if not layouts[s].pages and not layouts[s].sections]
     found = dict(zip(pages, await index.blocks(pages), strict=True))
     headed = [s for s in pages if any(b.kind == "heading" for b in found[s])]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
-from raypipe.core.records import CAPTURED_ID, Citation, Layout, Question
+from raypipe.core.records import CAPTURED_ID, Citation, Question
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.release import Release
@@ -18,7 +18,7 @@ from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import rows
-from raypipe.store.index import LanceIndex, layouts_at, layouts_of
+from raypipe.store.index import LanceIndex
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
@@ -76,11 +76,9 @@ class StoreSnapshot:
         self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
         version = release.tables["questions"] if release else self._store.version("questions")
         if release is None:
-            names = ("questions", "layouts") if self._store.has("layouts") else ("questions",)
-            self._lease(f"questions to {recipe.name}", {n: self._store.version(n) for n in names})
+            self._lease(f"questions to {recipe.name}", {"questions": version})
         self.index = LanceIndex(self.spec)
         self._questions = self._store.dataset("questions", version)
-        self._layouts = layouts_at(self._store, release.tables.get("layouts", 0) if release else None)
         self._catalog = CitationCatalog(self._store, version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
@@ -118,9 +116,6 @@ class StoreSnapshot:
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         return self._catalog.urls(sources)
-
-    def layouts(self, sources: set[str]) -> dict[str, Layout]:
-        return layouts_of(self._layouts, sources)
 
     def require_store(self) -> None:
         """Raises StoreError, or Unavailable, unless the store is still there."""

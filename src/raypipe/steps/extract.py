@@ -62,7 +62,7 @@ class Extract:
     fitted: Fitted | None = None
     into: str = "extract"
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
         for name in ("passages", "sentences", "scored", "words", "chars"):
@@ -74,7 +74,7 @@ class Extract:
             require_fitted_with(self.fitted, self.embedder)
 
     def reads(self) -> frozenset[str]:
-        return frozenset({"text", "order", "index.text", "index.hidden", "index.blocks"})
+        return frozenset({"text", "order", "index.text", "index.hidden", "index.blocks", "index.layouts"})
 
     def writes(self) -> frozenset[str]:
         return frozenset({f"replies.{self.into}", f"replies.{self.into}{OTHERS}"})
@@ -149,11 +149,11 @@ async def likely_candidates(
     sentences of each, and candidates that are embedded."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
-    texts, blocks, hidden = await asyncio.gather(
-        index.source_texts(sources), index.blocks(sources), index.hidden(sources)
+    texts, blocks, hidden, files = await asyncio.gather(
+        index.source_texts(sources), index.blocks(sources), index.hidden(sources), index.layouts(sources)
     )
-    rows = zip(sources, texts, blocks, hidden, strict=True)
-    pages = {source: SourceText(text or "", b, h) for source, text, b, h in rows}
+    rows = zip(sources, texts, blocks, hidden, files, strict=True)
+    pages = {source: SourceText(text or "", b, h, file) for source, text, b, h, file in rows}
     found = (candidates(order, pages, most[1]) for order in orders)
     likely = [evidence.likely(query, some, most[2]) for query, some in zip(queries, found, strict=True)]
     return likely, pages

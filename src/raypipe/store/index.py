@@ -43,6 +43,7 @@ from raypipe.store.vectors import best_within, rows_of
 from raypipe.store.vectors import folder as vector_copies
 
 T = TypeVar("T")
+LAYOUTS = "layouts"  # the table of them
 _MEANING = {"hidden": "what their pages hide", "blocks": "where their blocks begin and end"}
 
 
@@ -109,11 +110,13 @@ class IndexSpec:
     passages: Pinned
     vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
     words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its postings and lengths
+    layouts: Pinned | None = None  # None: no folder was read
 
     def pinned(self) -> tuple[Pinned, ...]:
-        """Every table that is searched."""
+        """Every table that is searched, and that of layouts."""
         words = [table for _, *tables in self.words for table in tables]
-        return (self.texts, self.passages, *(table for _, table in self.vectors), *words)
+        layouts = [self.layouts] if self.layouts else []
+        return (self.texts, self.passages, *(table for _, table in self.vectors), *words, *layouts)
 
 
 def index_spec(
@@ -137,7 +140,8 @@ def index_spec(
         while store.version(lengths) != named.version:  # segments may have been merged in between
             named, found = pin(lengths), pin(postings)
         looked_up.append((name, found, named))
-    return IndexSpec(store.uri, pin(texts), pin(passages), searched, tuple(looked_up))
+    layouts = Pinned(LAYOUTS, store.version(LAYOUTS)) if store.has(LAYOUTS) else None
+    return IndexSpec(store.uri, pin(texts), pin(passages), searched, tuple(looked_up), layouts)
 
 
 class LanceIndex(SourceTexts):
@@ -160,6 +164,7 @@ class LanceIndex(SourceTexts):
         }
         self._products = {identity: Gathering(vectors.best) for identity, vectors in self._vectors.items()}
         self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
+        self._layouts = layouts_at(store, spec.layouts.version if spec.layouts else 0)
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
 
@@ -195,6 +200,10 @@ class LanceIndex(SourceTexts):
     async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
         found = await self._rows(sources, ["source", "text"])
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
+
+    async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
+        found = await asyncio.to_thread(layouts_of, self._layouts, sources)
+        return [found.get(s) for s in sources]
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         return await asyncio.to_thread(self._words, analyzer, scope)
@@ -250,6 +259,9 @@ class MemoryIndex(SourceTexts):
     async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
         return self._by_source
 
+    async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
+        return [None] * len(sources)
+
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         texts, passages = self._texts.select(word_columns(analyzer, self._texts.schema)), self._passages
         if scope is not None:
@@ -288,7 +300,7 @@ def _checked(
 
 def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
     """The table at a version (None: as it is now); None where no folder was read: version 0, or no table."""
-    return store.dataset("layouts", version) if version != 0 and store.has("layouts") else None
+    return store.dataset(LAYOUTS, version) if version != 0 and store.has(LAYOUTS) else None
 
 
 def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:

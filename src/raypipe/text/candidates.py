@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from raypipe.core.records import Block, BlockKind, Span
+from raypipe.core.records import Block, BlockKind, Layout, Span
 from raypipe.text.windows import sentences
 
 MAX_CHARS = 1000
@@ -35,6 +35,7 @@ class SourceText:
     text: str
     blocks: tuple[Block, ...] = ()  # (): one block
     hidden: tuple[Span, ...] = ()  # what a browser does not show
+    file: Layout | None = None  # that it is of
 
 
 @dataclass(frozen=True, slots=True)

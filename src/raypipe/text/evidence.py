@@ -3,9 +3,9 @@
 Pure functions over texts, word hashes and cosines that others computed. The numbers of `Fitted` come from a
 file; `bench/figures/extract.py --fit` makes them. Knows no model and no index.
 
-A version of a statement is another source that gives another value. It is dated by its own text: by its
-title, else by its first lines, front matter included. One that says there that it is superseded is older than
-any that does not.
+A version of a statement is another source that gives another value. It is dated by its title, else by the
+name of its file, its first lines, front matter included, or the time of its file. One that says in title or
+first lines that it is superseded is older than any that does not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -158,6 +159,7 @@ def features(
 HEAD_CHARS = 300  # of a text that may date it: front matter, or a title and a first paragraph
 ALIKE = 0.6  # share of their words, but for the values, that two sentences with one statement have in common
 ABOUT = 0.05  # by how much less of the question's words the other may share: else it is of something else
+_DAY_OF_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(0[1-9]|1[0-2])[-_.]?([0-2]\d|3[01])(?!\d)")
 _SUPERSEDED = re.compile(
     r"\bsuperseded\b|\b(?:replaced|obsoleted|withdrawn) by\b|\bno longer (?:valid|in force)\b", re.IGNORECASE
 )
@@ -202,9 +204,12 @@ def versions(
     return sorted(group, key=lambda i: _age(pages[found[i].source]), reverse=True)
 
 
-def _age(page: SourceText) -> tuple[bool, float]:
-    """Sorts sources by age, the newest last."""
+def _age(page: SourceText) -> tuple[bool, float, str]:
+    """Sorts sources by age, the newest last; of one day by the times of their files."""
     head = page.text[:HEAD_CHARS]
     title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
-    days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in (title, head))
-    return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0]))
+    name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
+    name = _DAY_OF_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
+    said = (title, name, head, modified[:10])
+    days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
+    return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified

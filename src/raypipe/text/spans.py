@@ -76,13 +76,12 @@ _PATTERNS: Mapping[Kind, str] = {
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
-_COUNTED = re.compile(r"\bhow many (?:different |total |more |other )?(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
     span: Span  # in the sentence
-    only: bool  # the only one of its kind, or the one number before the very thing that is counted
+    only: bool  # the only one of its kind
 
 
 def typed_span(
@@ -94,20 +93,14 @@ def typed_span(
     has one is what the question is about, not what it asks for. A number has its unit with it.
     """
     spans = [s for s in _all(kind, sentence) if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
-    named = list[Span]()
     if kind == "number" and not _COUNTS.search(question):  # "10 films" is no rating of the films
         spans = [s for s in spans if not any(0 < m - s[1] <= 2 for m in marks)] or spans
-    elif counted := _COUNTED.search(question):
-        # its first letters, enough to match its other forms, with at most two words between
-        stem = re.escape(counted[1][: max(4, len(counted[1]) - 2)].rstrip("s"))
-        before = re.compile(rf"(?:\W{{1,40}}+\w++){{0,2}}?\W{{1,40}}+{stem}", re.IGNORECASE)
-        named = [s for s in spans if stem and before.match(sentence, s[1])]
     if not spans:
         return None
     # the mean distance in characters to the question's words, but for their number
-    best = min(named or spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
+    best = min(spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
     best = with_unit(sentence, best) if kind == "number" else best
-    return TypedSpan(best, len(named or spans) == 1)
+    return TypedSpan(best, len(spans) == 1)
 
 
 def with_unit(sentence: str, number: Span) -> Span:

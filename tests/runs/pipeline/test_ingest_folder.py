@@ -437,3 +437,21 @@ def test_a_folder_of_documents_takes_no_kind_of_golds(tmp_path):
     with pytest.raises(ConfError, match="a folder of documents brings no golds"):
         ingest(tmp_path, tmp_path / "store", "files", kind="qa")
     assert not (tmp_path / "store").exists()
+
+
+def test_answers_about_the_whole_store_follow_the_names_and_times_of_files(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    file = docs / "tides 2024.txt"
+    file.write_text("The tide rises four metres.")
+    read(tmp_path, docs)
+    pipe = Bench(tmp_path, tmp_path).pipeline()
+
+    def snapshot():
+        read(tmp_path, docs)
+        return pipe.snapshot()
+
+    first = snapshot()
+    assert snapshot() == first
+    file.rename(docs / "tides 2025.txt")
+    assert snapshot() != first, "the text is the same, and its date another"

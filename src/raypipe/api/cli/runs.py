@@ -181,12 +181,13 @@ def plan(
             )
         assumed = raypipe.assume(recipe, assume, store, session)
         return Shown(assumed, lambda found: on_console("plans.print_assumed", found.plan))
-    shared.say_data(shell, data, store)
+    if place.docs is None or data:
+        shared.say_data(shell, data, store)
     if calibrate:
         from raypipe.api.plans import calibrate as measure
 
         measure(recipe, session)
-    found = raypipe.plan(recipe, data, store, session=session, **options.given())
+    found = raypipe.plan(recipe, data, store, session=session, docs=place.docs, **options.given())
     return shown_plan(found, options.refresh)
 
 

@@ -38,6 +38,7 @@ class FoundFile:
     size: int
     mtime_ns: int
     inode: int
+    device: int
     trouble: UnusableLine | None = None  # why it cannot be read
 
     @property
@@ -65,20 +66,18 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
     if not root.exists():
         raise DataError(f"{root}: no such file or folder. Check the path")
     if not root.is_dir():
-        yield _found(root, root.name, root, limits)
+        yield _found(str(root.parent.resolve() / root.name), root.name, root, limits)
         return
     real = root.resolve()
     seen: set[tuple[int, int]] = set()
-    for path in _entries(root, real, {_identity(os.stat(real))}):
-        name = path.relative_to(root).as_posix()
+    for path, name in _entries(str(real), "", real, {_identity(os.stat(real))}):
         if not wanted(name, globs):
             continue
         found = _found(path, name, real, limits)
         if found.trouble is None:
-            identity = _identity(os.stat(path))
-            if identity in seen:
+            if (found.device, found.inode) in seen:
                 continue  # a second link to a file that is read already
-            seen.add(identity)
+            seen.add((found.device, found.inode))
         yield found
 
 
@@ -98,32 +97,32 @@ def wanted(name: str, globs: Sequence[str]) -> bool:
     return not takes or any(map(matches, takes))
 
 
-def _entries(folder: Path, real: Path, above: set[tuple[int, int]]) -> Iterator[Path]:
-    """Everything below a folder that is no folder, and folders that cannot be entered, in name order."""
+def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
+    """Everything below a folder that is no folder, and folders that cannot be entered, in name order: where
+    it lies, with no link but for the last part, and its path from the first folder."""
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
-        yield folder  # `_found` says why
+        yield folder, name or "."  # `_found` says why
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        path = Path(entry.path)
-        try:
-            inside = entry.is_dir() and path.resolve().is_relative_to(real)
-            identity = _identity(os.stat(path)) if inside else None
-        except (OSError, RuntimeError):  # a link to itself
-            identity = None
+        path, inner, identity = entry.path, f"{name}/{entry.name}" if name else entry.name, None
+        with suppress(OSError, RuntimeError):  # a link to itself
+            if entry.is_dir() and (place := Path(path).resolve()).is_relative_to(real):
+                identity = _identity(os.stat(place))
         if identity is None or identity in above or len(above) > LEVELS:
-            yield path
+            yield path, inner
         else:
-            yield from _entries(path, real, above | {identity})
+            yield from _entries(str(place), inner, real, above | {identity})
 
 
-def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFile:
+def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFile:
     try:
-        own = os.lstat(path)
-        seen = os.stat(path)
+        own = seen = os.lstat(path)
+        if linked := stat.S_ISLNK(own.st_mode):
+            seen = os.stat(path)
     except (OSError, RuntimeError) as e:
         why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
         if isinstance(e, FileNotFoundError):
@@ -131,10 +130,11 @@ def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFi
         elif isinstance(e, PermissionError):
             why = "permission denied"
         return _bad(path, name, "loop" if "symbolic link" in why.lower() else "unreadable", why)
-    if stat.S_ISLNK(own.st_mode) and root.is_dir() and not path.resolve().is_relative_to(root):
+    place = Path(path).resolve() if linked else Path(path)
+    if linked and root.is_dir() and not place.is_relative_to(root):
         return _bad(path, name, "outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
-        if stat.S_ISLNK(own.st_mode):
+        if linked:
             return _bad(path, name, "loop", "a link to a folder that it lies in")
         if not os.access(path, os.R_OK | os.X_OK):
             return _bad(path, name, "unreadable", "expected a folder that may be listed: permission denied")
@@ -147,11 +147,11 @@ def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFi
     if seen.st_size > limits.file_bytes:
         detail = f"expected at most {limits.file_bytes:,} bytes, found {seen.st_size:,}"
         trouble = UnusableLine("too_large", detail)
-    return FoundFile(name, path.resolve(), seen.st_size, seen.st_mtime_ns, seen.st_ino, trouble)
+    return FoundFile(name, place, seen.st_size, seen.st_mtime_ns, seen.st_ino, seen.st_dev, trouble)
 
 
-def _bad(path: Path, name: str, reason: str, detail: str) -> FoundFile:
-    return FoundFile(name, path, 0, 0, 0, UnusableLine(reason, detail))
+def _bad(path: str, name: str, reason: str, detail: str) -> FoundFile:
+    return FoundFile(name, Path(path), 0, 0, 0, 0, UnusableLine(reason, detail))
 
 
 def _identity(seen: os.stat_result) -> tuple[int, int]:

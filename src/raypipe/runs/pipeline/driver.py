@@ -220,9 +220,10 @@ class Pipeline:
         return rows
 
     def snapshot(self) -> str:
-        """Names all that the store can search: the corpus of a question without citations, and the
-        approximate indexes that the recipe searches it by."""
-        return digest(corpus_sum(self.store), *ann_names(self.store, self.recipe))
+        """Names all that the store can search: the corpus of a question without citations, the approximate
+        indexes that the recipe searches it by, and the files whose dates it reads."""
+        read = ann_names(self.store, self.recipe) + recipe_tables.files_read(self.store, self.recipe)
+        return digest(corpus_sum(self.store), *read)
 
     def sources(self, questions: Iterable[Question] | None) -> Ids:
         """Ids of the sources to index, of the kinds that the recipe parses: those cited in citation order, or

@@ -21,7 +21,7 @@ from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.store import Store
 from raypipe.store.ids import Ids, filters
-from raypipe.store.index import IndexSpec, Pinned, index_spec
+from raypipe.store.index import LAYOUTS, IndexSpec, Pinned, index_spec
 from raypipe.store.sources import lacking as lacking_tables
 from raypipe.store.sources import sources_without
 from raypipe.store.vector_search import ann_index, recall_of, require_ann
@@ -140,6 +140,15 @@ def _whole(store: Store, passages: Pinned, lengths: Pinned) -> bool:
     return set(left) <= set(lost.to_pylist())
 
 
+def files_read(store: Store, recipe: Recipe) -> list[str]:
+    """Names the places and times of all files, where a step of a recipe reads them (`text.evidence`); none
+    where no folder was read."""
+    if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
+        return []
+    files = store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''").to_pylist()
+    return [digest("files", *sorted(" ".join(file.values()) for file in files))] if files else []
+
+
 def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpec:
     """The same, of tables at the versions of a run or release. Raises KeyError for one that it has not;
     postings are there where a question searched the whole store."""
@@ -150,7 +159,8 @@ def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpe
     vectors = tuple(sorted((model_identity(m), at(recipe.vectors_table(m))) for m in recipe.embedders()))
     words = [(name, p, q) for name, (p, q) in postings_tables(recipe).items() if p in tables and q in tables]
     inverted = tuple((name, at(p), at(q)) for name, p, q in words)
-    return IndexSpec(uri, at(recipe.texts_table), at(recipe.passages_table), vectors, inverted)
+    layouts = at(LAYOUTS) if LAYOUTS in tables else None
+    return IndexSpec(uri, at(recipe.texts_table), at(recipe.passages_table), vectors, inverted, layouts)
 
 
 def table_names(store: Store, recipe: Recipe) -> list[str]:

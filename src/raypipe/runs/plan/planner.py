@@ -11,13 +11,14 @@ machine, so a run measures it where no run kept on this machine did, and its pla
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
-from raypipe.core.records import Gold, Question
+from raypipe.core.records import Gold, Question, Source
 from raypipe.readers import BadLine, Format, ReadCounts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, table_of
@@ -82,27 +83,34 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
         rows = store.rows("questions", "id", known.questions)
         found = {q.id: q for q in arrow.question.records(rows)}
         return [found[id] for id in known.questions], NewSources()
-    questions: dict[str, Question] = {}
-    golds: list[Gold] = []
-    kinds, chars, sampler = {}, {}, Sampler()
-    counts, bad = ReadCounts(), list[BadLine]()
-    for row in readers.open(paths, format, counts):
-        bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults[: BAD_SHOWN - len(bad)]]
-        if row.question is not None:
-            questions[row.question.id] = row.question
-        golds += [row.gold] if row.gold is not None else []
-        for source in row.sources:
-            kinds[source.id], chars[source.id] = source.kind, len(source.content)
-            sampler.add(source)
+    questions, golds, counts, bad = dict[str, Question](), list[Gold](), ReadCounts(), list[BadLine]()
+
+    def sources() -> Iterator[Source]:
+        for row in readers.open(paths, format, counts):
+            bad.extend(BadLine(row.where, f.reason, f.detail) for f in row.faults[: BAD_SHOWN - len(bad)])
+            if row.question is not None:
+                questions[row.question.id] = row.question
+            if row.gold is not None:
+                golds.append(row.gold)
+            yield from row.sources
+
+    coming = new_sources(store, sources())
     readers.require_rows(paths, counts, bad)
+    return list(questions.values()), replace(coming, golds=tuple(golds))
+
+
+def new_sources(store: Store, found: Iterable[Source]) -> NewSources:
+    """Those of some sources that the store does not have; they pass by, a few are kept."""
+    kinds, chars, sampler = dict[str, str](), dict[str, int](), Sampler()
+    for source in found:
+        kinds[source.id], chars[source.id] = source.kind, len(source.content)
+        sampler.add(source)
     new = set(store.missing("sources", "id", list(kinds)))
-    coming = NewSources(
+    return NewSources(
         {s: kind for s, kind in kinds.items() if s in new},
         {s: n for s, n in chars.items() if s in new},
         {id: source for id, source in sampler.sources().items() if id in new},
-        tuple(golds),
     )
-    return list(questions.values()), coming
 
 
 LOOKED_BACK = 20  # finished runs whose answers and rates count
@@ -132,12 +140,18 @@ def plan(
     return Plan(steps, changed=context.changed(), ann=ann, twice=twice)
 
 
+def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: Sequence[Run] = ()) -> Plan:
+    """The corpus half of a plan, for questions about the whole store."""
+    runs = recent(pipeline.store, LOOKED_BACK)
+    context = PlanContext(pipeline, runs, measured, coming or NewSources(), False)
+    steps = tuple(CorpusPlanner(context).plans([Question("", "")]))
+    return Plan(steps, changed=context.changed(), ann=tuple(ann_states(pipeline.store, pipeline.recipe)))
+
+
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:
     """Estimates the passages of the whole store that are to be embedded (0: not known, too), and the seconds
     that they take; None: no run of this machine says."""
-    runs = recent(pipeline.store, LOOKED_BACK)
-    context = PlanContext(pipeline, runs, measured, NewSources(), False)
-    steps = CorpusPlanner(context).plans([Question("", "")])
+    steps = plan_corpus(pipeline, None, measured).steps
     names = {stage.name for stage in pipeline.recipe.corpus if table_of(stage.step) == "vectors"}
     mine = [step for step in steps if step.step in names]
     calls = sum(s.expected_calls.calls[1] if s.expected_calls else s.max_calls for s in mine)
