@@ -87,7 +87,7 @@ class CallResult:
     ms: float = 0.0  # that the line took
 
 
-MOST_REQUESTS: Final = 2_000
+MOST_REQUESTS: Final = 500
 """Requests that a program may send to a server: an actor's 300 films, and then some lines more."""
 
 MOST_SEARCHES: Final = 23

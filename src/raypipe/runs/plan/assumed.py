@@ -16,7 +16,7 @@ from raypipe.core.config import Where, build
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import HOUR_S, Prices
 from raypipe.core.protocols import CorpusStep, Kit
-from raypipe.core.records import Source
+from raypipe.core.records import Source, SourceKind, source_id
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
@@ -33,8 +33,17 @@ READ_BYTES_S = 30e6  # JSON to rows of tables, by one core (bench: `ingest_bz2` 
 PUTS = 3
 # For each part the driver reads both records, asks for the size of the rows' file, and reads their units.
 GETS = 5
-LINES = (2, 3, 8, 60, 4, 25, 1, 90)  # words of a page's lines
-LETTERS = (3, 2, 7, 4, 5, 9, 6, 2, 4, 8)  # of these words
+SENTENCE = "Most of what stands on a page is said in words of some letters each, as here. "
+LINES = (
+    12,
+    20,
+    50,
+    370,
+    26,
+    150,
+    8,
+    540,
+)  # characters of a page's lines: many of a menu, some of a paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +123,14 @@ def assumed_plan(
 
 
 def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
-    """Chunks that a recipe's split makes of an ordinary page of some characters. Its lines are as those of
-    real pages: many short ones, some of a paragraph. Raises ConfError where the split asks a model."""
-    html = "page" in recipe.source_kinds()
-    lines, made = list[str](), 0
-    while made < chars:
-        words = LINES[len(lines) % len(LINES)]
-        line = " ".join(
-            "abcdefghijkl"[: LETTERS[n % len(LETTERS)]] for n in range(len(lines), len(lines) + words)
-        )
-        lines.append(line[: int(chars) - made])
-        made += len(line) + 1
-    text = "".join(f"<p>{line}</p>\n" for line in lines) if html else "\n".join(lines)
-    kind = "page" if html else recipe.source_kinds()[0]
-    chunks = look(recipe, kit, [Source("assumed", kind, text)]).chunks.num_rows
+    """Chunks that a recipe's split makes of an ordinary page of some characters. Raises ConfError where the
+    split asks a model."""
+    lines = list[str]()
+    while (left := int(chars) - sum(map(len, lines)) - len(lines)) > 0:
+        lines.append((SENTENCE * 8)[: min(left, LINES[len(lines) % len(LINES)])])
+    kind: SourceKind = "page" if "page" in recipe.source_kinds() else recipe.source_kinds()[0]
+    text = "\n".join(f"<p>{line}</p>" if kind == "page" else line for line in lines)
+    chunks = look(recipe, kit, [Source(source_id(kind, text), kind, text)]).chunks.num_rows
     if not chunks:
         raise ConfError("--assume: the split asks a model, so say how many chunks a page has: chunks=31")
     return float(chunks)

@@ -6,7 +6,7 @@ Pure functions of what steps say of themselves (`core.protocols.Bound`) and of s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -23,12 +23,12 @@ CHAR_BYTES = 4  # of a token of a reply, about
 
 
 def stage_bounds(
-    recipe: Recipe, questions: Iterable[Question], reach: Reach, scope: Mapping[str, Reach] | None = None
+    recipe: Recipe, questions: Sequence[Question], reach: Reach, scope: Mapping[str, Reach] | None = None
 ) -> Iterator[tuple[Stage[Step], dict[str, Bound]]]:
     """Each question stage, and question id -> what it does with it. `reach` is that of a ranking before the
     first. With `scope`, question id -> how far its ranking can grow, rankings are as long as that lets them,
-    gates let all in, and questions without one are left out."""
-    asked = {q.id: q for q in questions if scope is None or q.id in scope}
+    and gates let all in."""
+    asked = {q.id: q for q in questions}
     before = dict.fromkeys(asked, reach)
     if scope is not None:
         before = {id: replace(scope[id], hits=reach.hits, order=reach.order) for id in asked}

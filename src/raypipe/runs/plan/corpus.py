@@ -18,17 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.bounded_rows import batches
 from raypipe.core.protocols import CorpusStep, Model, Reach
-from raypipe.core.records import Question
+from raypipe.core.records import Question, Source
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded, table_of, table_with
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.plan.bounds import SourceBounds, embedded_bytes, times
-from raypipe.runs.plan.costs import PlanContext
+from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan
-from raypipe.runs.plan.sample import NONE, Sample, look, sampled
+from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
@@ -38,6 +39,7 @@ from raypipe.store.sources import Chunks, sizes
 
 LOOKED_AT = 200_000  # stored chunks whose texts a plan reads to know exactly what is new: about 5 s
 PER_READ = 500  # sources whose texts are in memory at once
+AT_ONCE = 20  # sources that are read for a sample before it is seen whether they are enough
 FEW = 48  # sources of a sample that says no more than how many sentences a passage has
 
 
@@ -115,7 +117,10 @@ class CorpusPlanner:
 
         reasons = self._context.reasons(name, calls(mine & before), calls(mine & ~before))
         exact = (exact and works and known) or not reasons
-        expected = (len(todo), len(todo)) if works and known else None  # of those that are parsed first
+        record, most = self._context.stages[name], sum(reasons.values())
+        expected = asked_before(record, self._context.runs, len(todo), most)
+        if works and known:
+            expected = len(todo), len(todo)  # those that are parsed first, too
         stored = functools.partial(embedded_bytes, 0) if not works else lambda asked: 0
         return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, expected, stored)
 
@@ -151,17 +156,17 @@ class CorpusPlanner:
     @functools.cached_property
     def _look(self) -> Sample:
         """Some of the sources that are not split; of those that are wanted where all are."""
-        coming, ids = self._context.coming, self._unsplit or self.wanted
+        coming = self._context.coming
         unread = Ids.of(s for s in coming.kinds if s not in coming.some)
-        ids = ids.without(unread)
-        if not self._unsplit:
-            ids = Ids(ids.array.take(pa.array(sampled(np.zeros(len(ids)), FEW))))
-        elif len(ids) > len(coming.some) or len(ids) < len(self._unsplit):
-            chars = self._chars[~_among(self._unsplit, unread)]
-            ids = Ids(ids.array.take(pa.array(sampled(chars))))
-        new = [coming.some[i] for i in ids if i in coming.some]
-        stored = self._store.rows("sources", "id", [i for i in ids if i not in coming.some])
-        sources = [*new, *arrow.source.records(stored)]
+        pool = (self._unsplit or self.wanted).without(unread)
+        most = min(len(pool), SOURCES if self._unsplit else FEW)
+        places = np.random.default_rng(0).choice(len(pool), most, replace=False)
+        sources: list[Source] = []
+        for some in batches(Ids(pool.array.take(pa.array(places))), AT_ONCE):
+            if sum(len(s.content) for s in sources) < CHARS:
+                sources += [coming.some[i] for i in some if i in coming.some]
+                stored = [i for i in some if i not in coming.some]
+                sources += arrow.source.records(self._store.rows("sources", "id", stored))
         return look(self._pipeline.recipe, self._pipeline.worker.kit(None), sources)
 
     @functools.cached_property
@@ -185,9 +190,9 @@ class CorpusPlanner:
         return np.where(found >= 0, found, self._look.expected(self._chars))
 
     def scope(self, questions: Sequence[Question]) -> dict[str, Reach]:
-        """Question id -> how far its ranking can grow, about; of none where nothing says."""
+        """Question id -> how far its ranking can grow, about."""
         if not self._look.known:
-            return {}
+            return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
         (passages, said), split = self._look.per_chunk(), self.wanted.without(self._unsplit)
         wanted = _among(self._unsplit, self.wanted)
         everything = self._counts.total(split) + self._expected[wanted].sum()
@@ -208,8 +213,7 @@ class CorpusPlanner:
     ) -> tuple[Callable[[Ids], int], bool]:
         """Counts the texts of some of these sources that no run embedded, and says whether those are exactly
         what will be asked. `todo` are split, `seen` are looked at."""
-        total = self._counts.total(todo)
-        many = total > LOOKED_AT
+        many = self._counts.total(todo) > LOOKED_AT
         first: dict[str, int] = {}  # source -> texts that none before it has
         each: dict[str, int] = {}  # source -> texts, whatever others have
         met: set[str] = set()
@@ -225,7 +229,6 @@ class CorpusPlanner:
         same = first == each
         alone = same or (self._pipeline.workers("embed").count == 1 and kept)
         asked = first if alone else each
-
         ids, numbers = Ids.of(asked), np.fromiter(asked.values(), np.int64, len(asked))
 
         def count(some: Ids) -> int:

@@ -24,7 +24,15 @@ from raypipe.runs.plan.bounds import likely_tokens, stage_bounds, stored_bytes
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan
-from raypipe.runs.plan.standing import Standing, StoredAnswers, behind_index, kept_inputs, overlap, unanswered
+from raypipe.runs.plan.standing import (
+    StoredAnswers,
+    behind_index,
+    in_doubt,
+    kept_inputs,
+    lost_answers,
+    overlap,
+    unanswered,
+)
 from raypipe.store.memo.lookup import first_request, lookup
 from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
@@ -38,7 +46,7 @@ class QuestionPlanner:
     ) -> None:
         """`old`: ids of questions whose answers are to be worked out again."""
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
-        self._corpus, self._standing = corpus, Standing(context.pipeline)
+        self._corpus = corpus
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
         self._searching = behind_index(self._pipeline.recipe)
         self._answerers = {self._pipeline.recipe.digest(): tuple(context.stages.values())}
@@ -58,7 +66,7 @@ class QuestionPlanner:
         """Question id -> its row key, and what is absent."""
         self._answered = StoredAnswers(self._store, self._evidence)
         reach = Reach(passage_chars=corpus.longest)
-        self._bounds = list(stage_bounds(self._pipeline.recipe, self._todo.values(), reach))
+        self._bounds = list(stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach))
 
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
@@ -104,10 +112,8 @@ class QuestionPlanner:
         """Calls about some questions, each at `most` (by id): a range, from 0 where a gate decides. None
         where nothing says."""
         bounds = self._ordinary[stage.name]
-        if not most or not most.keys() <= bounds.keys():
-            return None
         some = [(b.calls if (b := bounds[i]).likely is None else b.likely, n) for i, n in most.items()]
-        calls = sum(map(min, some)) + max(bounds[i].shared for i in most)
+        calls = sum(map(min, some)) + max((bounds[i].shared for i in most), default=0)
         return None if math.isinf(calls) else (0 if stage.when else round(calls), round(calls))
 
     @functools.cached_property
@@ -138,7 +144,7 @@ class QuestionPlanner:
             found = {i: by for i, by in found.items() if i not in self._pending}
         again = {i: why for i in found if (why := self._reads_moved(stage, i))}
         rest = {i: by for i, by in found.items() if i not in again}
-        if rest and any(b.calls for b in bounds.values()) and self._standing.in_doubt(stage.step):
+        if rest and any(b.calls for b in bounds.values()) and in_doubt(self._store, stage.step):
             again |= self._asked_again(stage, rest, plain)
         for i, why in again.items():
             self._moved.setdefault(i, {}).update(dict.fromkeys(stage.step.writes(), why))
@@ -163,8 +169,8 @@ class QuestionPlanner:
             ids, stages = [i for i, b in rows.items() if b == by], self._answerers[by]
             at = next(n for n, s in enumerate(stages) if s.chain == chain)
             if kept_inputs(stage, (s.writes for s in stages[at:])):
-                keys = {answer_key(by, i, *self._evidence[i]): i for i in ids}
-                again |= self._standing.lacking(stage, keys)
+                keys = [answer_key(by, i, *self._evidence[i]) for i in ids]
+                again |= lost_answers(self._pipeline, stage, keys)
             else:
                 again |= dict.fromkeys(ids, "lost")
         return again

@@ -47,12 +47,6 @@ class Sampler:
             self._chars -= len(self.kept.pop(self._beyond).content)
 
 
-def sampled(chars: np.ndarray, most: int = SOURCES) -> np.ndarray:
-    """(chosen,) places in `chars`, (sources,) int32, of a sample: all where that is not too much."""
-    places = np.random.default_rng(0).choice(len(chars), min(most, len(chars)), replace=False, shuffle=False)
-    return np.sort(places[np.cumsum(chars[places], dtype=np.int64) <= CHARS])
-
-
 def _words(text: str) -> Sequence[Span]:
     """Stands in for a tokenizer: a token is some four characters of a word, or a mark."""
     return [m.span() for m in re.finditer(r"\w{1,5}|[^\w\s]", text)]

@@ -56,7 +56,7 @@ class KgQuery:
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
         if self.certain is not None:
