@@ -90,7 +90,7 @@ def _paper(id: str) -> dict[str, Any]:
     ]
     answer = {"answer": {"extractive_spans": ["corpus 3"], "evidence": said[3:4]}}
     qas = [
-        {"question": f"Which lines has corpus {n}?", "question_id": f"{id}-{n}", "answers": [answer]}
+        {"question": f"Which lines has corpus {n} of {id}?", "question_id": f"{id}-{n}", "answers": [answer]}
         for n in (3, 7)
     ]
     return {"title": f"Paper {id}", "abstract": f"On {id}.", "full_text": sections, "qas": qas}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -65,28 +64,32 @@ class QuestionPlanner:
         self._evidence = {i: (found.sources.row(q), found.sources.absent(q)) for i, q in self._todo.items()}
         """Question id -> its row key, and what is absent."""
         self._answered = StoredAnswers(self._store, self._evidence)
-        reach = Reach(passage_chars=corpus.longest)
-        self._bounds = list(stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach))
+        self._before: list[tuple[Stage[Step], bool]] = []
+        """Stages before the one that is planned; True: what it asks follows from the question alone."""
 
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
         had = self._answered.by(last.digest, any_fault=True) if last else set[str]()
         sure = True  # no row is kept from the stages to come
-        for stage, bounds in self._bounds:
-            asks = self._ask(stage, bounds, had, sure)
+        reach = Reach(passage_chars=self._corpus.longest)
+        for stage, bounds in stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach):
+            plain = all(b.from_question for b in bounds.values())
+            asks = self._ask(stage, bounds, plain, had, sure)
             yield asks
+            self._before.append((stage, plain))
             faults = {b.faults for b in bounds.values()}
             sure = sure and not ("any" in faults or ("asking" in faults and asks.max_calls))
 
-    def _ask(self, stage: Stage[Step], bounds: Mapping[str, Bound], had: set[str], sure: bool) -> StepPlan:
+    def _ask(
+        self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool, had: set[str], sure: bool
+    ) -> StepPlan:
         """One question stage: what rows may ask that no run answered with the same chain, and those whose
         requests the memo does not answer any more."""
-        plain = all(b.from_question for b in bounds.values())
         settled, again = self._settled(stage, bounds, plain)
         calls = {i: b.calls for i, b in bounds.items() if i not in settled}
-        exact = not any(calls.values())
+        exact, distinct = not any(calls.values()), 0
         if plain and not exact:
-            calls, exact = self._told(stage, [self._todo[i] for i in calls])
+            calls, exact, distinct = self._told(stage, [self._todo[i] for i in calls])
             exact = exact and sure and not stage.when
             exact = exact and self._again.isdisjoint(self._pending & calls.keys())
         asking = {i: n for i, n in calls.items() if n}
@@ -96,10 +99,11 @@ class QuestionPlanner:
             reasons[why] = reasons.get(why, 0) + n
         expected = None
         if not exact:
-            record, most = self._context.stages[stage.name], sum(asking.values())
-            expected = asked_before(record, self._context.runs, len(asking), most) or self._likely(
-                stage, asking
-            )
+            record, runs = self._context.stages[stage.name], self._context.runs
+            expected = asked_before(record, runs, len(asking), sum(asking.values()))
+            if plain:
+                expected = 0 if stage.when else distinct, distinct
+            expected = expected or self._likely(stage, asking)
         one = max(bounds.values(), key=lambda b: (b.tokens, b.prompt_tokens), default=Bound(0, Reach()))
         stored = functools.partial(stored_bytes, one, questions=len(asking))
         tokens = functools.partial(likely_tokens, one, questions=len(asking))
@@ -169,27 +173,24 @@ class QuestionPlanner:
             ids, stages = [i for i, b in rows.items() if b == by], self._answerers[by]
             at = next(n for n, s in enumerate(stages) if s.chain == chain)
             if kept_inputs(stage, (s.writes for s in stages[at:])):
-                keys = [answer_key(by, i, *self._evidence[i]) for i in ids]
-                again |= lost_answers(self._pipeline, stage, keys)
+                stored = [answer_key(by, i, *self._evidence[i]) for i in ids]
+                again |= lost_answers(self._pipeline, stage, stored)
             else:
                 again |= dict.fromkeys(ids, "lost")
         return again
 
-    def _told(self, stage: Stage[Step], todo: Sequence[Question]) -> tuple[dict[str, float], bool]:
-        """Question id -> 1 where what the stage asks about it was never asked, and whether that is exactly
-        what will be asked: no two ask the same, and no stage before it with the same model does."""
+    def _told(self, stage: Stage[Step], todo: Sequence[Question]) -> tuple[dict[str, float], bool, int]:
+        """Question id -> 1 where what the stage asks about it was never asked, whether that is exactly what
+        will be asked (no two ask the same, and no stage before it with the same model does), and how much of
+        it is distinct."""
         table, keys = self._requests(stage.step, todo)
         new = set(keys.values())
         if table is not None and not (self._context.fresh and table.replies):
             new -= lookup(self._store, table, list(keys.values()))
-        models = asked_models(stage.step)
-        for earlier, bounds in itertools.takewhile(lambda b: b[0] is not stage, self._bounds):
-            if any(m in models for m in asked_models(earlier.step)) and (
-                not all(b.from_question for b in bounds.values())
-                or not new.isdisjoint(self._requests(earlier.step, todo)[1].values())
-            ):
-                return {i: float(k in new) for i, k in keys.items()}, False
-        return {i: float(k in new) for i, k in keys.items()}, len(new) == sum(k in new for k in keys.values())
+        each, models = {i: float(k in new) for i, k in keys.items()}, asked_models(stage.step)
+        same = [(s, p) for s, p in self._before if any(m in models for m in asked_models(s.step))]
+        alone = all(p and new.isdisjoint(self._requests(s.step, todo)[1].values()) for s, p in same)
+        return each, alone and len(new) == sum(each.values()), len(new)
 
     def _requests(self, step: Step, todo: Sequence[Question]) -> tuple[MemoTable | None, dict[str, str]]:
         """The memo table that a step asks of, and the key of its request about each question; None if it asks
