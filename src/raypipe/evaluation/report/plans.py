@@ -141,7 +141,7 @@ def print_assumed(console: Console, plan: AssumedPlan) -> None:
     """Prints what a corpus of some size would take."""
     size, steps = plan.assumed, plan.steps
     html, chars = f"{size.html_bytes:,.0f} bytes of HTML", f"{size.text_chars:,.0f} characters"
-    each = f"{html}, {chars}, {size.chunks:g} chunks each"
+    each = f"{html}, {chars}, {size.chunks or 0:g} chunks each"
     say(console, f"{size.pages:,.0f} pages of {each}, on {plan.cluster}")
     tasks, stored, asked = (sum(getattr(s, n) for s in steps) for n in ("tasks", "bytes", "requests"))
     rows = [(s.step, f"{s.rows:,.0f}", s.tasks, s.bytes, s.requests, s.hours) for s in steps]

@@ -20,10 +20,10 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Kit, Model, Tokenize
 from raypipe.core.records import Source, Span
-from raypipe.recipes.executor import CorpusExecutor, fine
+from raypipe.recipes.executor import CorpusExecutor, StageError, fine
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import table_of
-from raypipe.store.memo.lookup import CacheOnlyKit, NotCached
+from raypipe.store.memo.lookup import CacheOnlyKit
 from raypipe.text.windows import sentences
 
 SOURCES, CHARS = 1000, 12_000_000
@@ -101,12 +101,12 @@ NONE = Sample(pa.table({"source": pa.array([], pa.string())}), {}, np.zeros(0), 
 
 def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
     """Parses and splits sources, in this process and with a parser's child. Nothing is known where that asks
-    a model."""
+    a model, or where a source breaks the code: the run finds out which."""
     if not sources or not any(table_of(s.step) == "passages" for s in recipe.corpus):
         return NONE
     try:
         return asyncio.run(_look(recipe, _SampleKit(kit), sources))
-    except NotCached:
+    except StageError:
         return NONE
 
 
