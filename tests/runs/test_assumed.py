@@ -4,21 +4,23 @@ import json
 from dataclasses import replace
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
+from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import NO_PRICES, Prices
+from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import Workers
-from raypipe.runs.plan.expected_corpus import Assumed, assumed_plan
+from raypipe.runs.plan.assumed import Assumed, assumed_plan, chunks_of_page
 
 
 def planned(pages, count=8, prices=NO_PRICES, **changed):
     recipe = replace(load_recipe("local"), **changed)
     size = Assumed(pages)
-    return assumed_plan(
-        recipe, size, "eight", 1000, lambda verb: Workers(count, 16), ("transformers", "cpu"), (), prices
-    )
+    place, kit = ("transformers", "cpu"), LocalKit(None, "transformers")
+    return assumed_plan(recipe, size, "eight", 1000, lambda _: Workers(count, 16), place, (), prices, kit)
 
 
 def test_tasks_bytes_and_requests_grow_as_the_pages_do():
@@ -31,6 +33,15 @@ def test_tasks_bytes_and_requests_grow_as_the_pages_do():
             pytest.approx(100 * a.requests, rel=1e-3),
         )
     assert planned(1e8, 64).steps[0].hours[0] == pytest.approx(many.steps[0].hours[0] / 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("local", 27, 40), ("db3-task3", 110, 210), ("db3-task1-2000", 110, 210), ("weknow", 8, 20)],
+)
+def test_chunks_of_a_page_are_those_of_the_recipes_own_split(name, least, most):
+    recipe = load_recipe(name, str(SUPPORT / "fake_models.yaml"), Conf((ROOT / "conf",)))
+    assert least <= chunks_of_page(recipe, 22_000, LocalKit(None, "transformers")) <= most
 
 
 def test_without_a_run_hours_and_money_are_not_known():

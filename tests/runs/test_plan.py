@@ -129,10 +129,9 @@ def test_a_record_says_what_the_run_was_made_of_and_gives_the_next_plan_its_rate
     assert estimates["bm25"][1] > 0 and estimates["rerank"][1] > 0
 
 
-def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(ran, bench):
+def test_beside_a_bound_stands_what_the_last_run_asked(ran, bench):
     _, steps = ran.first
-    assert all(s.expected_calls is None or s.expected_calls.runs == 0 for s in steps.values())
-    assert steps["embed"].expected_calls.runs == 0 and not steps["embed"].exact
+    assert steps["embed"].expected is not None and not steps["embed"].exact
 
     other = FAKES.replace("rerank: {model: overlap-reranker", "rerank: {model: other-reranker")
     pipe = bench.pipeline(other)
@@ -142,33 +141,29 @@ def test_beside_a_bound_stands_what_earlier_runs_asked_and_how_many_runs_say_so(
     lines = {line.step: line for line in before.steps}
     for step in (rerank, extract):
         line = lines[step.step]
-        seen = step.expected_calls
-        assert seen.calls == (line.computed, line.computed + line.cached) and seen.runs == 1
-        assert (
-            0 < step.expected_calls.calls[1] <= step.max_calls and step.cost.nbytes[1] < step.max_calls * 600
-        )
+        assert step.expected == (line.computed, line.computed + line.cached)
+        assert 0 < step.expected[1] <= step.max_calls and step.cost.nbytes[1] < step.max_calls * 600
     assert planned.bytes_at_least() == 0, "a full disk is refused for what is sure, never for what is likely"
     asked, _ = bench.run(other)
-    assert asked["rerank"][1] == rerank.expected_calls.calls[1] == 90
+    assert asked["rerank"][1] == rerank.expected[1] == 90
 
     fewer = bench.pipeline(FAKES.replace("candidates: 20, top: 10", "candidates: 12, top: 6"))
     found = {s.step: s for s in plan(fewer, questions_of(fewer, None, None)).steps}
-    assert found["rerank"].expected_calls.runs == 0, "other parameters ask another number of times"
-    assert found["extract"].expected_calls.runs == 2
+    assert found["rerank"].expected == (72, 72), "other parameters ask another number of times"
+    lines = {line.step: line for line in recent(pipe.store, 1)[0].steps}
+    assert found["extract"].expected[1] == lines["extract"].computed + lines["extract"].cached
 
 
 @pytest.mark.drill
-def test_sources_that_are_not_split_yet_are_expected_to_have_as_many_texts_as_others_had(bench):
+def test_the_texts_of_sources_that_are_not_split_yet_are_known_where_these_are_few(bench):
     lines = bench.lines()[:2]
     for line in lines:
         line["interaction_id"] += "-new"
         for page in line["search_results"]:
             page["page_result"] = page["page_result"].replace("the", "teh")
     counts, steps = bench.run(data=bench.data(lines))
-    embed = steps["embed"]
-    assert not embed.exact and embed.expected_calls.runs == 1
-    least, most = embed.expected_calls.calls
-    assert least / 2 < counts["embed"][1] < most * 2 < embed.max_calls / 2
+    embed, asked = steps["embed"], counts["embed"][1]
+    assert not embed.exact and embed.expected == (asked, asked) and embed.max_calls == asked > 0
     assert embed.cost.seconds[1] > 0
 
 

@@ -46,7 +46,7 @@ def test_the_first_plan_of_local_expects_within_three_times_what_is_asked_and_bo
     counts, steps = bench.run(ON_FAKES)  # which holds the run to its plan
     assert {s.step: s.max_calls for s in before.steps} == {n: s.max_calls for n, s in steps.items()}
     for planned in ({s.step: s for s in before.steps}, steps):
-        expected = {name: s.likely for name, s in planned.items()}
+        expected = {name: s.expected for name, s in planned.items()}
         assert all(low == high for low, high in expected.values()), "no gate, so a number and no range"
         for name in ("embed", "rerank", "extract"):
             asked = counts[name][1]
@@ -87,7 +87,7 @@ def test_what_one_store_measured_tells_the_first_plan_of_another_how_long_it_tak
     timed = {s.step: s for s in plan(pipe, *new, measured=found).steps}
     low, high = timed["embed"].cost.seconds
     line = next(s for s in found[0].steps if s.step == "embed")
-    calls = timed["embed"].expected_calls.calls
+    calls = timed["embed"].expected
     each = line.seconds / line.computed
     assert (low, high) == (pytest.approx(calls[0] * each), pytest.approx(calls[1] * each))
     assert all(s.cost.seconds is not None for s in timed.values())

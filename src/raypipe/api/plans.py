@@ -34,14 +34,15 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.metrics.crag import DEFAULT_RULE
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
+from raypipe.models.kit import LocalKit
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse, sharing
 from raypipe.runs.pipeline.ingest_folder import changed_sources
 from raypipe.runs.plan import planner
+from raypipe.runs.plan.assumed import Assumed, AssumedPlan, AssumedStep, assumed_plan
 from raypipe.runs.plan.costs import priced
-from raypipe.runs.plan.expected_corpus import Assumed, AssumedPlan, AssumedStep, assumed_plan
 from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan, StepPlan
 from raypipe.runs.record import recent
@@ -165,9 +166,10 @@ class AssumedResult(Result, record="plan"):
 def assume(recipe: Named, assumed: str, store: Place = None, session: Session | None = None) -> AssumedResult:
     """Works out what the corpus half of a recipe would take for pages that are not there.
 
-    `assumed`: `pages=1e8`, with `html_bytes`, `text_chars` and `chunks` of a page where they are not those of
-    CRAG's, such as `pages=1e7,html_bytes=20000`. Rates are those of finished runs of this machine, and of
-    `store`; what none has measured is not known. Raises ConfError, ClusterTooSmall.
+    `assumed`: `pages=1e8`, with `html_bytes` and `text_chars` of a page where they are not those of CRAG's,
+    such as `pages=1e7,html_bytes=20000`, and `chunks` where the recipe's own split is not to say. Rates are
+    those of the last runs of this machine, and of `store`; what none has measured is not known. Raises
+    ConfError, ClusterTooSmall.
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
@@ -177,7 +179,7 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]
     made = assumed_plan(
         found, size, session.cluster, file.sources_per_task, workers_of(file, found),
-        (file.backend, file.device), runs, prices_of(session, found),
+        (file.backend, file.device), runs, prices_of(session, found), LocalKit(None, file.backend),
     )  # fmt: skip
     return AssumedResult(made)
 

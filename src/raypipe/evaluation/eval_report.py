@@ -294,7 +294,7 @@ def _rows_of(
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
     """A line for each stage. The work of a stage that calls no model is its rows. What earlier attempts
     computed was in their own plans, and is added to this one's."""
-    planned, likely = plan.planned(), {s.step: s.likely for s in plan.steps}
+    planned, likely = plan.planned(), {s.step: s.expected for s in plan.steps}
     reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}
     out = []

@@ -143,8 +143,13 @@ def models_of(step: Step | CorpusStep) -> list[Model]:
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
-    """The models of a step that are asked. A tokenizer counts and is not asked."""
-    return [m for m in models_of(step) if m.kind != "tokenizer"]
+    """The models of a step that are asked. A tokenizer counts and is not asked, and nor is a language model
+    whose tokenizer does: one that only the field `tokenizer` names."""
+    found: list[Any] = []
+    for f in dataclasses.fields(cast(Any, step)):
+        if f.name != "tokenizer":
+            _collect(getattr(step, f.name), found)
+    return [m for m in found if isinstance(m, Model) and m.kind != "tokenizer"]
 
 
 ChatKind: TypeAlias = tuple[Model, Sampling, str | None]

@@ -7,14 +7,13 @@ import pytest
 from rich.console import Console
 
 from raypipe.evaluation.report.plans import plan_sum, print_plan
-from raypipe.runs.plan.records import Cost, ExpectedCalls, Plan, StepPlan
+from raypipe.runs.plan.records import Cost, Plan, StepPlan
 from raypipe.runs.stage_records import Difference
 
 
-def step(name, max_calls, exact, calls, runs, reasons, half="question", **cost):
-    guess = None if exact or calls is None else ExpectedCalls(calls, runs)
+def step(name, max_calls, exact, calls, reasons, half="question", **cost):
     costs = Cost(**{"seconds": (0.0, 3.0), "tokens": (0, 0), "nbytes": (100_000, 300_000), **cost})
-    return StepPlan(name, half, 20, 0, max_calls, exact, reasons, guess, costs)
+    return StepPlan(name, half, 20, 0, max_calls, exact, reasons, calls, costs)
 
 
 def printed(*steps, changed=()):
@@ -23,9 +22,9 @@ def printed(*steps, changed=()):
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-RECALL = step("dense", 20, True, (20, 20), 0, {"row": 20})
-EXTRACT = step("extract", 140_020, False, (925, 951), 3, {"upstream": 140_000, "row": 20})
-RERANK = step("rerank", 1000, False, None, 0, {"model": 1000})
+RECALL = step("dense", 20, True, (20, 20), {"row": 20})
+EXTRACT = step("extract", 140_020, False, (925, 951), {"upstream": 140_000, "row": 20})
+RERANK = step("rerank", 1000, False, None, {"model": 1000})
 
 
 def test_what_changed_comes_first_then_a_line_a_step_then_the_sum():
@@ -52,12 +51,12 @@ def test_what_changed_comes_first_then_a_line_a_step_then_the_sum():
     ],
 )
 def test_what_the_store_grows_by_is_said_in_words(nbytes, said):
-    planned = step("dense", 20, True, (20, 20), 0, {"row": 20}, nbytes=nbytes)
+    planned = step("dense", 20, True, (20, 20), {"row": 20}, nbytes=nbytes)
     assert plan_sum(Plan((planned,))).endswith(f"; {said}")
 
 
 def test_a_plan_of_no_calls_does_not_let_the_store_grow():
-    planned = step("dense", 0, True, (0, 0), 0, {}, nbytes=(0, 0))
+    planned = step("dense", 0, True, (0, 0), {}, nbytes=(0, 0))
     assert plan_sum(Plan((planned,))).split("; ")[::2] == ["0 calls", "the store does not grow"]
 
 
@@ -66,7 +65,7 @@ def test_a_step_of_which_nothing_is_known_is_named_and_no_sum_is_made_up_of_the_
     assert "not known 1,000 " in " ".join(rerank.split()) and rerank.endswith("model")
     whole = plan_sum(Plan((EXTRACT, RERANK)))
     assert whole.startswith("calls at most 141,020; no run says how many are likely for rerank; ")
-    endless = step("strange", math.inf, False, None, 0, {"parameter": math.inf})
+    endless = step("strange", math.inf, False, None, {"parameter": math.inf})
     assert plan_sum(Plan((endless,))).startswith("calls with no known bound; no run says")
 
 
@@ -75,7 +74,7 @@ def test_an_exact_plan_has_one_number():
 
 
 def test_a_time_that_is_not_known_says_what_would_make_it_known():
-    unmeasured = step("embed", 20, True, (20, 20), 0, {"row": 20}, seconds=None)
+    unmeasured = step("embed", 20, True, (20, 20), {"row": 20}, seconds=None)
     whole = plan_sum(Plan((RECALL, unmeasured)))
     assert "; time not known until an eval, or --calibrate, has measured embed; " in whole
     said = plan_sum(Plan((unmeasured,)))
@@ -83,5 +82,5 @@ def test_a_time_that_is_not_known_says_what_would_make_it_known():
 
 
 def test_a_row_that_no_run_had_is_called_what_it_is():
-    lines = printed(step("parse", 7, True, (7, 7), 0, {"row": 5, "parameter": 2}, "corpus"), RECALL)
+    lines = printed(step("parse", 7, True, (7, 7), {"row": 5, "parameter": 2}, "corpus"), RECALL)
     assert lines[1].endswith("new page 5, parameter 2") and lines[2].endswith("new question")

@@ -87,8 +87,9 @@ class CallResult:
     ms: float = 0.0  # that the line took
 
 
-MOST_REQUESTS: Final = 2_000
-"""Requests that a program may send to a server: an actor's 300 films, and then some lines more."""
+MOST_REQUESTS: Final = 500
+"""Requests that a program may send to a server: an actor's 300 films, and then some lines more. Each
+question may cost as many, so a plan's bound rests on it."""
 
 MOST_SEARCHES: Final = 23
 """Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten

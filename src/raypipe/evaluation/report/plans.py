@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the plan, which `why` does not load
     from raypipe.runs.changes import Changes
     from raypipe.runs.cluster.placement import Placement
     from raypipe.runs.explain import Explanation
-    from raypipe.runs.plan.expected_corpus import AssumedPlan
+    from raypipe.runs.plan.assumed import AssumedPlan
     from raypipe.runs.plan.records import Plan, StepPlan
     from raypipe.runs.stage_records import Difference
 
@@ -31,7 +31,7 @@ def print_plan(console: Console, plan: Plan) -> None:
         cells = (
             _number(s.rows),
             f"{s.cached:,}",
-            between(s.likely, "{:,}".format, "-"),
+            between(s.expected, "{:,}".format, "-"),
             _number(s.max_calls),
         )
         rows.append((s.step, *cells, between(s.cost.seconds, seconds, " - "), ", ".join(reasons)))
@@ -90,9 +90,9 @@ def _calls_of(steps: Sequence[StepPlan]) -> str:
     if all(s.exact or s.max_calls == 0 for s in steps):
         return f"{_number(most)} calls"
     bound = "with no known bound" if math.isinf(most) else f"at most {_number(most)}"
-    likely = [s.likely for s in steps if s.likely is not None]
+    likely = [s.expected for s in steps if s.expected is not None]
     if len(likely) < len(steps):
-        unknown = ", ".join(s.step for s in steps if s.likely is None)
+        unknown = ", ".join(s.step for s in steps if s.expected is None)
         return f"calls {bound}; no run says how many are likely for {unknown}"
     low, high = (sum(n[i] for n in likely) for i in (0, 1))
     return f"about {between((low, high), '{:,}'.format, '-')} calls, {bound}"
@@ -141,7 +141,7 @@ def print_assumed(console: Console, plan: AssumedPlan) -> None:
     """Prints what a corpus of some size would take."""
     size, steps = plan.assumed, plan.steps
     html, chars = f"{size.html_bytes:,.0f} bytes of HTML", f"{size.text_chars:,.0f} characters"
-    each = f"{html}, {chars}, {size.chunks:g} chunks each"
+    each = f"{html}, {chars}, {size.chunks or 0:g} chunks each"
     say(console, f"{size.pages:,.0f} pages of {each}, on {plan.cluster}")
     tasks, stored, asked = (sum(getattr(s, n) for s in steps) for n in ("tasks", "bytes", "requests"))
     rows = [(s.step, f"{s.rows:,.0f}", s.tasks, s.bytes, s.requests, s.hours) for s in steps]

@@ -1,6 +1,8 @@
 """The corpus half of a plan: sources to parse, texts to split, chunks to embed.
 
-Exact where texts are stored; else bounded by the sizes of sources, and estimated from a sample of them.
+What is asked about a chunk is looked up in the memo where its text is known: it is stored, or the plan has
+parsed and split its source (`sample`). The others are bounded by the sizes of their sources, and expected to
+be like those that were looked at.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ import asyncio
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core import arrow
+from raypipe.core.bounded_rows import batches
 from raypipe.core.protocols import CorpusStep, Model, Reach
-from raypipe.core.records import Question
+from raypipe.core.records import Question, Source
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import (
     asked_models,
@@ -29,9 +33,10 @@ from raypipe.recipes.step_contract import (
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.plan.costs import PlanContext, calls_seen, embedded, expected_calls
-from raypipe.runs.plan.expected_corpus import CorpusSample, SourceKinds, smallest
-from raypipe.runs.plan.records import ExpectedCalls, Range, SourceBounds, StepPlan, embedded_bytes, times
+from raypipe.runs.plan.bounds import Range, SourceBounds, embedded_bytes, times
+from raypipe.runs.plan.costs import PlanContext, asked_before
+from raypipe.runs.plan.records import StepPlan
+from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
@@ -39,46 +44,49 @@ from raypipe.store.memo.lookup import first_corpus_requests, lookup
 from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.store.sources import Chunks, sizes
 
-LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
+LOOKED_AT = 200_000  # stored chunks whose texts a plan reads to know exactly what is new: about 5 s
 PER_READ = 500  # sources whose texts are in memory at once
+AT_ONCE = 20  # sources that are read for a sample before it is seen whether they are enough
+FEW = 48  # sources of a sample that says no more than how many sentences a passage has
 
 
 class CorpusPlanner:
     """Plans the stages of the corpus half, in recipe order, and says what the question half may find."""
 
-    def __init__(self, context: PlanContext) -> None:
+    def __init__(self, context: PlanContext, questions: Sequence[Question]) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
-        self.wanted = Ids.of(())  # sources that the corpus half must hold, once `plans` is through
-        self.reach = Reach()  # of the ranking before the question half, once `plans` is through
-
-    def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         pipe, recipe = self._pipeline, self._pipeline.recipe
-        wanted = self._wanted(questions)
-        missing = pipe.corpus.missing(pipe.recipe.texts_table, wanted)
+        self.wanted = wanted = self._all_wanted(questions)  # sources that the corpus half must hold
+        missing = pipe.corpus.missing(recipe.texts_table, wanted)
         work_id, tables = whole_corpus(recipe)
-        texts = self._left(pipe.recipe.texts_table, left(self._store, work_id, tables[-1], missing))
+        self._texts = self._left(recipe.texts_table, left(self._store, work_id, tables[-1], missing))
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
-        textless = texts.joined(missing)
-        failed = failed_ids(self._store, {pipe.recipe.texts_table})
-        missing = pipe.corpus.missing(pipe.recipe.passages_table, wanted).without(textless).without(failed)
-        passages = self._left(pipe.recipe.passages_table, missing).joined(textless)
-        unsplit = passages.joined(missing)
-        self.wanted, self._unsplit = wanted, unsplit
+        textless = self._texts.joined(missing)
+        failed = failed_ids(self._store, {recipe.texts_table})
+        missing = pipe.corpus.missing(recipe.passages_table, wanted).without(textless).without(failed)
+        self._passages = self._left(recipe.passages_table, missing).joined(textless)
+        self._parsed = not textless  # all texts are there
+        self._unsplit = self._passages.joined(missing)
         self._cited = Ids.of(dict.fromkeys(s for q in questions for s in q.sources() or ()))
-        self._counts = Chunks(self._store, pipe.recipe.passages_table)
-        self._looks = CorpusSample(pipe, self._looked_at, self._context.coming.some)
-        bounds = SourceBounds(recipe, self._chars)
-        for stage in recipe.corpus:
+        self._counts = Chunks(self._store, recipe.passages_table)
+        self._bounds = SourceBounds(recipe, self._chars)
+
+    def plans(self) -> Iterator[StepPlan]:
+        for stage in self._pipeline.recipe.corpus:
             match table_of(stage.step):
                 case "vectors":
-                    yield self._embed(stage, bounds)
+                    yield self._embed(stage)
                 case "passages":
-                    yield self._work(stage, passages, not textless, bounds)
+                    yield self._work(stage, self._passages, self._parsed)
                 case "texts":
-                    yield self._work(stage, texts, True, bounds)
-        self.reach = Reach(0, 0, max(self._counts.longest, bounds.longest))
+                    yield self._work(stage, self._texts, True)
 
-    def _wanted(self, questions: Sequence[Question]) -> Ids:
+    @property
+    def longest(self) -> float:
+        """Characters of the longest passage, at most."""
+        return max(self._counts.longest, self._bounds.longest)
+
+    def _all_wanted(self, questions: Sequence[Question]) -> Ids:
         """Sources that the corpus half must hold, those to come included."""
         stored, coming = self._pipeline.sources(questions), self._context.coming
         if not coming.kinds:
@@ -104,150 +112,164 @@ class CorpusPlanner:
             chars = np.where(new >= 0, new, chars)
         return chars.clip(0)
 
-    def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool, bounds: SourceBounds) -> StepPlan:
+    def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
         """A stage that works on each source; most ask no model, and their work is counted in sources."""
         name, every = stage.name, len(self.wanted.joined(todo))
         works, known = not asked_models(stage.step), is_bounded(stage.step)
-        mine, before = self._mask(self._unsplit, todo), self._had(name, self._unsplit)
+        mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
 
         def calls(mask: np.ndarray) -> float:
-            return times(int(mask.sum()), 1 if known else math.inf) if works else bounds.calls(name, mask)
+            sources = times(int(mask.sum()), 1 if known else math.inf)
+            return sources if works else self._bounds.calls(name, mask)
 
         reasons = self._context.reasons(name, calls(mine & before), calls(mine & ~before))
-        max_calls = sum(reasons.values())
-        exact = (exact and works and known) or not max_calls
-        guess = None
-        if not exact:
-            seen = calls_seen(self._context.stages[name], self._context.runs)
-            guess = expected_calls(seen, len(todo), max_calls)
-            if guess is None and works and known:
-                guess = ExpectedCalls((len(todo), len(todo)), 0)  # of those that are parsed first
-
+        exact = (exact and works and known) or not reasons
+        record, most = self._context.stages[name], sum(reasons.values())
+        expected = asked_before(record, self._context.runs, len(todo), most)
+        if works and known:
+            expected = len(todo), len(todo)  # those that are parsed first, too
         stored = functools.partial(embedded_bytes, 0) if not works else lambda asked: 0
-        return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, guess, stored)
+        return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, expected, stored)
 
-    def _embed(self, stage: Stage[CorpusStep], bounds: SourceBounds) -> StepPlan:
-        """Exact by the digests of texts where they are there; else bounded by the sizes of sources."""
+    def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
+        """By the digests of texts where these are known; else by the sizes of sources."""
         name, model = stage.name, embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
         there = split if self._store.has(self._pipeline.recipe.passages_table) else Ids.of(())
         lacking = self._pipeline.corpus.unembedded(table, there) if there else there
         lacking = self._left(table, lacking).without(unsplit)
-        fresh, same = self._texts_to_embed(stage.step, model, lacking)
-        had = self._had(name, lacking)
-        known = fresh(lacking.where(pa.array(had)))
-        others = fresh(lacking) - known
-        before = self._had(name, unsplit)
-        asks = corpus_bound_of(stage.step, self._counts.longest)
+        look = self._look if unsplit else NONE
+        seen = self._seen if unsplit else unsplit
+        fresh, same = self._texts_to_embed(stage.step, model, lacking, seen)
+        had, rest, before = functools.partial(self._had, name), ~self._is_seen, self._had(name, unsplit)
+        known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
+        others = fresh(lacking) + fresh(seen) - known
+        asks = corpus_bound_of(stage.step, self.longest)
         each = int(asks.calls) if asks.replies else 1  # calls of a chunk
+        calls = functools.partial(self._bounds.calls, name)
         reasons = self._context.reasons(
-            name, known * each + bounds.calls(name, before), others * each + bounds.calls(name, ~before)
+            name, known * each + calls(before & rest), others * each + calls(~before & rest)
         )
+        expected = None
+        if look.known or not rest.any():
+            new = fresh(seen) / max(1, len(look.chunks)) if seen else 1.0  # the memo has the others
+            likely = known + others + new * self._expected[rest].sum()
+            expected = (round(min(likely * each, sum(reasons.values()))),) * 2
         stored_chunks = counts.total(split.joined(lacking))
-        max_calls = sum(reasons.values())
-        exact, guess = same and not unsplit, None
-        if not exact:
-            cut = next(s.name for s in self._pipeline.recipe.corpus if table_of(s.step) == "passages")
-            seen = embedded(self._context.stages[name], self._context.stages[cut], self._context.runs)
-            unknown = len(unsplit) + (0 if same else len(lacking))
-            guess = expected_calls(seen, unknown, max_calls, (known + others) * each if same else 0)
-            if guess is None and (not unsplit or self._looks.known):  # by the look of some sources
-                chunks = known + others + self._expected(np.ones(len(unsplit), bool))
-                guess = ExpectedCalls((round(min(chunks * each, max_calls)),) * 2, 0)
-        texts = (guess.calls[1] if guess else max_calls) / each
+        rows = stored_chunks + sum(look.each[s] for s in seen) + self._bounds.chunks(rest)
+        todo = (expected[1] if expected else sum(reasons.values())) / each
 
         def tokens(low: float, high: float) -> Range:
             most = times(high / each, asks.prompt_tokens + asks.reply_tokens)
             return times(low / each, asks.prompt_tokens), most
 
         return self._context.step(
-            name, stored_chunks + bounds.chunks, stored_chunks - known - others, reasons, texts, exact, guess,
-            lambda calls: embedded_bytes(model.dim, calls / each), tokens,
+            name, rows, stored_chunks - fresh(lacking), reasons, todo, same and not unsplit, expected,
+            lambda asked: embedded_bytes(model.dim, asked / each), tokens,
         )  # fmt: skip
 
-    def _mask(self, ids: Ids, some: Ids) -> np.ndarray:
-        """(ids,) bool: which of the ids are among some."""
-        if ids is some:
-            return np.ones(len(ids), bool)
-        mask: np.ndarray = stand_in(ids.array, some.array).to_numpy(zero_copy_only=False)
-        return mask
-
-    def _expected(self, mask: np.ndarray) -> float:
-        """Chunks to expect of the sources that are not split, where `mask` is true."""
-        kinds = self._kinds.masks() if mask.any() else ()
-        return sum(self._looks.chunks(kind, int(self._chars[mask & of].sum())) for kind, of in kinds)
-
     @functools.cached_property
-    def _kinds(self) -> SourceKinds:
-        return SourceKinds(self._store, self._unsplit, self._context.coming.kinds)
-
-    def _looked_at(self) -> Mapping[str, Sequence[str]]:
-        """Kind -> the sources that stand for all of it."""
+    def _look(self) -> Sample:
+        """Some of the sources that are not split; of those that are wanted where all are."""
         coming = self._context.coming
-        if self.wanted.all_of:
-            return smallest(self._store)
-        every = self.wanted.joined(Ids.of(coming.some))
-        return SourceKinds(self._store, every, coming.kinds).chosen(coming.kinds.keys() - coming.some.keys())
-
-    def scope(self, question: Question) -> Reach | None:
-        """How far the ranking of a question can grow, about, once `plans` is through; None where nothing
-        says."""
-        if not self._looks.known:
-            return None
-        sources = question.sources()
-        passages, said = self._looks.per_chunk()
-        chunks = self._all_chunks if sources is None else sum(self._chunks.get(s, 0) for s in sources)
-        return Reach(chunks * passages, chunks * passages, self.reach.passage_chars, said)
+        unread = Ids.of(s for s in coming.kinds if s not in coming.some)
+        pool = (self._unsplit or self.wanted).without(unread)
+        most = min(len(pool), SOURCES if self._unsplit else FEW)
+        places = np.random.default_rng(0).choice(len(pool), most, replace=False)
+        sources: list[Source] = []
+        for some in batches(Ids(pool.array.take(pa.array(places))), AT_ONCE):
+            if sum(len(s.content) for s in sources) < CHARS:
+                sources += [coming.some[i] for i in some if i in coming.some]
+                stored = [i for i in some if i not in coming.some]
+                sources += arrow.source.records(self._store.rows("sources", "id", stored))
+        return look(self._pipeline.recipe, self._pipeline.worker.kit(None), sources)
 
     @functools.cached_property
-    def _chunks(self) -> dict[str, float]:
-        """Chunks of each source that a question cites, counted or to be expected."""
-        found: dict[str, float] = dict(self._counts.each(self._cited))
-        unsplit = self._kinds.of(self._cited) if self._unsplit else {}
-        return found | {
-            s: self._looks.chunks(kind, int(self._chars[at])) for s, (at, kind) in unsplit.items()
-        }
+    def _seen(self) -> Ids:
+        """The sources that are not split whose chunks are known all the same."""
+        return Ids.of(self._look.each if self._look.exact else ())
 
     @functools.cached_property
-    def _all_chunks(self) -> float:
-        """Chunks of all sources that are wanted, counted or to be expected."""
-        split = self._counts.total(self.wanted.without(self._unsplit))
-        return split + self._expected(self._mask(self._unsplit, self.wanted))
+    def _is_seen(self) -> np.ndarray:
+        """(sources that are not split,) bool."""
+        return _among(self._unsplit, self._seen) if self._unsplit else np.zeros(0, bool)
 
-    def _texts_to_embed(self, step: CorpusStep, model: Model, todo: Ids) -> tuple[Callable[[Ids], int], bool]:
+    @functools.cached_property
+    def _expected(self) -> np.ndarray:
+        """(sources that are not split,) chunks of each, counted or to be expected."""
+        if not self._unsplit:
+            return np.zeros(0)
+        each = self._look.each
+        counts = np.fromiter(each.values(), np.int64, len(each))
+        found = looked_up(self._unsplit.array, [(Ids.of(each).array, counts)])
+        return np.where(found >= 0, found, self._look.expected(self._chars))
+
+    def scope(self, questions: Sequence[Question]) -> dict[str, Reach]:
+        """Question id -> how far its ranking can grow, about."""
+        if not self._look.known:
+            return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
+        (passages, said), split = self._look.per_chunk(), self.wanted.without(self._unsplit)
+        wanted = _among(self._unsplit, self.wanted)
+        everything = self._counts.total(split) + self._expected[wanted].sum()
+        chunks: dict[str, float] = dict(self._counts.each(self._cited))
+        places = [(self._unsplit.array, np.arange(len(self._unsplit)))]
+        for source, at in zip(self._cited, looked_up(self._cited.array, places).tolist(), strict=True):
+            if at >= 0:
+                chunks[source] = self._expected[at]
+        found: dict[str, Reach] = {}
+        for q in questions:
+            own = q.sources()
+            n = passages * (everything if own is None else sum(chunks.get(s, 0) for s in own))
+            found[q.id] = Reach(n, n, self.longest, said)
+        return found
+
+    def _texts_to_embed(
+        self, step: CorpusStep, model: Model, todo: Ids, seen: Ids
+    ) -> tuple[Callable[[Ids], int], bool]:
         """Counts the texts of some of these sources that no run embedded, and says whether those are exactly
-        what will be asked."""
-        writes = any(m.kind == "generator" for m in asked_models(step))  # what is embedded
-        if (total := self._counts.total(todo)) > LOOKED_AT or (writes and total):
-            return self._counts.total, False
+        what will be asked. `todo` are split, `seen` are looked at. What a language model is to write is in
+        no memo under a key that is known: then all texts count."""
+        if any(m.kind == "generator" for m in asked_models(step)):
+            each_seen = self._look.each if seen else {}
+            return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
+        many = self._counts.total(todo) > LOOKED_AT
         first: dict[str, int] = {}  # source -> texts that none before it has
         each: dict[str, int] = {}  # source -> texts, whatever others have
-        seen: set[str] = set()
-        for at in range(0, len(todo), PER_READ):
-            keys = self._passage_keys(step, tuple(todo[at : at + PER_READ]))
+        met: set[str] = set()
+        for chunks in self._chunks(Ids.of(()) if many else todo, seen):
+            keys = self._keys(step, chunks)
             every = {k for some in keys.values() for k in some}
             new = every - lookup(self._store, vectors_of(model), list(every))
             for source, some in keys.items():
                 each[source] = len(some & new)
-                first[source] = len((some & new) - seen)
-                seen |= some & new
-        kept = total * (ENTRY_BYTES + 4 * model.dim) <= FRESH_BYTES
+                first[source] = len((some & new) - met)
+                met |= some & new
+        kept = sum(each.values()) * (ENTRY_BYTES + 4 * model.dim) <= FRESH_BYTES
         same = first == each
         alone = same or (self._pipeline.workers("embed").count == 1 and kept)
         asked = first if alone else each
-        return lambda some: sum(asked.get(s, 0) for s in some), alone
+        ids, numbers = Ids.of(asked), np.fromiter(asked.values(), np.int64, len(asked))
 
-    def _passage_keys(self, step: CorpusStep, sources: tuple[str, ...]) -> dict[str, set[str]]:
+        def count(some: Ids) -> int:
+            return int(numbers[_among(ids, some)].sum()) + (self._counts.total(some) if many else 0)
+
+        return count, alone and not many
+
+    def _chunks(self, todo: Ids, seen: Ids) -> Iterator[pa.Table]:
+        for at in range(0, len(todo), PER_READ):
+            yield chunks_of(self._store, self._pipeline.recipe, tuple(todo[at : at + PER_READ]))
+        if seen:
+            yield self._look.chunks
+
+    def _keys(self, step: CorpusStep, chunks: pa.Table) -> dict[str, set[str]]:
         """Source -> keys of what the step asks its embedder about the source's chunks."""
-        pipe = self._pipeline
-        chunks = chunks_of(self._store, pipe.recipe, sources)
         runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source stand together
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]
-        found = asyncio.run(first_corpus_requests(step, pipe.worker.kit(None), tables))
+        found = asyncio.run(first_corpus_requests(step, self._pipeline.worker.kit(None), tables))
         asked = dict(zip(runs.values.to_pylist(), found, strict=True))
-        return {s: set(a.keys) for s in sources if (a := asked.get(s)) is not None}
+        return {s: set(a.keys) for s, a in asked.items() if a is not None}
 
     def _had(self, name: str, sources: Ids) -> np.ndarray:
         """(sources,) bool: which of them the last finished run's table of this stage had."""
@@ -260,3 +282,11 @@ class CorpusPlanner:
             there = present(self._store.dataset(table), "source", sources.array)
             had |= there.to_numpy(zero_copy_only=False)
         return had
+
+
+def _among(ids: Ids, some: Ids) -> np.ndarray:
+    """(ids,) bool: which of the ids are among some."""
+    if ids is some:
+        return np.ones(len(ids), bool)
+    mask: np.ndarray = stand_in(ids.array, some.array).to_numpy(zero_copy_only=False)
+    return mask

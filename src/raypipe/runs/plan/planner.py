@@ -31,10 +31,10 @@ from raypipe.runs.pipeline.ingest_staging import BAD_SHOWN
 from raypipe.runs.pipeline.recipe_tables import ann_states
 from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.plan.corpus import CorpusPlanner
-from raypipe.runs.plan.costs import PlanContext
-from raypipe.runs.plan.expected_corpus import Sampler
-from raypipe.runs.plan.questions import LikelyCalls, QuestionPlanner
+from raypipe.runs.plan.costs import PlanContext, summed
+from raypipe.runs.plan.questions import QuestionPlanner
 from raypipe.runs.plan.records import NewSources, Plan, StepPlan
+from raypipe.runs.plan.sample import Sampler
 from raypipe.runs.record import Run, recent
 from raypipe.runs.run_parts import FlipRate
 from raypipe.store import Store
@@ -109,7 +109,7 @@ def new_sources(store: Store, found: Iterable[Source]) -> NewSources:
     return NewSources(
         {s: kind for s, kind in kinds.items() if s in new},
         {s: n for s, n in chars.items() if s in new},
-        {id: source for id, source in sampler.sources().items() if id in new},
+        {id: source for id, source in sampler.kept.items() if id in new},
     )
 
 
@@ -130,11 +130,9 @@ def plan(
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), fresh)
-    corpus = CorpusPlanner(context)
-    sources = tuple(corpus.plans(questions))
-    likely = LikelyCalls(pipeline.recipe, corpus.scope)
-    answers = QuestionPlanner(context, frozenset(old), corpus.wanted, corpus.reach, likely)
-    steps = (*sources, *answers.plans(questions))
+    corpus = CorpusPlanner(context, questions)
+    answers = QuestionPlanner(context, corpus, questions, frozenset(old))
+    steps = (*corpus.plans(), *answers.plans())
     twice = chats_twice(pipeline.recipe, pipeline.worker, measured, steps)
     ann = tuple(ann_states(pipeline.store, pipeline.recipe))
     return Plan(steps, changed=context.changed(), ann=ann, twice=twice)
@@ -144,20 +142,19 @@ def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: 
     """The corpus half of a plan, for questions about the whole store."""
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), False)
-    steps = tuple(CorpusPlanner(context).plans([Question("", "")]))
+    steps = tuple(CorpusPlanner(context, [Question("", "")]).plans())
     return Plan(steps, changed=context.changed(), ann=tuple(ann_states(pipeline.store, pipeline.recipe)))
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:
     """Estimates the passages of the whole store that are to be embedded (0: not known, too), and the seconds
     that they take; None: no run of this machine says."""
-    steps = plan_corpus(pipeline, None, measured).steps
+    every = plan_corpus(pipeline, None, measured).steps
     names = {stage.name for stage in pipeline.recipe.corpus if table_of(stage.step) == "vectors"}
-    mine = [step for step in steps if step.step in names]
-    calls = sum(s.expected_calls.calls[1] if s.expected_calls else s.max_calls for s in mine)
-    seconds = [s.cost.seconds[1] for s in mine if s.cost.seconds is not None]
+    steps = [s for s in every if s.step in names]
+    calls = sum(s.expected[1] if s.expected else s.max_calls for s in steps)
     if math.isinf(calls) or not calls:
         return 0, None
-    if len(seconds) < len(mine):
-        return int(calls), None
-    return int(calls), sum(seconds) / (pipeline.workers("embed").count * pipeline.worker.threads)
+    took = summed([s.cost.seconds for s in steps])
+    each = pipeline.workers("embed").count * pipeline.worker.threads
+    return int(calls), None if took is None else took[1] / each

@@ -13,7 +13,6 @@ the stage is run over the stored answer with what is cached alone. Sends no requ
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from raypipe.store.index import LanceIndex
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.store.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.store.memo.memo import MemoTable, replies_of, request_replies_of, scores_of, vectors_of
+from raypipe.store.memo.memo import replies_of, request_replies_of, scores_of, vectors_of
 from raypipe.store.parts import staged
 from raypipe.store.sources import by_source
 
@@ -172,25 +171,21 @@ longer, over the end of a period, can ask more than was planned."""
 AT_ONCE = 100  # answers that are followed at once
 
 
-class Standing:
-    """What the memo of a store still holds of a recipe's earlier work."""
+def in_doubt(store: Store, step: Step) -> bool:
+    """Whether a request of the step may have to be made again, by what the memo notes."""
+    if any(ref.periods() for ref in requested_by(step)):
+        return True
+    of = {"embedder": vectors_of, "reranker": scores_of, "generator": replies_of}
+    tables = [of[m.kind](m) for m in asked_models(step)]
+    tables += [request_replies_of(ref.version) for ref in requested_by(step)]
+    return any(has_lost(store, table.name) for table in tables)
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._has_lost = functools.cache(functools.partial(has_lost, pipeline.store))  # by memo table
 
-    def in_doubt(self, step: Step) -> bool:
-        """Whether a request of the step may have to be made again."""
-        if any(ref.periods() for ref in requested_by(step)):
-            return True
-        return any(self._has_lost(table.name) for table in _tables(step))
-
-    def lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
-        """The same of stored answers: key -> question id."""
-        store = self._pipeline.store
-        rows = (store.rows("answers", "key", keys) for keys in batches(answers, AT_ONCE))
-        stored = (q for some in rows for q in arrow.question.records(some))
-        return uncached(self._pipeline, stage, stored, lambda: time.time() + AHEAD_S)
+def lost_answers(pipeline: Pipeline, stage: Stage[Step], keys: Sequence[str]) -> dict[str, str]:
+    """`uncached` of the stored answers with these keys."""
+    rows = (pipeline.store.rows("answers", "key", some) for some in batches(keys, AT_ONCE))
+    stored = (q for some in rows for q in arrow.question.records(some))
+    return uncached(pipeline, stage, stored, lambda: time.time() + AHEAD_S)
 
 
 def uncached(
@@ -236,13 +231,6 @@ def overlap(a: str, b: str) -> bool:
     (True, False, True)
     """
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")
-
-
-def _tables(step: Step) -> list[MemoTable]:
-    """The memo tables that a step asks of."""
-    of = {"embedder": vectors_of, "reranker": scores_of, "generator": replies_of}
-    requests = [request_replies_of(ref.version) for ref in requested_by(step)]
-    return [of[m.kind](m) for m in asked_models(step)] + requests
 
 
 async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:

@@ -17,7 +17,8 @@ from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY, ByLabel
 
-MOST = 1_000  # sentences of one question that are scored; an Oscar ceremony has some 120
+MOST = 1_000  # sentences of one question that are scored
+OF_YEAR = 120  # sentences of an Oscar ceremony, about
 MOST_NAMES = 100  # names of one question that are looked up; db3's reply of 70 tokens has some ten
 
 
@@ -90,10 +91,14 @@ class Facts:
         return frozenset({REPLY + self.into})
 
     def bound(self, question: Question, reach: Reach) -> Bound:
-        meant = sum(s is not None and s.embedder is not None for s in self.table.values())
+        rules = [s for s in self.table.values() if s is not None]
+        meant = sum(s.embedder is not None for s in rules)
         vectors = meant * MOST_NEAR + MOST_NAMES if meant else 0
-        calls = vectors + (0 if self.model is None else MOST)
-        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
+        scored = 0 if self.model is None else MOST
+        by_year = any(s.by == "year" and s.wanted(question.text) for s in rules)
+        # what is found by name is rarely more than `top`
+        likely = min(scored, OF_YEAR * len(_years(question.text))) if by_year else 0
+        return Bound(vectors + scored, reach, "never", likely=math.inf if vectors else likely)
 
     def open(self, kit: Kit) -> Ask:
         rules = [s for s in self.table.values() if s is not None]
@@ -118,8 +123,7 @@ class Facts:
         self, question: Question, shelf: FactsRule, table: Table, near: Near | None
     ) -> tuple[str, ...]:
         if shelf.by == "year":
-            years = dict.fromkeys(int(y) for y in _YEAR.findall(question.text))
-            texts = [t for y in years for t in table.of_year(y)]
+            texts = [t for y in _years(question.text) for t in table.of_year(y)]
         else:
             assert self.entities is not None
             reply = question.replies[self.entities]
@@ -148,6 +152,10 @@ class Facts:
         text = "\n".join(storable(x) for x in lines)
         reply = Reply(text, ANSWERED) if text else Reply(IDK, ABSTAINED)
         return replace(question, replies={**question.replies, self.into: reply})
+
+
+def _years(text: str) -> list[int]:
+    return list(dict.fromkeys(int(y) for y in _YEAR.findall(text)))
 
 
 def _near(kit: Kit, rule: FactsRule) -> Near | None:

@@ -26,6 +26,7 @@ WRITTEN = frozenset({
     "bad_call", "bad_condition", "bad_mean", "bad_time", "no_rows", "no_values", "too_many", "unknown_key",
 })  # fmt: skip
 """Reasons of faults of the program itself: whichever graph runs it, its line has no answer."""
+REQUESTS = 6  # of an ordinary program to a server: a search, and an entity for each of two hops or three
 MOST_TRACED = 10  # values and requests of a line that its trace repeats
 
 
@@ -55,7 +56,7 @@ class KgQuery:
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
         if self.certain is not None:
@@ -85,8 +86,9 @@ class KgQuery:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS
-        calls = requests + self.graph.most_vectors()
-        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
+        vectors = self.graph.most_vectors()
+        likely = math.inf if vectors else min(requests, REQUESTS)
+        return Bound(requests + vectors, reach, "never", likely=likely)
 
     def open(self, kit: Kit) -> Ask:
         graph = kit.data(self.graph)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,6 +17,8 @@ from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Faul
 from raypipe.text.html import storable
 from raypipe.text.moments import moment
 from raypipe.text.template import REPLY
+
+SEARCHES = 8  # of an ordinary question in a server: six, and what two names need more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class MatchCalls:
     def bound(self, question: Question, reach: Reach) -> Bound:
         searches = 0 if self.graph.kind == "folder" else MOST_SEARCHES
         examples = len(self.bank.flat)  # vectors of them and of the question
-        likely = math.inf if searches else 1
+        likely = 1 + min(searches, SEARCHES)
         return Bound(examples + 1 + searches, reach, "never", likely=likely, shared=examples)
 
     def open(self, kit: Kit) -> Ask:

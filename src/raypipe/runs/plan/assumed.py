@@ -1,0 +1,156 @@
+"""What a corpus that is not there would take.
+
+Tasks, bytes, requests, hours and money are arithmetic over the cluster file, what a real page is, what the
+recipe's own split makes of a text of that length, and the rates of finished runs of the same steps on the
+same kind of machine. Work is spread evenly over a pool, so hours are the least that it takes. What no run
+has measured is not known, and stays so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from raypipe.core.config import Where, build
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import HOUR_S, Prices
+from raypipe.core.protocols import CorpusStep, Kit
+from raypipe.core.records import Source, SourceKind, source_id
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
+from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
+from raypipe.runs.pipeline.tasks import Verb, Workers
+from raypipe.runs.plan.bounds import KEY_BYTES, Range, embedded_bytes
+from raypipe.runs.plan.costs import rate, scaled, summed
+from raypipe.runs.plan.sample import look
+from raypipe.runs.record import Run
+from raypipe.runs.stage_records import describe
+
+ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there
+READ_BYTES_S = 30e6  # JSON to rows of tables, by one core (bench: `ingest_bz2` without its unpacking)
+# Of an object store, for each part: the rows, the completion record and that of its faults.
+PUTS = 3
+# For each part the driver reads both records, asks for the size of the rows' file, and reads their units.
+GETS = 5
+SENTENCE = "Most of what stands on a page is said in words of some letters each, as here. "
+LINES = (
+    12,
+    20,
+    50,
+    370,
+    26,
+    150,
+    8,
+    540,
+)  # characters of a page's lines: many of a menu, some of a paragraph
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A corpus that is not there. A page is like one of CRAG's, on average of 36 real ones."""
+
+    pages: float
+    html_bytes: float = 319_000
+    text_chars: float = 22_000
+    chunks: float | None = None  # of a page; None: those that the recipe's split makes of such a text
+
+    def __post_init__(self) -> None:
+        for field, number in asdict(self).items():
+            if number is not None and not 1 <= number < math.inf:
+                raise ValueError(f"{field}: expected a number of at least 1, found {number:g}")
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Assumed:
+        """From `pages=1e8,html_bytes=20000`; `name` of the argument. Raises ConfError."""
+        given: dict[str, float] = {}
+        for part in text.split(","):
+            field, _, value = part.partition("=")
+            try:
+                given[field.strip()] = float(value)
+            except ValueError as e:
+                raise ConfError(f"{name}: expected FIELD=NUMBER as in pages=1e8, found {part!r}") from e
+        return build(cls, given, Where(name))
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedStep:
+    """What one kind of work takes."""
+
+    step: str  # ingest, or a step of the corpus half
+    rows: float  # pages, or chunks
+    tasks: int  # 0: those of an earlier step do it
+    bytes: float  # that the store grows by
+    requests: float  # to an object store, at least
+    hours: Range | None  # on the clock; None: no run has measured it here
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedPlan:
+    """What all of it takes."""
+
+    assumed: Assumed
+    cluster: str  # name or path of the file
+    steps: tuple[AssumedStep, ...]
+    hours: Range | None  # on the clock, one step after the other; None: a step was measured by no run
+    usd: Range | None  # of the machines; None: not known
+
+
+def assumed_plan(
+    recipe: Recipe, assumed: Assumed, cluster: str, per_task: int, workers: Callable[[Verb], Workers],
+    place: tuple[str, str], runs: Sequence[Run], prices: Prices, kit: Kit,
+) -> AssumedPlan:  # fmt: skip
+    """`per_task`: sources of a task, at most; `workers` of a verb; `place`: backend and device; `runs`, the
+    last first, whose rates count; `kit`: its tokenizers split."""
+    if assumed.chunks is None and recipe.corpus:
+        assumed = replace(assumed, chunks=chunks_of_page(recipe, assumed.text_chars, kit))
+    steps = [_ingest(assumed, workers("parse"))]
+    stages, filled = {s.name: s for s in describe(recipe)}, set[str]()
+    for stage in recipe.corpus:
+        table = table_of(stage.step)
+        verb: Verb = "embed" if table == "vectors" else "parse"
+        pool = workers(verb)
+        tasks = math.ceil(assumed.pages / pool.per_task(math.ceil(assumed.pages), per_task))
+        rows, grows = _rows_and_bytes(stage.step, assumed)
+        if table in filled and table != "vectors":  # a table is filled by the tasks of its first step
+            tasks, grows = 0, 0.0
+        filled.add(table)
+        asked = len(asked_models(stage.step))  # each once about a row
+        calls = (rows * asked,) * 2 if asked else None
+        hours = scaled(rate(stages[stage.name], runs, *place).seconds(rows, calls), 1 / pool.count / HOUR_S)
+        steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
+    clock = summed([s.hours for s in steps])
+    return AssumedPlan(assumed, cluster, tuple(steps), clock, scaled(clock, prices.machines))
+
+
+def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
+    """Chunks that a recipe's split makes of an ordinary page of some characters. Raises ConfError where the
+    split asks a model."""
+    lines = list[str]()
+    while (left := int(chars) - sum(map(len, lines)) - len(lines)) > 0:
+        lines.append((SENTENCE * 8)[: min(left, LINES[len(lines) % len(LINES)])])
+    kind: SourceKind = "page" if "page" in recipe.source_kinds() else recipe.source_kinds()[0]
+    text = "\n".join(f"<p>{line}</p>" if kind == "page" else line for line in lines)
+    chunks = look(recipe, kit, [Source(source_id(kind, text), kind, text)]).chunks.num_rows
+    if not chunks:
+        raise ConfError("--assume: the split asks a model, so say how many chunks a page has: chunks=31")
+    return float(chunks)
+
+
+def _ingest(assumed: Assumed, pool: Workers) -> AssumedStep:
+    whole = assumed.pages * assumed.html_bytes
+    hours, tasks = whole / READ_BYTES_S / pool.count / HOUR_S, math.ceil(whole / SHARD_BYTES)
+    requests = tasks * 3 * (PUTS + GETS)  # sources, documents and layouts
+    return AssumedStep("ingest", assumed.pages, tasks, whole * ZSTD, requests, (hours, hours))
+
+
+def _rows_and_bytes(step: CorpusStep, assumed: Assumed) -> tuple[float, float]:
+    """Rows that pass a step, and bytes that the store grows by."""
+    chunks = assumed.pages * (assumed.chunks or 0)
+    match table_of(step):
+        case "vectors":
+            return chunks, embedded_bytes(embedder_of(step).dim, chunks)
+        case "passages":
+            return assumed.pages, chunks * KEY_BYTES
+        case _:
+            return assumed.pages, assumed.pages * assumed.text_chars

@@ -1,0 +1,138 @@
+"""A sample of the sources, parsed and split by the recipe's own steps: what a bound cannot say.
+
+A bound holds for any text and is far from most. How many chunks a page gives, and how many sentences a
+passage, depends on the pages. So a plan parses and splits some of them, all where there are few; which ones
+is a choice that every plan makes alike. No model is asked and nothing is stored. A tokenizer that is not here
+is stood in for, and then what is seen is an estimate alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.protocols import Kit, Model, Tokenize
+from raypipe.core.records import Source, Span
+from raypipe.recipes.executor import CorpusExecutor, StageError, fine
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import table_of
+from raypipe.store.memo.lookup import CacheOnlyKit
+from raypipe.text.windows import sentences
+
+SOURCES, CHARS = 1000, 12_000_000
+"""Sources of a sample, and characters of them together, at most: 36 real pages."""
+
+
+class Sampler:
+    """Keeps a sample while all sources pass by: those with the smallest ids, which are digests."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Source] = {}
+        self._chars, self._beyond = 0, ""  # the smallest id that was not kept; "": all are
+
+    def add(self, source: Source) -> None:
+        if source.id in self.kept or (self._beyond and source.id > self._beyond):
+            return
+        self.kept[source.id] = source
+        self._chars += len(source.content)
+        while len(self.kept) > SOURCES or self._chars > CHARS:
+            self._beyond = max(self.kept)
+            self._chars -= len(self.kept.pop(self._beyond).content)
+
+
+def _words(text: str) -> Sequence[Span]:
+    """Stands in for a tokenizer: a token is some four characters of a word, or a mark."""
+    return [m.span() for m in re.finditer(r"\w{1,5}|[^\w\s]", text)]
+
+
+class _SampleKit(CacheOnlyKit):
+    """A kit without models, and with a tokenizer for each."""
+
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self.stood_in = False
+
+    def tokenizer(self, model: Model) -> Tokenize:
+        try:
+            return super().tokenizer(model)
+        except (ConfError, ModelMissing):
+            self.stood_in = True
+            return _words
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What came of the sources that were looked at."""
+
+    chunks: pa.Table  # of those without a fault: arrow.SPANS, chunk_text, fault
+    each: Mapping[str, int]  # source without a fault -> its chunks
+    chars: np.ndarray  # (of these,) characters of each
+    passages: int
+    sentences: int  # of these passages
+    exact: bool  # every run makes the same chunks of them; False: a tokenizer was stood in for
+
+    @property
+    def known(self) -> bool:
+        """Whether any source has a chunk: else there is nothing to expect from."""
+        return bool(self.chunks.num_rows)
+
+    def expected(self, chars: np.ndarray) -> np.ndarray:
+        """(sources,) chunks to expect of sources of these characters: as many for each character as those
+        have that are less than twice as long or short, where there are any. Pages are no long snippets."""
+        size, chunks = np.frexp(self.chars)[1], np.fromiter(self.each.values(), float)
+        total, found = np.bincount(size, self.chars, 64), np.bincount(size, chunks, 64)
+        per_char = np.where(total > 0, found / np.maximum(total, 1), found.sum() / max(1, total.sum()))
+        return np.asarray(per_char[np.frexp(chars)[1]] * chars)
+
+    def per_chunk(self) -> tuple[float, float]:
+        """Passages for each chunk, and sentences for each passage."""
+        return self.passages / self.chunks.num_rows, self.sentences / self.passages
+
+
+NONE = Sample(pa.table({"source": pa.array([], pa.string())}), {}, np.zeros(0), 0, 0, False)
+
+
+def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
+    """Parses and splits sources, in this process and with a parser's child. Nothing is known where that asks
+    a model, or where a source breaks the code: the run finds out which."""
+    if not sources or not any(table_of(s.step) == "passages" for s in recipe.corpus):
+        return NONE
+    try:
+        return asyncio.run(_look(recipe, _SampleKit(kit), sources))
+    except StageError:
+        return NONE
+
+
+async def _look(recipe: Recipe, kit: _SampleKit, sources: Sequence[Source]) -> Sample:
+    corpus = CorpusExecutor(_up_to_chunks(recipe), kit)
+    texts = await corpus.texts(arrow.corpus_table(sources))
+    made = await corpus.passages(texts)
+    whole = pa.concat_tables([t.select(["source", "fault"]) for t in (texts, made)])
+    broken = set(whole["source"].filter(whole["fault"].is_valid()).to_pylist())
+    sizes, chunks = {s.id: len(s.content) for s in sources if s.id not in broken}, fine(made)
+    counted = {c["values"]: c["counts"] for c in chunks["source"].value_counts().to_pylist()}
+    each = {id: counted.get(id, 0) for id in sizes}
+    text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
+    places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
+    spans = set(zip(*places, strict=True))
+    found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
+    chars = np.fromiter(sizes.values(), float)
+    return Sample(chunks, each, chars, len(spans), found, not kit.stood_in)
+
+
+def _up_to_chunks(recipe: Recipe) -> Recipe:
+    """The recipe with the corpus steps alone that its chunks come from."""
+    needed, kept = frozenset[str](), list[str]()
+    for stage in reversed(recipe.corpus):
+        table = table_of(stage.step)
+        if table == "passages" or (table == "texts" and not needed.isdisjoint(stage.step.writes())):
+            needed |= stage.step.reads()
+            kept.append(stage.name)
+    return replace(recipe, corpus=tuple(s for s in recipe.corpus if s.name in kept))
