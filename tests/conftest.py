@@ -4,6 +4,7 @@ And what holds of every test: finding it imports no heavy library, and one that 
 neither Ray nor an engine.
 """
 
+import gc
 import io
 import os
 import shutil
@@ -22,6 +23,7 @@ os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # the same: el
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 means a thirtieth of a core beside other work
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serve its proxy after 5 s
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread would wait for the first
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of Ray's workers would compile the package again
 CONF = Path(__file__).parents[1] / "conf"
 HEAVY = ("ray", "torch", "vllm")
@@ -32,7 +34,13 @@ BEFORE = pytest.StashKey[dict]()
 
 
 def pytest_configure(config):
-    """Ray and all processes that tests start have a folder of their own for temporary files."""
+    """Ray and all processes that tests start have a folder of their own for temporary files.
+
+    Nothing that this process writes is to outlive a power cut, so it waits for no disk: a small run syncs two
+    hundred times. Drills that cut the power do so in processes of their own (bench/drills/write_events.py).
+    """
+    os.fsync = lambda file: None
+    gc.disable()  # finding tests makes objects that stay: looking through them takes a third of its time
     tempfile.gettempdir()  # pytest's own stay where they are looked for
     config.temporary = Path(tempfile.mkdtemp(prefix="raypipe-", dir="/tmp"))  # short, for Ray's sockets
     os.environ["RAY_TMPDIR"] = os.environ["TMPDIR"] = str(config.temporary)
@@ -69,9 +77,11 @@ def pytest_make_parametrize_id(val, argname):
 
 
 def pytest_collection_finish(session):
-    """Fails where finding the tests has imported what takes seconds."""
+    """Fails where finding the tests has imported what takes seconds. What was found is no garbage."""
     if found := [name for name in HEAVY if name in sys.modules]:
         raise pytest.UsageError(f"a test module imports {', '.join(found)}: import it where it is used")
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
