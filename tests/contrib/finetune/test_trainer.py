@@ -92,14 +92,15 @@ def test_the_loss_is_a_mean_over_the_answer_tokens_of_the_whole_batch(job, tmp_p
     import torch
     from transformers import AutoModelForCausalLM
 
-    preset = dataclasses.replace(job.preset, steps=1, evaluate_every=0)
-    passes = [dataclasses.replace(preset, rows_at_once=n) for n in (1, 4)]
-    found = [
-        trained(dataclasses.replace(job, preset=p), tmp_path / str(p.rows_at_once))[0].steps[0].loss
-        for p in passes
-    ]
+    rows = sorted(job.rows, key=lambda row: row.trained)
+    batch, found = (*rows[:2], *rows[-2:]), []
+    for count in (1, 4):
+        preset = dataclasses.replace(
+            job.preset, steps=1, evaluate_every=0, rows_at_once=count, lora_dropout=0.0
+        )
+        one = dataclasses.replace(job, preset=preset, rows=batch)
+        found.append(trained(one, tmp_path / str(count))[0].steps[0].loss)
     net, total = AutoModelForCausalLM.from_pretrained(job.model.path).eval(), 0.0
-    batch = [job.rows[i] for i in job.order()[:4]]
     for row in batch:
         with torch.no_grad():
             logits = net(input_ids=torch.tensor([row.ids])).logits[0].log_softmax(-1)

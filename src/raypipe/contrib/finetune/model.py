@@ -60,7 +60,9 @@ def open_base(job: TrainingJob) -> tuple[Any, Any]:
 
     logging.disable_progress_bar()
     model, dtype = job.model, getattr(torch, job.model.dtype)
-    compute = _compute(dtype, job.device)
+    compute = dtype
+    if dtype is torch.float16 and torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY:
+        compute = torch.bfloat16  # which needs no scale of losses
     more: dict[str, Any] = {}
     if job.in_four_bits:
         from transformers import BitsAndBytesConfig
@@ -73,17 +75,6 @@ def open_base(job: TrainingJob) -> tuple[Any, Any]:
         )
     base.name_or_path = model.path  # the view is gone, and peft looks for a configuration there
     return base, compute
-
-
-def _compute(dtype: Any, device: Device) -> Any:
-    """bfloat16 in place of float16 where the device has it: it needs no scale of losses."""
-    import torch
-
-    if dtype is not torch.float16:
-        return dtype
-    if device == "cpu":
-        raise ConfError("float16 is not trained on a CPU: use an entry of dtype float32 or bfloat16")
-    return torch.bfloat16 if torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY else dtype
 
 
 def require_modules(base: Path, preset: Preset, name: str) -> None:

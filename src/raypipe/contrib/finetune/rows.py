@@ -5,8 +5,8 @@ trained begins where the template would let the model speak, and ends with the f
 template that makes this impossible is an error, never a warning.
 
 Which rows make each step is decided before anything runs, from lengths, batch size, steps and seed. It does
-not depend on the number of workers, of which worker r takes every world-th row of a batch, and a run that was
-stopped continues at its step.
+not depend on the number of workers. The sampler of transformers that groups by length draws from torch's
+global numbers, which differ between workers and after a restart.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def shown(chats: ChatTokenizer, row: TrainingRow) -> str:
 
 
 MEGA = 50
-"""Batches within which rows are sorted by length: as transformers' own LengthGroupedSampler does."""
+"""Batches within which rows are sorted by length: as transformers' LengthGroupedSampler does."""
 
 
 def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int, grouped: bool) -> list[int]:
@@ -177,7 +177,7 @@ def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int, grouped
 
 
 def _grouped(lengths: Sequence[int], order: Sequence[int], size: int, draw: random.Random) -> list[int]:
-    """Rows of like length together, `size` at a time; the longest first, so that too little memory shows early."""
+    """Rows of like length together, `size` at a time; the longest first: too little memory shows early."""
     cut: list[list[int]] = []
     for i in range(0, len(order), MEGA * size):
         mega = sorted(order[i : i + MEGA * size], key=lambda row: -lengths[row])  # equal ones stay as drawn

@@ -1,9 +1,9 @@
 """The training of one worker by TRL's SFTTrainer, alone or in a group that torch has joined.
 
-Rows come as ids with their labels, in the order of the plan: TRL tokenises, masks, cuts and shuffles nothing. Its
-loss of a step is the sum over the answer tokens of the whole effective batch, over their number. A stopped
-training continues from a checkpoint of transformers' Trainer: the same rows, and the same draws of dropout.
-Imports torch and trl: workers and tests alone import this module.
+Rows come as ids with their labels, in the order of the plan: TRL tokenises, masks, cuts and shuffles nothing.
+Its loss of a step is the sum over the answer tokens of the whole effective batch, over their number. A
+stopped training continues from a checkpoint of transformers' Trainer: the same rows and draws of dropout.
+The module imports torch and trl, so only what trains imports it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from huggingface_hub import constants
 from peft import set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, EarlyStoppingCallback, PrinterCallback, TrainerCallback
@@ -52,11 +53,10 @@ def train(
     return _trained(job, trainer, points.last)
 
 
-def _trainer(
-    job: TrainingJob, folder: Path, workers: int, callbacks: list[TrainerCallback]
-) -> SFTTrainer:
+def _trainer(job: TrainingJob, folder: Path, workers: int, callbacks: list[TrainerCallback]) -> SFTTrainer:
     """SFTTrainer of one of `workers`, with the preset's numbers."""
     base, compute = open_base(job)
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports each training to its authors, else
     p = job.preset
     at_once = p.at_once(workers)
     looks = bool(job.held_out and p.evaluate_every)

@@ -45,10 +45,10 @@ class TrainingJob:
         batch = self.order()[(point.step - 1) * size : point.step * size]
         more = f", and {size - NAMED} more" if size > NAMED else ""
         raise Diverged(
-            f"step {point.step}: loss {point.loss:g}, gradient norm {point.norm:g}: not finite numbers, in the "
-            f"batch of labels {', '.join(self.rows[i].id for i in batch[:NAMED])}{more}. Nothing was written. "
-            f"Lower lr (it was {point.lr:.3g} at this step), or look at these labels: raypipe finetune ... "
-            "--show 3"
+            f"step {point.step}: loss {point.loss:g}, gradient norm {point.norm:g}: not finite numbers, in "
+            f"the batch of labels {', '.join(self.rows[i].id for i in batch[:NAMED])}{more}. Nothing was "
+            f"written. Lower lr (it was {point.lr:.3g} at this step), or look at these labels: raypipe "
+            "finetune ... --show 3"
         )
 
 

@@ -1,8 +1,8 @@
 """Training on Ray: workers that hold one share of each batch, restarted from the last checkpoint.
 
 Ray Train starts the workers, joins them in one group of torch, restarts all of them when one dies, and keeps
-checkpoints; each trains by `trainer.train`. The name of a run is the digest of all that decides its numbers, so
-only an equal run continues it.
+checkpoints; each trains by `trainer.train`. The name of a run is the digest of all that decides its numbers,
+so only an equal run continues it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _out_of_memory(job: TrainingJob, error: Exception) -> ClusterTooSmall:
     longest = max(len(row.ids) for row in job.rows)
     return ClusterTooSmall(
         f"a worker ran out of memory with {job.preset.rows_at_once} rows at once of up to {longest} tokens "
-        f"({str(error).splitlines()[0]}). Take a larger GPU, set rows_at_once=1, gradient_checkpointing=true or "
-        "four_bit=true, or a smaller max_seq_len with too_long=leave_out"
+        f"({str(error).splitlines()[0]}). Take a larger GPU, set rows_at_once=1, gradient_checkpointing=true "
+        "or four_bit=true, or a smaller max_seq_len with too_long=leave_out"
     )
 
 
@@ -119,7 +119,6 @@ def train_on_ray(
             storage_path=storage,
             failure_config=FailureConfig(max_failures=RESTARTS),
             checkpoint_config=CheckpointConfig(num_to_keep=KEPT),
-            worker_runtime_env={"env_vars": {"HF_HUB_OFFLINE": "1"}},  # trl reports its use to the hub, else
         ),
     )
     with _following(notes, told) as error:
