@@ -68,7 +68,10 @@ def open_base(job: TrainingJob) -> tuple[Any, Any]:
         from transformers import BitsAndBytesConfig
 
         nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": compute}
-        more = {"quantization_config": BitsAndBytesConfig(**nf4), "device_map": {"": 0}}
+        more = {
+            "quantization_config": BitsAndBytesConfig(**nf4),
+            "device_map": {"": torch.cuda.current_device()},
+        }
     with folder.opened(model) as view:
         base = AutoModelForCausalLM.from_pretrained(
             view, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **more

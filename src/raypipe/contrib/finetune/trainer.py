@@ -179,7 +179,7 @@ def _trained(job: TrainingJob, trainer: SFTTrainer, checkpoint: Path | None) -> 
 
 def _logprob(job: TrainingJob, net: Any) -> float:
     """Mean log-probability of the answer tokens of the first training row."""
-    row = _dataset(job.rows[:1]).with_format("torch", device=job.device)[:1]
+    row = _dataset(job.rows[:1]).with_format("torch", device=str(net.device))[:1]
     net.eval()
     with torch.no_grad():
         return -float(net(**row).loss)
