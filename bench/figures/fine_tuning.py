@@ -11,9 +11,9 @@ gates. Prints a JSON line for each part, and keeps it in the folder: the same co
 last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at least .5 of the
 answerable ones right, and both comparisons say better; nor may the base itself abstain.
 
-`--shares` trains an adapter for each share of labels that say "i don't know", by the loop that the workers of
-`finetune` run, and asks it the held-out questions by transformers' greedy search. It does so in this process:
-the commands would start Ray and an engine for each share.
+`--shares` trains an adapter for each share of labels that say "i don't know", as a worker of `finetune` does,
+and asks it the held-out questions by transformers' greedy search. It does so in this process: the commands
+would start Ray and an engine for each share.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -216,11 +217,14 @@ def numbers(text: str) -> list[float]:
 
 def of_share(work: Path, steps: int, lr: float, share: float, held_out: int) -> dict[str, Any]:
     """An adapter of labels of which a share abstains: its training rows, and both halves of its replies."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
     from raypipe.api.session import Session
     from raypipe.contrib.finetune.finetune_inputs import read_inputs
     from raypipe.contrib.finetune.label_files import read_labels, write_labels
-    from raypipe.contrib.finetune.loop import WorkerGroup, train
-    from raypipe.contrib.finetune.model import open_trainable
+    from raypipe.contrib.finetune.model import write_adapter
+    from raypipe.contrib.finetune.trainer import train
     from raypipe.contrib.finetune.training_labels import mix_of, mixed
 
     folder, given = work / f"idk-{share:g}", read_labels(work / "labels")
@@ -229,15 +233,15 @@ def of_share(work: Path, steps: int, lr: float, share: float, held_out: int) -> 
     sets = (f"steps={steps}", f"lr={lr}", "evaluate_every=50", "save_every=50")
     session = Session(models=str(work / "models.yaml"))
     found = read_inputs(session, "tiny", folder, "reader", None, sets)
-    state = train(found.job, WorkerGroup(), lambda point: None, lambda state: None)
-    tuned = open_trainable(found.model, found.preset, found.device, found.four_bit.on)
-    tuned.put(state.final())
+    with tempfile.TemporaryDirectory() as scratch:
+        adapter = train(found.job, Path(scratch), lambda point: None, lambda checkpoint: None)
+        write_adapter(Path(scratch) / "adapter", adapter.tensors, found.model, found.preset, {})
+        base = AutoModelForCausalLM.from_pretrained(found.model.path)
+        net = PeftModel.from_pretrained(base, str(Path(scratch) / "adapter"))
     (train_mix,) = mix_of([x for x in labels if x.split == "train"])[-1:]
     asked = questions("held", held_out)
-    verdicts = [
-        (row["domain"], verdict(replied(tuned.net, found.chats, row), row["answer"])) for row in asked
-    ]
-    return {"train": train_mix.labels, "idk": train_mix.idk, "step_taken": state.taken, **by_kind(verdicts)}
+    verdicts = [(row["domain"], verdict(replied(net, found.chats, row), row["answer"])) for row in asked]
+    return {"train": train_mix.labels, "idk": train_mix.idk, "step_taken": adapter.taken, **by_kind(verdicts)}
 
 
 def replied(net: Any, chats: Any, row: dict[str, Any]) -> str:

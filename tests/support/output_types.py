@@ -17,8 +17,8 @@ from raypipe.contrib.crag.api.kg_score import CallRate
 from raypipe.contrib.finetune.engine_check import EngineReplies
 from raypipe.contrib.finetune.estimate import MemoryNeed, TrainingEstimate
 from raypipe.contrib.finetune.finetune import FinetunePlanResult
-from raypipe.contrib.finetune.loop import LookPoint, StepPoint
 from raypipe.contrib.finetune.model import Device, FourBit
+from raypipe.contrib.finetune.training_job import LookPoint, StepPoint
 from raypipe.contrib.finetune.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.runs.plan.records import Cost, Plan, StepPlan
 from raypipe.runs.release import ReleaseLine

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from test_training_loop import job_of, trained
+from test_trainer import job_of, trained
 from tuned import CONF, examples
 
 from raypipe.contrib.finetune.preset import read_preset
@@ -27,7 +27,8 @@ def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
     adapters = []
     for name, rows in (("both", job.rows), ("silent", silent)):
         one = dataclasses.replace(job, rows=rows)
-        found = write_adapter(tmp_path / name, trained(one)[0].final(), base, job.preset, {})
+        tensors = trained(one, tmp_path / f"training-{name}")[0].tensors
+        found = write_adapter(tmp_path / name, tensors, base, job.preset, {})
         adapters.append((name, found))
     paths = tuple(str(tmp_path / name) for name, _ in adapters)
     tuned = dataclasses.replace(base, adapters=tuple(adapters), adapter_paths=paths)

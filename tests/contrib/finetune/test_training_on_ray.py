@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from checkout import ROOT
-from test_training_loop import equal, job_of
+from test_trainer import equal, job_of
 from tuned import CONF
 
 from raypipe.contrib.finetune.preset import read_preset
@@ -29,18 +29,30 @@ def on_ray(job, folder, workers, told=lambda point: None, name="run"):
     return train_on_ray(job, name, str(folder), workers, told)
 
 
-def require_whole(state):
+def require_whole(adapter):
     """The training has each step once, and learned."""
-    assert state.ended and [p.step for p in state.steps] == list(range(1, 25))
-    assert state.looks[-1].loss < state.steps[0].loss / 2
+    assert [p.step for p in adapter.steps] == list(range(1, 25))
+    assert adapter.best_look.loss < adapter.steps[0].loss / 2
 
 
 def test_a_finished_training_is_not_done_again(local_ray, job, tmp_path):
     seen, more = [], []
-    state = on_ray(job, tmp_path, 1, seen.append)
-    require_whole(state)
-    assert state.steps == seen
-    assert equal(on_ray(job, tmp_path, 1, more.append).final(), state.final()) and not more
+    adapter = on_ray(job, tmp_path, 1, seen.append)
+    require_whole(adapter)
+    assert list(adapter.steps) == seen
+    assert equal(on_ray(job, tmp_path, 1, more.append).tensors, adapter.tensors) and not more
+
+
+def test_two_workers_compute_the_losses_of_one(local_ray, job, tmp_path):
+    """A token weighs the same, whichever worker has it. Without dropout: each worker draws its own."""
+    import dataclasses
+
+    quiet = dataclasses.replace(job.preset, lora_dropout=0.0, steps=4, warmup=0.0, evaluate_every=2)
+    job = dataclasses.replace(job, preset=quiet)
+    alone, both = (on_ray(job, tmp_path, n, name=f"of-{n}") for n in (1, 2))
+    assert [p.loss for p in both.steps] == pytest.approx([p.loss for p in alone.steps], rel=1e-3)
+    assert [p.norm for p in both.steps] == pytest.approx([p.norm for p in alone.steps], rel=1e-2)
+    assert [p.loss for p in both.looks] == pytest.approx([p.loss for p in alone.looks], rel=1e-2)
 
 
 def test_two_workers_continue_though_one_of_them_is_killed(local_ray, job, tmp_path):
@@ -75,20 +87,18 @@ from raypipe.runs.cluster import connection
 from raypipe.contrib.finetune.workers import train_on_ray
 job = pickle.load(open(sys.argv[1], "rb"))
 connection.connect("local")
-state = train_on_ray(job, "run", sys.argv[2], 1, lambda p: print(p.step, flush=True))
-open(sys.argv[3], "wb").write(state.to_bytes())
+adapter = train_on_ray(job, "run", sys.argv[2], 1, lambda p: print(p.step, flush=True))
+pickle.dump(adapter, open(sys.argv[3], "wb"))
 """
 
 
 def test_a_driver_that_is_killed_and_started_again_continues(job, tmp_path):
     import pickle
 
-    from raypipe.contrib.finetune.loop import TrainingState
-
     (tmp_path / "job").write_bytes(pickle.dumps(job))
     src = str(ROOT / "src")
     env = {**os.environ, "PYTHONPATH": src, "RAY_ADDRESS": "local"}
-    command = [sys.executable, "-c", DRIVER, tmp_path / "job", tmp_path / "runs", tmp_path / "state"]
+    command = [sys.executable, "-c", DRIVER, tmp_path / "job", tmp_path / "runs", tmp_path / "adapter"]
 
     def start():
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True)
@@ -102,13 +112,13 @@ def test_a_driver_that_is_killed_and_started_again_continues(job, tmp_path):
     second = start()
     steps = [int(line) for line in second.stdout if line.strip().isdigit()]
     assert second.wait() == 0 and steps[0] > 1, steps  # how far back depends on when Ray counted a checkpoint
-    require_whole(TrainingState.from_bytes((tmp_path / "state").read_bytes()))
+    require_whole(pickle.loads((tmp_path / "adapter").read_bytes()))
 
 
 def test_a_training_that_diverges_is_not_tried_again(local_ray, job, tmp_path):
     import dataclasses
 
-    from raypipe.contrib.finetune.loop import Diverged
+    from raypipe.contrib.finetune.training_job import Diverged
 
     wild = dataclasses.replace(job, preset=dataclasses.replace(job.preset, lr=1e30))
     with pytest.raises(Diverged, match="not finite"):

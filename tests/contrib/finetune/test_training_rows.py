@@ -11,10 +11,8 @@ from raypipe.contrib.finetune.preset import read_preset
 from raypipe.contrib.finetune.rows import (
     TrainingExample,
     TrainingRow,
-    batch_plan,
     fitting,
-    learning_rate,
-    share,
+    row_order,
     shown,
     tokenized,
 )
@@ -97,30 +95,28 @@ def test_rows_that_are_too_long_are_refused_or_left_out_and_never_cut():
     assert [r.id for r in kept] == ["a"] and [r.id for r in left] == ["b"]
 
 
-def test_every_row_is_in_one_batch_of_an_epoch_whatever_the_number_of_workers():
+def test_every_row_is_in_each_epoch_once():
     lengths = [10 + i % 7 for i in range(21)]
-    plan = batch_plan(lengths, 8, 7, 3, True)
-    assert [b.epoch for b in plan] == [0, 0, 0, 1, 1, 1, 2]
-    assert sorted(i for b in plan[:3] for i in b.rows) == list(range(21))
-    assert plan == batch_plan(lengths, 8, 7, 3, True) != batch_plan(lengths, 8, 7, 4, True)
-    for batch in plan:
-        parts = [share(batch.rows, rank, 2) for rank in range(2)]
-        assert sorted([*parts[0], *parts[1]]) == sorted(batch.rows)
-    assert max(lengths) == lengths[plan[0].rows[0]]  # the longest comes first: too little memory shows early
+    order = row_order(lengths, 8, 7, 3, True)
+    assert len(order) == 56
+    assert sorted(order[:21]) == sorted(order[21:42]) == list(range(21)) and len({*order[42:]}) == 14
+    assert order == row_order(lengths, 8, 7, 3, True) != row_order(lengths, 8, 7, 4, True)
+    assert max(lengths) == lengths[order[0]]  # the longest comes first: too little memory shows early
 
 
 def test_batches_have_rows_of_like_length_when_grouped():
     lengths = [i * 37 % 100 for i in range(64)]
-    spread = [
-        sum(max(lengths[i] for i in b.rows) - min(lengths[i] for i in b.rows) for b in plan)
-        for plan in (batch_plan(lengths, 8, 8, 0, True), batch_plan(lengths, 8, 8, 0, False))
-    ]
-    assert spread[0] < spread[1] / 4
+    grouped, drawn = (row_order(lengths, 8, 8, 0, by) for by in (True, False))
+
+    def spread(order):
+        batches = [[lengths[i] for i in order[j : j + 8]] for j in range(0, 64, 8)]
+        return sum(max(b) - min(b) for b in batches)
+
+    assert spread(grouped) < spread(drawn) / 4
 
 
-def test_the_rate_rises_then_falls():
-    rates = [learning_rate(i, 100, 1.0, 0.1) for i in range(100)]
-    assert max(rates) == rates[10] == 1.0 and rates[0] == 0.1 and rates[-1] < 0.001
+def test_rows_of_one_pass_divide_the_share_of_a_worker(tiny):
+    assert [tiny.at_once(n) for n in (1, 2, 4, 8)] == [8, 4, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +135,7 @@ def test_the_shipped_presets_have_the_papers_numbers(name, steps):
     assert set(preset.target_modules) == {f"{m}_proj" for m in ("k", "q", "v", "up", "down", "gate")}
     assert (preset.lr, preset.warmup, preset.max_grad_norm) == (2e-4, 0.1, 0.3)
     assert (preset.effective_batch, preset.steps, preset.save_every) == (8, steps, 10)
+    assert preset.rows_at_once == 1
 
 
 @pytest.mark.parametrize(

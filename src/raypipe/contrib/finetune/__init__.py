@@ -1,9 +1,9 @@
 """Labels by db3's rules, and LoRA adapters that are trained on them.
 
     rows = [tokenized(chats, example) ...]    # rows.py: ids, and where the answer begins
-    plan = batch_plan(lengths, ...)           # rows.py: the rows of each step, for any number of workers
-    state = train(job, group, ...)            # loop.py: one worker, alone or in a group
+    order = row_order(lengths, ...)           # rows.py: the rows of all steps, for any number of workers
+    adapter = train(job, folder, ...)         # trainer.py: one worker, alone or in a group, by trl
     write_adapter(folder, tensors, ...)       # model.py: its files, as engines load them
 
-Of these rows, loop, model and estimate know torch, transformers and peft; Ray in `workers` alone.
+Of these trainer, rows, model and estimate know torch, trl, transformers and peft; Ray in `workers` alone.
 """

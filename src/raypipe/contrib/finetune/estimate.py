@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raypipe.contrib.finetune.loop import TrainingJob
 from raypipe.contrib.finetune.model import adapter_size
+from raypipe.contrib.finetune.training_job import TrainingJob
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.models.folder import json_object, text_config
 from raypipe.models.weight_files import BYTES, GIB, folder_headers
@@ -22,6 +22,7 @@ ADAPTER_BYTES = 20  # of one number: weight, gradient, its sum, two moments of A
 NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)
 LAYER_BYTES = 34  # of activations, for each token and hidden number of a layer in half precision, without the
 # matrix of attention, which sdpa does not keep: Korthikanti et al. 2022, section 4.1
+COLUMNS = 32_768  # of the logits at a time, in trl: the whole of them is never in memory
 START_S = (15.0, 60.0)  # until the first step: torch and peft load; measured 15 to 20 s for a tiny model
 SLOWER = (1.0, 6.0)  # times the machine's matrix speed: measured on the stand-in, whose layers are small
 SPREAD = (0.8, 1.5)  # of the time of an earlier training of the same base
@@ -30,7 +31,7 @@ RESERVE_GIB = 1.0  # of a GPU: CUDA's own context and the allocator's gaps
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Memory of one worker at its longest row, in GiB."""
+    """Memory of one worker at its longest rows, in GiB."""
 
     weights: float  # of the base
     adapter: float  # with gradient and optimizer
@@ -66,12 +67,12 @@ def estimate(
 ) -> TrainingEstimate:
     """`earlier`: seconds a token of a worker in earlier trainings of this base; `flops`: what a core here
     computes in a second, None: not known. Raises ConfError for a base whose config.json lacks a size."""
-    rows, p, plan = job.rows, job.preset, job.batches()
+    rows, p, order = job.rows, job.preset, job.order()
     sizes = {name: math.prod(t.shape) for name, t in folder_headers(Path(job.model.path)).items()}
     parameters = sum(sizes.values())
     adapter, layers = adapter_size(Path(job.model.path), p.target_modules, p.r)
-    tokens = sum(len(rows[i].ids) for b in plan for i in b.rows)
-    looks = math.ceil(len(plan) / p.evaluate_every) if job.held_out and p.evaluate_every else 0
+    tokens = sum(len(rows[i].ids) for i in order)
+    looks = math.ceil(p.steps / p.evaluate_every) if job.held_out and p.evaluate_every else 0
     looked = looks * sum(len(row.ids) for row in job.held_out)
     work = ((6 if p.gradient_checkpointing else 4) * tokens + 2 * looked) * parameters
     seconds: tuple[float, float] | None = None
@@ -88,22 +89,22 @@ def estimate(
         rows=len(rows),
         held_out=len(job.held_out),
         left_out=left_out,
-        steps=len(plan),
-        epochs=sum(len(b.rows) for b in plan) / len(rows),
+        steps=p.steps,
+        epochs=len(order) / len(rows),
         tokens=tokens,
-        trained=sum(rows[i].trained for b in plan for i in b.rows),
+        trained=sum(rows[i].trained for i in order),
         longest=max(len(row.ids) for row in rows),
         looks=looks,
         parameters=parameters,
         adapter_parameters=adapter,
         adapted_layers=layers,
-        memory=_memory(job, sizes, adapter),
+        memory=_memory(job, workers, sizes, adapter),
         seconds=seconds,
         rate_from=rate_from,
     )
 
 
-def _memory(job: TrainingJob, sizes: Mapping[str, int], adapter: int) -> MemoryNeed:
+def _memory(job: TrainingJob, workers: int, sizes: Mapping[str, int], adapter: int) -> MemoryNeed:
     """`sizes`: numbers of each tensor of the base; `adapter`: of the adapter."""
     place = Path(job.model.path) / "config.json"
     config, names = text_config(json_object(place)), ("num_hidden_layers", "hidden_size", "vocab_size")
@@ -111,6 +112,7 @@ def _memory(job: TrainingJob, sizes: Mapping[str, int], adapter: int) -> MemoryN
         raise ConfError(f"{place}: expected numbers as {', '.join(lacking)}, found none. Fetch it again")
     layers, hidden, words = (config[k] for k in names)
     longest = max(job.rows, key=lambda r: len(r.ids))
+    at_once = job.preset.at_once(workers)
     wide, length, parameters = BYTES[job.model.dtype], len(longest.ids), sum(sizes.values())
     if job.in_four_bits:  # all but the embedding and the output head, which stay as they are
         embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
@@ -119,16 +121,17 @@ def _memory(job: TrainingJob, sizes: Mapping[str, int], adapter: int) -> MemoryN
         how = f"{packed:,.1f} M x {NF4_BYTES} + {embedded / 1e6:,.1f} M x {wide}"
     else:
         weights, how = parameters * wide, f"{parameters / 1e6:,.1f} M x {wide}"
-    layer = LAYER_BYTES * wide / 2 * length * hidden
-    kept = layers * length * hidden * wide + layer
+    layer = LAYER_BYTES * wide / 2 * at_once * length * hidden
+    kept = layers * at_once * length * hidden * wide + layer
     active = kept if job.preset.gradient_checkpointing else layers * layer
-    logits = (longest.trained + 1) * words * (wide + 8)
+    columns = min(words, COLUMNS)
+    logits = at_once * (longest.trained + 1) * columns * (wide + 8)
     base, own, acts, tops = (n / GIB for n in (weights, adapter * ADAPTER_BYTES, active, logits))
     arithmetic = (
-        f"weights {how} bytes; adapter {adapter / 1e6:,.2f} M x {ADAPTER_BYTES}; activations of {length} "
-        f"tokens, {layers} layers of {hidden}, "
+        f"weights {how} bytes; adapter {adapter / 1e6:,.2f} M x {ADAPTER_BYTES}; activations of "
+        f"{at_once} x {length} tokens, {layers} layers of {hidden}, "
         f"{'one layer at a time' if job.preset.gradient_checkpointing else 'all kept'}; logits of "
-        f"{longest.trained + 1} x {words}"
+        f"{at_once} x {longest.trained + 1} x {columns}"
     )
     return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
 
@@ -138,8 +141,8 @@ def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
     if gpu_gib and need.total + RESERVE_GIB > gpu_gib:
         raise ClusterTooSmall(
             f"a worker needs {need.total + RESERVE_GIB:.1f} GiB ({need.arithmetic}; {RESERVE_GIB:g} GiB for "
-            f"CUDA), a GPU of the cluster file has {gpu_gib:g}. Take a larger GPU, set four_bit=true or "
-            "gradient_checkpointing=true, or a smaller max_seq_len with too_long=leave_out"
+            f"CUDA), a GPU of the cluster file has {gpu_gib:g}. Take a larger GPU, set four_bit=true, "
+            "gradient_checkpointing=true or rows_at_once=1, or a smaller max_seq_len with too_long=leave_out"
         )
 
 

@@ -30,7 +30,7 @@ from raypipe.store.files import ADAPTERS, TRAININGS
 
 if TYPE_CHECKING:
     from raypipe.contrib.finetune.engine_check import EngineReplies
-    from raypipe.contrib.finetune.loop import StepPoint, TrainingState
+    from raypipe.contrib.finetune.training_job import StepPoint, TrainedAdapter
 
 RECORD = "training.json"  # the curves and the time of a training, next to its adapter
 MODELS = "models.yaml"
@@ -157,17 +157,17 @@ def _train(
             task.reach(point.step)
             told.append((point.step, time.monotonic()))
 
-        state = train_on_ray(found.job, found.run, f"{store.uri}/{TRAININGS}", found.workers, advance)
+        trained = train_on_ray(found.job, found.run, f"{store.uri}/{TRAININGS}", found.workers, advance)
     took = (time.monotonic() - began, _token_s(told, planned))
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
         made = Path(temporary) / folder
-        about = {"name": called, "labels": found.label_facts(), "step": state.taken}
+        about = {"name": called, "labels": found.label_facts(), "step": trained.taken}
         about |= {"four_bit": found.four_bit.on, "seen": found.seen}
-        identity = write_adapter(made, state.final(), found.model, found.preset, about)
-        require_effect(state.effect, None)
+        identity = write_adapter(made, trained.tensors, found.model, found.preset, about)
+        require_effect(trained.effect, None)
         replies = _asked(found, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
-        require_effect(state.effect, replies)
-        record = _record(found, planned, state, called, identity, took, replies)
+        require_effect(trained.effect, replies)
+        record = _record(found, planned, trained, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
     adapters.remove_training(store.files, found.run)
@@ -197,22 +197,22 @@ def _asked(
 
 
 def _record(
-    found: FinetuneInputs, planned: FinetunePlanResult, state: TrainingState, called: str, identity: str,
+    found: FinetuneInputs, planned: FinetunePlanResult, trained: TrainedAdapter, called: str, identity: str,
     took: tuple[float, float | None], replies: EngineReplies | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns what a training did: the file RECORD, and what the report shows. `took`: seconds, and those a
     token."""
-    look = state.best_look
+    look = trained.best_look
     return {
         "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
         "preset": to_jsonable_python(found.preset),
         "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_dict(),
         "workers": found.workers, "device": found.device, "seconds": round(took[0], 1), "token_s": took[1],
-        "steps_done": state.step, "step_taken": state.taken,
-        "ended_early": state.step < planned.estimate.steps,
+        "steps_done": len(trained.steps), "step_taken": trained.taken,
+        "ended_early": len(trained.steps) < planned.estimate.steps,
         "held_out_loss": None if look is None else look.loss,
-        "steps": to_jsonable_python(state.steps), "looks": to_jsonable_python(state.looks),
-        "effect": {"base": state.effect[0], "adapter": state.effect[1]},
+        "steps": to_jsonable_python(trained.steps), "looks": to_jsonable_python(trained.looks),
+        "effect": {"base": trained.effect[0], "adapter": trained.effect[1]},
         "engine": to_jsonable_python(replies),
     }  # fmt: skip
 

@@ -12,9 +12,9 @@ from raypipe.api.session import Session
 from raypipe.contrib.finetune import estimate as estimates
 from raypipe.contrib.finetune import rows as training_rows
 from raypipe.contrib.finetune.label_files import LabelFolder, counts, read_labels
-from raypipe.contrib.finetune.loop import TrainingJob
 from raypipe.contrib.finetune.model import Device, FourBit, four_bit, require_modules
 from raypipe.contrib.finetune.preset import Preset, read_preset
+from raypipe.contrib.finetune.training_job import TrainingJob
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
@@ -23,7 +23,7 @@ from raypipe.models import generator_files
 from raypipe.models.products import gemm
 
 THREADS = 1  # of a worker on a CPU: others change the last bits of an adapter; --workers takes more cores
-LOOP = 1  # version of the training loop: raised when the same inputs give another adapter
+TRAINER = 2  # version of the training: raised when the same inputs give another adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FinetuneInputs:
     def run(self) -> str:
         """32 hex digits that name all that decides the adapter's numbers, but for the number of workers."""
         return digest(
-            "finetune", str(LOOP), stable(self.preset), self.model.weights, self.model.dtype,
+            "finetune", str(TRAINER), stable(self.preset), self.model.weights, self.model.dtype,
             self.labels.digest, str(self.four_bit.on),
         )  # fmt: skip
 
@@ -117,11 +117,13 @@ def read_inputs(
     _require_labels(given.path, train)
     _require_room(kept, model)
     gpus = int(sum(m.nodes * m.gpus for m in cluster.machines))
-    count = workers or (max(1, gpus) if device == "cuda" else 1)
-    if count > chosen.effective_batch:
+    count = workers or 1
+    if workers is None and device == "cuda":
+        count = max(n for n in range(1, max(1, gpus) + 1) if chosen.effective_batch % n == 0)
+    if chosen.effective_batch % count:
         raise ConfError(
-            f"--workers {count}: a step has {chosen.effective_batch} rows (effective_batch), so more workers "
-            "than that have nothing to do"
+            f"--workers {count}: expected a divisor of the {chosen.effective_batch} rows of a step "
+            "(effective_batch), so that each worker has as many. Set another number of either"
         )
     gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
     return FinetuneInputs(
@@ -142,10 +144,12 @@ def base_model(session: Session, name: str) -> Model:
         )
     model = replace(model, adapters=(), adapter_paths=())
     generator_files.check(model)
-    if importlib.util.find_spec("peft") is None:
-        raise ModelMissing(
-            "finetune needs the package peft, and it is not here. Get it with: pip install 'raypipe[local]'"
-        )
+    for package in ("peft", "trl"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelMissing(
+                f"finetune needs the package {package}, and it is not here. Get it with: pip install "
+                "'raypipe[local]'"
+            )
     return model
 
 

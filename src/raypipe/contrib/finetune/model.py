@@ -1,17 +1,14 @@
-"""The base model with a fresh adapter on it, ready to be trained; and a trained adapter as files.
+"""The base model, ready for an adapter; and a trained adapter as files.
 
-Workers draw equal first factors: the seed is set before peft draws them. Norm layers compute in float32
-whatever the base's dtype is; a base of half precision runs under autocast. peft's own writer names a folder
-of one machine as the base, so the configuration is written here, from the same values.
+peft's own writer names a folder of one machine as the base, so the configuration is written here, from the
+same values.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Any, Literal
 import yaml
 
 from raypipe.contrib.finetune.preset import Preset
+from raypipe.contrib.finetune.training_job import TrainingJob
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import folder
@@ -28,9 +26,6 @@ from raypipe.models.weight_files import folder_headers
 
 Device = Literal["cpu", "cuda"]
 BF16_CAPABILITY = 8  # of a CUDA device: from there on it computes bfloat16 (NVIDIA's Ampere)
-FP16_SCALE = 1024.0
-"""Scale of losses that are computed in float16, so that small gradients do not become 0. Micikevicius et al.
-2018, section 3.2, trained with constants from 8 to 32,768."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,82 +52,32 @@ def four_bit(asked: str, device: Device) -> FourBit:
     return FourBit(False, missing)
 
 
-@dataclass(slots=True)
-class Trainable:
-    net: Any  # of peft
-    weights: Mapping[str, Any]  # name in the adapter's file -> parameter, by name
-    device: Device
-    compute: Any  # torch dtype that the base computes in
-
-    def cast(self) -> AbstractContextManager[Any]:
-        """Around every forward pass."""
-        import torch
-
-        half = self.compute is not torch.float32
-        return torch.autocast(self.device, self.compute) if half else contextlib.nullcontext()
-
-    @property
-    def scale(self) -> float:
-        """Factor of losses before their gradients; gradients are divided by it."""
-        import torch
-
-        return FP16_SCALE if self.compute is torch.float16 else 1.0
-
-    def tensors(self) -> dict[str, Any]:
-        """The adapter as it is now, copied to the CPU."""
-        return {name: p.detach().to("cpu", copy=True) for name, p in self.weights.items()}
-
-    def put(self, tensors: Mapping[str, Any]) -> None:
-        import torch
-
-        with torch.no_grad():
-            for name, p in self.weights.items():
-                p.copy_(tensors[name])
-
-
-def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: bool) -> Trainable:
-    """Loads the base and draws a fresh adapter."""
+def open_base(job: TrainingJob) -> tuple[Any, Any]:
+    """Loads the base. Returns it, and the torch dtype that it computes in."""
     import torch
-    from peft import get_peft_model
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    dtype = getattr(torch, model.dtype)
-    compute = _compute(dtype, device)
+    model, dtype = job.model, getattr(torch, job.model.dtype)
+    compute = dtype
+    if dtype is torch.float16 and torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY:
+        compute = torch.bfloat16  # which needs no scale of losses
     more: dict[str, Any] = {}
-    if in_four_bits:
+    if job.in_four_bits:
         from transformers import BitsAndBytesConfig
 
         nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": compute}
-        more = {"quantization_config": BitsAndBytesConfig(**nf4), "device_map": {"": 0}}
+        more = {
+            "quantization_config": BitsAndBytesConfig(**nf4),
+            "device_map": {"": torch.cuda.current_device()},
+        }
     with folder.opened(model) as view:
         base = AutoModelForCausalLM.from_pretrained(
             view, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **more
         )
-    if not in_four_bits:
-        base.to(device)
-    base.config.use_cache = False
-    for module in base.modules():
-        if type(module).__name__.endswith("Norm"):
-            module.float()
-    torch.manual_seed(preset.seed)
-    net = get_peft_model(base, lora_config(preset))
-    if preset.gradient_checkpointing:
-        net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    weights = {_file_name(n): p for n, p in net.named_parameters() if p.requires_grad}
-    return Trainable(net, dict(sorted(weights.items())), device, compute)
-
-
-def _compute(dtype: Any, device: Device) -> Any:
-    """bfloat16 in place of float16 where the device has it: it needs no scale of losses."""
-    import torch
-
-    if dtype is not torch.float16:
-        return dtype
-    if device == "cpu":
-        raise ConfError("float16 is not trained on a CPU: use an entry of dtype float32 or bfloat16")
-    return torch.bfloat16 if torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY else dtype
+    base.name_or_path = model.path  # the view is gone, and peft looks for a configuration there
+    return base, compute
 
 
 def require_modules(base: Path, preset: Preset, name: str) -> None:
@@ -153,15 +98,6 @@ def lora_config(preset: Preset) -> Any:
     return LoraConfig(task_type="CAUSAL_LM", target_modules=modules, bias="none", **same)
 
 
-def _file_name(parameter: str) -> str:
-    """The name of a parameter in an adapter's file: without the name that peft gives the adapter.
-
-    >>> _file_name("base_model.model.model.layers.0.mlp.up_proj.lora_A.default.weight")
-    'base_model.model.model.layers.0.mlp.up_proj.lora_A.weight'
-    """
-    return parameter.replace(".lora_A.default.", ".lora_A.").replace(".lora_B.default.", ".lora_B.")
-
-
 def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
     """Returns how many numbers an adapter has, and on how many layers it is."""
     shapes = [shape for layer, shape in linear_layers(folder) if layer in target_modules]
@@ -178,7 +114,7 @@ def linear_layers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 RECIPE = "recipe.yaml"
 FORMAT = 1  # of RECIPE
-PACKAGES = ("torch", "transformers", "peft", "ray")  # that decide an adapter's numbers, or may
+PACKAGES = ("torch", "transformers", "trl", "peft", "ray")  # that decide an adapter's numbers, or may
 
 
 def write_adapter(

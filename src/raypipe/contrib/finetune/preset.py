@@ -30,6 +30,7 @@ class Preset:
     warmup: float  # 0..1, share of the steps in which the rate rises; then it falls as a cosine
     max_grad_norm: float  # longer gradients are cut to this
     effective_batch: int  # rows of one step, of all workers together
+    rows_at_once: int  # of one forward pass of a worker, at most; a step's others are accumulated
     steps: int  # at most
     max_seq_len: int  # tokens of a row, prompt and answer
     too_long: Literal["refuse", "leave_out"]  # what becomes of longer rows; they are never cut
@@ -44,7 +45,7 @@ class Preset:
     def __post_init__(self) -> None:
         rules: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
             ("r", f"1 to {RANKS[-1]}, which vLLM serves at most", lambda x: 1 <= x <= RANKS[-1]),
-            ("lora_alpha effective_batch steps save_every", "at least 1", lambda x: x >= 1),
+            ("lora_alpha effective_batch rows_at_once steps save_every", "at least 1", lambda x: x >= 1),
             ("evaluate_every patience seed", "at least 0", lambda x: x >= 0),
             ("lora_dropout warmup", "0 or more, below 1", lambda x: 0 <= x < 1),
             ("lr max_grad_norm", "a number above 0", lambda x: 0 < x < math.inf),
@@ -58,6 +59,10 @@ class Preset:
                     raise ValueError(f"{name}: expected {expected}, found {found!r}")
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: expected with evaluate_every above 0, found 0")
+
+    def at_once(self, workers: int) -> int:
+        """Rows of one forward pass of each of `workers`: a divisor of its share of a step."""
+        return math.gcd(self.effective_batch // workers, self.rows_at_once)
 
 
 def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:

@@ -5,8 +5,8 @@ trained begins where the template would let the model speak, and ends with the f
 template that makes this impossible is an error, never a warning.
 
 Which rows make each step is decided before anything runs, from lengths, batch size, steps and seed. It does
-not depend on the number of workers, of which worker r takes every world-th row of a batch, and a run that was
-stopped continues at its step.
+not depend on the number of workers. The sampler of transformers that groups by length draws from torch's
+global numbers, which differ between workers and after a restart.
 """
 
 from __future__ import annotations
@@ -158,57 +158,30 @@ def shown(chats: ChatTokenizer, row: TrainingRow) -> str:
 
 
 MEGA = 50
-"""Batches within which rows are sorted by length: as transformers' own LengthGroupedSampler does."""
+"""Batches within which rows are sorted by length: as transformers' LengthGroupedSampler does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    epoch: int  # from 0
-    rows: tuple[int, ...]  # their places among the training rows
+def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int, grouped: bool) -> list[int]:
+    """The rows of all steps, `batch` a step: epoch after epoch, each row once an epoch.
 
-
-def batch_plan(
-    lengths: Sequence[int], effective_batch: int, steps: int, seed: int, grouped: bool
-) -> list[Batch]:
-    """The batches of all steps, in order: epoch after epoch, each row once an epoch; the last batch of an
-    epoch has what is left.
-
-    >>> [b.rows for b in batch_plan([5, 9, 7], 2, 3, 0, False)]
-    [(0, 2), (1,), (0, 1)]
+    >>> row_order([5, 9, 7], 2, 3, 0, False)
+    [0, 2, 1, 0, 1, 2]
     """
-    made: list[Batch] = []
-    for epoch in range(math.ceil(steps / max(1, math.ceil(len(lengths) / effective_batch)))):
-        made += [Batch(epoch, rows) for rows in _epoch(lengths, effective_batch, seed, epoch, grouped)]
-    return made[:steps]
+    made: list[int] = []
+    for epoch in range(math.ceil(steps * batch / len(lengths))):
+        draw = random.Random(f"{seed}/{epoch}")
+        order = list(range(len(lengths)))
+        draw.shuffle(order)
+        made += _grouped(lengths, order, batch, draw) if grouped else order
+    return made[: steps * batch]
 
 
-def _epoch(lengths: Sequence[int], size: int, seed: int, epoch: int, grouped: bool) -> list[tuple[int, ...]]:
-    draw = random.Random(f"{seed}/{epoch}")
-    order = list(range(len(lengths)))
-    draw.shuffle(order)
-    if not grouped:
-        return [tuple(order[i : i + size]) for i in range(0, len(order), size)]
-    cut: list[tuple[int, ...]] = []
+def _grouped(lengths: Sequence[int], order: Sequence[int], size: int, draw: random.Random) -> list[int]:
+    """Rows of like length together, `size` at a time; the longest first: too little memory shows early."""
+    cut: list[list[int]] = []
     for i in range(0, len(order), MEGA * size):
-        # Longest first, so that too little memory shows early; equal lengths stay as they were drawn.
-        mega = sorted(order[i : i + MEGA * size], key=lambda row: -lengths[row])
-        cut += [tuple(mega[j : j + size]) for j in range(0, len(mega), size)]
-    head, rest = cut[:1], cut[1:]
+        mega = sorted(order[i : i + MEGA * size], key=lambda row: -lengths[row])  # equal ones stay as drawn
+        cut += [mega[j : j + size] for j in range(0, len(mega), size)]
+    head, rest = cut[0], cut[1:]
     draw.shuffle(rest)
-    return head + rest
-
-
-def share(rows: Sequence[int], rank: int, world: int) -> Sequence[int]:
-    return rows[rank::world]
-
-
-def learning_rate(step: int, steps: int, lr: float, warmup: float) -> float:
-    """The rate of a step, from 0: it rises over the first `warmup` share of steps, then falls as a cosine.
-
-    >>> [round(learning_rate(i, 10, 1.0, 0.2), 2) for i in range(10)]
-    [0.5, 1.0, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
-    """
-    rising = math.ceil(warmup * steps)
-    if step < rising:
-        return lr * (step + 1) / rising
-    return lr * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+    return [*head, *(row for group in rest for row in group)]

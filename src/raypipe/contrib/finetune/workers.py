@@ -1,8 +1,8 @@
 """Training on Ray: workers that hold one share of each batch, restarted from the last checkpoint.
 
-Ray Train starts the workers, restarts all of them when one dies, and keeps checkpoints; the loop is `train`.
-Gradients of the adapter are added over gloo, on the CPU: 80 MB a step for 8 billion parameters at rank 8. The
-name of a run is the digest of all that decides its numbers, so only an equal run continues it.
+Ray Train starts the workers, joins them in one group of torch, restarts all of them when one dies, and keeps
+checkpoints; each trains by `trainer.train`. The name of a run is the digest of all that decides its numbers,
+so only an equal run continues it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from raypipe.contrib.finetune.loop import StepPoint, TrainingJob, TrainingState, WorkerGroup, train
+from raypipe.contrib.finetune.training_job import StepPoint, TrainedAdapter, TrainingJob
 from raypipe.core.errors import ClusterTooSmall, RaypipeError, Unavailable
 
-STATE = "state.pt"
 RESTARTS = 3  # of all workers, after one died; as often as a vLLM engine's row is tried
 SUM_TIMEOUT_S = 300.0  # for the slowest worker's share of a step; a worker that died is noticed at once
 POLL_S = 0.5  # between two looks at how far the workers are
@@ -44,64 +43,51 @@ class _Notes:
         return self._points[seen:], self._error
 
 
-class _Gloo(WorkerGroup):
-    def sum(self, numbers: Any) -> None:
-        from torch import distributed
-
-        if self.world == 1:
-            return
-        here = numbers.cpu()
-        distributed.all_reduce(here)
-        if here is not numbers:
-            numbers.copy_(here)
-
-
-def _work(config: dict[str, Any]) -> None:
-    """Runs one worker, from the last checkpoint on."""
+def _work(config: dict[str, Any]) -> TrainedAdapter | None:
+    """Runs one worker, from the last checkpoint on; None: it failed, and the notes say why."""
     from ray import train as ray_train
 
-    context = ray_train.get_context()
-    group = _Gloo(context.get_world_rank(), context.get_world_size())
-    notes, begun = config["notes"], ray_train.get_checkpoint()
-    start = None
-    if begun is not None:
-        with begun.as_directory() as folder:
-            start = TrainingState.from_bytes((Path(folder) / STATE).read_bytes())
+    from raypipe.contrib.finetune.trainer import train
+
+    context, notes = ray_train.get_context(), config["notes"]
 
     def told(point: StepPoint) -> None:
-        if group.rank == 0:
+        if context.get_world_rank() == 0:
             notes.add.remote(point)
 
-    def save(state: TrainingState) -> None:
-        said = {"step": state.step}
-        if group.rank:
-            ray_train.report(said)  # a barrier: every worker reports
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / STATE).write_bytes(state.to_bytes())
-            ray_train.report(said, checkpoint=ray_train.Checkpoint.from_directory(folder))
+    def save(folder: Path) -> None:
+        # A barrier: every worker reports, and what all folders have is one checkpoint.
+        ray_train.report({}, checkpoint=ray_train.Checkpoint.from_directory(folder))
 
-    try:
-        train(config["job"], group, told, save, start)
-    except RaypipeError as e:  # the same on every worker, and again after a restart: none is worth one
-        ray.get(notes.fail.remote(e))
-    except Exception as e:
-        if "out of memory" in str(e).lower():
-            longest = max(len(row.ids) for row in config["job"].rows)
-            too_small = ClusterTooSmall(
-                f"a worker ran out of memory with a row of up to {longest} tokens "
-                f"({str(e).splitlines()[0]}). Take a larger GPU, set gradient_checkpointing=true or "
-                "four_bit=true, or a smaller max_seq_len with too_long=leave_out"
-            )
-            ray.get(notes.fail.remote(too_small))
-        raise
+    begun = ray_train.get_checkpoint()
+    with ExitStack() as opened:
+        start = None if begun is None else Path(opened.enter_context(begun.as_directory()))
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="raypipe-training-")))
+        try:
+            return train(config["job"], folder, told, save, start, context.get_world_size())
+        except RaypipeError as e:  # the same on every worker, and again after a restart: none is worth one
+            ray.get(notes.fail.remote(e))
+        except Exception as e:
+            if "out of memory" in str(e).lower():
+                ray.get(notes.fail.remote(_out_of_memory(config["job"], e)))
+            raise
+    return None
+
+
+def _out_of_memory(job: TrainingJob, error: Exception) -> ClusterTooSmall:
+    longest = max(len(row.ids) for row in job.rows)
+    return ClusterTooSmall(
+        f"a worker ran out of memory with {job.preset.rows_at_once} rows at once of up to {longest} tokens "
+        f"({str(error).splitlines()[0]}). Take a larger GPU, set rows_at_once=1, gradient_checkpointing=true "
+        "or four_bit=true, or a smaller max_seq_len with too_long=leave_out"
+    )
 
 
 def train_on_ray(
     job: TrainingJob, name: str, storage: str, workers: int, told: Callable[[StepPoint], None]
-) -> TrainingState:
-    """Trains in workers of the joined Ray, and returns the final state. A run of the same name that was
-    stopped is continued; `storage`: a folder or URI that every node sees. `told` is called in a thread of
+) -> TrainedAdapter:
+    """Trains in workers of the joined Ray, and returns the adapter. A run of the same name that was stopped
+    is continued; `storage`: a folder or URI that every node sees. `told` is called in a thread of
     this process, once for each step, in order.
 
     Raises ClusterTooSmall for workers that the cluster has no room for, Diverged, and Unavailable for workers
@@ -125,7 +111,9 @@ def train_on_ray(
         scaling_config=ScalingConfig(
             num_workers=workers, use_gpu=job.device == "cuda", resources_per_worker=needs
         ),
-        torch_config=TorchConfig(backend="gloo", timeout_s=int(SUM_TIMEOUT_S)),
+        torch_config=TorchConfig(
+            backend="gloo" if job.device == "cpu" else "nccl", timeout_s=int(SUM_TIMEOUT_S)
+        ),
         run_config=RunConfig(
             name=name,
             storage_path=storage,
@@ -144,8 +132,8 @@ def train_on_ray(
             raise (error() or died) from e
         if (failed := error()) is not None:
             raise failed
-    with result.checkpoint.as_directory() as folder:
-        return TrainingState.from_bytes((Path(folder) / STATE).read_bytes())
+    trained: TrainedAdapter = result.return_value
+    return trained
 
 
 @contextmanager
