@@ -25,6 +25,10 @@ def sweeps(page):
         yield typed.recipe, typed.values
 
 
+def loaded(name, sets):
+    return load_recipe(name, MODELS, CONF, sets=list(sets))
+
+
 @pytest.mark.parametrize(
     ("page", "sizes"), [("onewo", [12]), ("weknow", [2, 3, 6, 4]), ("qasper", [3, 2])], ids=str
 )
@@ -32,13 +36,13 @@ def test_every_point_of_a_paper_s_tables_is_a_recipe(page, sizes):
     found = list(sweeps(page))
     assert len(found) == len(sizes)
     for (name, sets), size in zip(found, sizes, strict=True):
-        made = points(lambda more, name=name: load_recipe(name, MODELS, CONF, sets=list(more)), sets)
+        made = points(loaded, [name], sets)
         assert len(made) == size
 
 
 def test_the_points_of_onewo_s_tables_differ_in_their_weights_alone():
     [(name, sets)] = sweeps("onewo")
-    made = points(lambda more: load_recipe(name, MODELS, CONF, sets=list(more)), sets)
+    made = points(loaded, [name], sets)
     asked = [{s: c for s, c in chains(p.recipe).items() if s != "fuse:final"} for p in made]
     assert all(a == asked[0] for a in asked), "so each point after the first asks no model"
     weighed = [set(p.recipe.question[-1].step.used()) for p in made]

@@ -184,8 +184,9 @@ def test_a_plan_expects_the_budget_of_pages_and_nothing_where_there_are_none(mod
     found = recipe("long-context", models)
     cited = (Citation("q", 0, "https://e.org", "", source_id("page", PAGES[0]), None, None),)
     for citations, least, most in ((cited, 6000, 6300), ((), 0, 300), (None, 0, 300)):
-        [_, answer, _] = stage_bounds(found, [Question("q", QUESTION, citations=citations)], Reach())
-        assert least <= answer.each.prompt_tokens < most
+        asked = Question("q", QUESTION, citations=citations)
+        [_, (_, answer), _] = stage_bounds(found, [asked], Reach())
+        assert least <= answer["q"].prompt_tokens < most
 
 
 @pytest.mark.parametrize("name", NAMES)
