@@ -32,6 +32,7 @@ import pyarrow as pa
 from embedding import model
 
 from raypipe.contrib.world.collection import write_collection
+from raypipe.core.arrow import id_texts
 from raypipe.core.index import VectorHit
 from raypipe.core.records import Question, source_id
 from raypipe.models import load
@@ -239,7 +240,7 @@ def numpy_product(store: Store, folder: Path, batch: int) -> dict[str, float]:
         return {"hits": len(best)}
 
     cost = timed(product, batch)
-    ids = np.array(store.dataset(VECTORS).to_table(["source"])["source"].to_pylist())
+    ids = np.array(id_texts(store.dataset(VECTORS).to_table(["source"])["source"]))
     ours = nearest(index_of(store), asked[:10])
     blocks = np.array_split(matrix, 100)
     scores = np.concatenate([b.astype(np.float64) @ asked[:10].T.astype(np.float64) for b in blocks])

@@ -258,7 +258,7 @@ def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, m
     every = Ids(store.dataset("sources").to_table()["id"].combine_chunks())
     wanted = sizes(store, every).tolist()
     texts = bench.pipeline().recipe.texts_table
-    done = store.dataset(texts).to_table()["source"][0].as_py()
+    done = store.dataset(texts).to_table()["source"][0].as_py().hex()
     fault = asdict(Fault("parse", "timeout", "d", True))
     rows = [(done, fault, 1, texts), ("pending", fault, 1, texts), ("gone", fault, 1, "texts-" + "0" * 32)]
     rows += [("q", fault, 1, "a key that a run of an unknown kind has")]

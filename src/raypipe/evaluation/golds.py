@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import CAPTURED_ID, Gold, Question
@@ -127,8 +128,8 @@ def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str
         rows = store.scan("documents", ["id", "source"])
     else:
         rows = store.rows("documents", "source", sources, ["id", "source"])
-    for row in rows.to_pylist():
-        listed.setdefault(row["source"], []).append(row["id"])
+    for id, source in zip(*map(id_texts, rows.columns), strict=True):
+        listed.setdefault(source, []).append(id)
     return listed
 
 

@@ -22,7 +22,7 @@ from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
 DRIVER = "driver"  # the lease of who changes tables
-FORMAT = 4  # of what lies in a store; raised when an older raypipe could misread it
+FORMAT = 5  # of what lies in a store; raised when an older raypipe could misread it
 
 INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
 
@@ -226,7 +226,7 @@ class Store:
         """Deletes the rows whose column has one of the values; older versions keep them."""
         with self.durable(table):
             dataset = self.dataset(table)
-            for where in lookups.filters(column, values):
+            for where in lookups.filters(column, lookups.as_stored(dataset.schema, column, values)):
                 with reaching(dataset.uri):
                     dataset.delete(where)
 

@@ -22,7 +22,7 @@ from raypipe.core import arrow
 from raypipe.store import files
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.ids import SCAN_ROWS, filters, rows
+from raypipe.store.ids import SCAN_ROWS, as_stored, filters, rows
 from raypipe.store.keep import keep_only, rewrite_deleted, tables
 from raypipe.store.segments import read_segments, segment_names
 
@@ -97,8 +97,9 @@ class TextTable:
 
 
 def _uncite(gone: Gone, row: dict[str, Any]) -> dict[str, Any]:
+    sources = set(map(bytes.fromhex, gone.sources))
     left = [
-        {**c, **{part: None if c[part] in gone.sources else c[part] for part in PARTS}}
+        {**c, **{part: None if c[part] in sources else c[part] for part in PARTS}}
         for c in row["citations"] or ()
         if c["url"] not in gone.urls
     ]
@@ -141,7 +142,7 @@ def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
     """Returns whether a file of an open table has a row with one of the values, deleted or not."""
     if not values:
         return False
-    wanted = pa.array(list(values), dataset.schema.field(column).type)
+    wanted = pa.array(as_stored(dataset.schema, column, values), dataset.schema.field(column).type)
     scan = dataset.scanner([column], include_deleted_rows=True, with_row_id=True, batch_size=SCAN_ROWS)
     return any(pc.any(pc.is_in(b[column], value_set=wanted)).as_py() for b in scan.to_batches())
 
@@ -164,10 +165,11 @@ def in_tables(
     versions that had it go with their files; of `named` (table -> versions) the others stay."""
     order = list(TABLES)
     for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
-        place = place_of(table)
+        place, schema = place_of(table), store.dataset(table).schema
         going = (place.ids(gone, table), "rows go"), (place.edited_ids(gone), "rows lose what names it")
         for values, does in going:
-            if count := sum(store.count(table, where) for where in filters(place.column, values)):
+            wheres = filters(place.column, as_stored(schema, place.column, values))
+            if count := sum(store.count(table, where) for where in wheres):
                 yield FoundText(table, count, does)
         said = f"detail != '{TAKEN_OUT}'"
         if table == "faults" and (count := store.count(table, said)):

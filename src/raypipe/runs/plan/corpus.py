@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question
 from raypipe.recipes.recipe import Stage
@@ -231,7 +232,7 @@ class CorpusPlanner:
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]
         found = asyncio.run(first_corpus_requests(step, pipe.worker.kit(None), tables))
-        asked = dict(zip(runs.values.to_pylist(), found, strict=True))
+        asked = dict(zip(id_texts(runs.values), found, strict=True))
         return {s: set(a.keys) for s in sources if (a := asked.get(s)) is not None}
 
     def _had(self, name: str, sources: Ids) -> np.ndarray:

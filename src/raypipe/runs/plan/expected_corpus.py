@@ -40,7 +40,7 @@ from raypipe.runs.plan.records import KEY_BYTES, Range, embedded_bytes
 from raypipe.runs.record import Run
 from raypipe.runs.stage_records import describe
 from raypipe.store import Store
-from raypipe.store.ids import HASHED, Ids, looked_up, slabs, stand_in
+from raypipe.store.ids import Ids, looked_up, slabs, stand_in
 from raypipe.text.windows import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
@@ -62,7 +62,7 @@ def smallest(store: Store) -> dict[str, list[str]]:
 
 def _smallest(ids: pa.Array, more: Iterable[str] = ()) -> list[str]:
     first = pc.select_k_unstable(ids, EACH, sort_keys=[("ids", "ascending")])
-    return chosen([*more, *ids.take(first).to_pylist()])
+    return chosen([*more, *arrow.id_texts(ids.take(first))])
 
 
 class SourceKinds:
@@ -105,11 +105,8 @@ class SourceKinds:
     def chosen(self, unread: Iterable[str]) -> dict[str, list[str]]:
         """Kind -> the sources of it that are looked at. `unread`: those that cannot be."""
         can = ~stand_in(self._ids.array, Ids.of(unread).array).to_numpy(zero_copy_only=False)
-        found: dict[str, list[str]] = {}
-        for kind, mask in self.masks():
-            for some in Ids(self._ids.array.filter(pa.array(mask & can))).texts(HASHED):
-                found[kind] = _smallest(some, found.get(kind, ()))
-        return found
+        masks = ((kind, mask & can) for kind, mask in self.masks())
+        return {kind: _smallest(self._ids.array.filter(pa.array(mask))) for kind, mask in masks if mask.any()}
 
 
 class Sampler:
@@ -190,7 +187,7 @@ async def _split(corpus: CorpusExecutor, sources: Sequence[Source]) -> KindSampl
         return KindSample()
     texts = await corpus.texts(arrow.corpus_table(sources))
     chunks = fine(await corpus.passages(texts))
-    text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
+    text_of = dict(zip(*(texts[name].to_pylist() for name in ("source", "text")), strict=True))
     places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
     spans = set(zip(*places, strict=True))
     found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
