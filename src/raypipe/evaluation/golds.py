@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.core import arrow
-from raypipe.core.arrow import id_texts
 from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import CAPTURED_ID, Gold, Question
@@ -128,7 +127,7 @@ def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str
         rows = store.scan("documents", ["id", "source"])
     else:
         rows = store.rows("documents", "source", sources, ["id", "source"])
-    for id, source in zip(*map(id_texts, rows.columns), strict=True):
+    for id, source in zip(*map(arrow.id_texts, rows.columns), strict=True):
         listed.setdefault(source, []).append(id)
     return listed
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
-from raypipe.core.arrow import with_id_texts
 from raypipe.core.records import CAPTURED_ID, Citation, Layout, Question
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.recipe_tables import searched
@@ -55,7 +54,7 @@ class CitationCatalog:
             if self._urls is None:
                 found: dict[str, dict[str, None]] = {}  # one error page can have thousands of addresses
                 table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
-                for cited in with_id_texts(table["citations"].to_pylist()):
+                for cited in arrow.with_id_texts(table["citations"].to_pylist()):
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
                             if source is not None:

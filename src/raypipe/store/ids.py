@@ -31,8 +31,7 @@ class Ids(Sequence[str]):
     """Some ids, each once, in order: digests, or texts of questions."""
 
     def __init__(self, array: pa.Array, all_of: str = "") -> None:
-        """`all_of` names all sources of some kinds that a
-        store has, where these are all; else ""."""
+        """`all_of` names all sources of some kinds that a store has, where these are all; else ""."""
         self.all_of = all_of
         self._count = len(array)
         self._array: pa.Array | None = array
@@ -184,21 +183,22 @@ def _literal(value: str | int | bytes) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
-def as_stored(schema: pa.Schema, column: str, values: Iterable[Any]) -> list[Any]:
-    """Distinct values as a column has them: ids as digests. Another text stands in no such column."""
-    if schema.field(column).type == DIGEST:
+def wheres(dataset: lance.LanceDataset, column: str, values: Iterable[Any]) -> list[str]:
+    """The same of a column that may have digests, whose values are texts of ids, or an array as the column
+    has them. In such a column no other text stands."""
+    if isinstance(values, pa.Array):
+        values = values.to_pylist()
+    elif dataset.schema.field(column).type == DIGEST:
         values = (bytes.fromhex(v) for v in values if HEX.fullmatch(v))
-    return list(dict.fromkeys(values))
+    return list(filters(column, list(dict.fromkeys(values))))
 
 
 def rows(
-    dataset: lance.LanceDataset, column: str, values: Iterable[str] | pa.Array,
-    columns: Sequence[str] | None = None,
-) -> pa.Table:  # fmt: skip
+    dataset: lance.LanceDataset, column: str, values: Iterable[Any], columns: Sequence[str] | None = None
+) -> pa.Table:
     """The rows whose column has one of the values, found by BTREE, in no order. `columns` None: all."""
     found = []
-    wanted = values.to_pylist() if isinstance(values, pa.Array) else as_stored(dataset.schema, column, values)
-    for where in [*filters(column, wanted)] or ["false"]:
+    for where in wheres(dataset, column, values) or ["false"]:
         with reaching(dataset.uri):
             found.append(dataset.to_table(columns=columns and list(columns), filter=where))
     return pa.concat_tables(found)

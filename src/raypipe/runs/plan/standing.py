@@ -160,9 +160,8 @@ def _again(
     store, recipe = pipeline.store, pipeline.recipe.digest()
     if not ids or not store.count("answers", f"recipe = X'{recipe}'"):
         return frozenset()
-    found = store.rows("answers", "id", ids, ["id", "row", "recipe"])
-    rows = zip(*map(arrow.id_texts, found.columns), strict=True)
-    before = {(id, row) for id, row, of in rows if of == recipe}
+    found = arrow.with_id_texts(store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist())
+    before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
     return frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
 
 
