@@ -131,7 +131,7 @@ def scoped(vectors, asked, scopes, top):
 def test_pages_are_read_from_the_store_until_a_copy_has_paid(store, corpus, tmp_path):
     """From the store, from a copy that another process made, and without room for one: the same hits."""
     names, asked = id_texts(corpus[0]["source"]), queries(corpus, 9)
-    scopes = [(tuple(names[i:]), tuple(names[:3]), ("none",), ())[i % 4] for i in range(len(asked))]
+    scopes = [(tuple(names[i:]), tuple(names[:3]), ("0" * 32,), ())[i % 4] for i in range(len(asked))]
     expected = [by_force(corpus[2], q, s, 7) for q, s in zip(asked, scopes, strict=True)]
     large = functools.partial(vector_copy, in_memory=0)
     first = SnapshotVectors(store.dataset(VECTORS), tmp_path, large)
