@@ -102,6 +102,15 @@ def test_pages_of_ones_own_go_through_parse_split_and_embed_and_keep_their_colum
     assert table["fault"].null_count == table.num_rows
 
 
+def test_ids_of_sources_are_bytes_in_a_batch(session):
+    parse, page = raypipe.step("parse", html="lxml", via="fast", session=session)(), ["<p>Velora"]
+    id = b"0123456789abcdef"
+    made = parse(pa.table({"content": page, "source": pa.array([id], pa.binary())}))
+    assert made["source"].to_pylist() == [id] and made["text"].to_pylist() == ["Velora"]
+    with pytest.raises(ConfError, match=r"column source: expected ids of 16 bytes, found string .*fromhex"):
+        parse(pa.table({"content": page, "source": [id.hex()]}))
+
+
 def test_answers_are_reranked_between_two_operators_of_ones_own(local_ray, opened, session):
     store, dataset = opened
     rerank = raypipe.step("rerank", FAKES, store, session, model="overlap-reranker", top=2, into="again")

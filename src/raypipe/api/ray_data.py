@@ -291,7 +291,12 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
         columns.setdefault("source", arrow.id_column(source_id(k, c or "") for k, c in named))
     made = pa.table(columns)
     _require(stage, made, {"source"})
-    return made
+    try:
+        ids = made["source"].cast(arrow.DIGEST)
+    except pa.ArrowException as e:
+        why = f"expected ids of 16 bytes, found {made['source'].type} ({e}). Give `bytes.fromhex(id)` of each"
+        raise ConfError(f"step {stage.name}: column source: {why}, or leave it out") from e
+    return made.set_column(made.column_names.index("source"), "source", ids)
 
 
 def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
