@@ -70,7 +70,8 @@ class Ids(Sequence[str]):
     def __getitem__(self, at: int | slice) -> str | Ids:
         if isinstance(at, slice):
             return Ids(self.array[at])
-        return id_texts(self.array[at : at + 1 or None])[0]
+        found: str = id_texts(self.array[at : at + 1 or None])[0]
+        return found
 
     def where(self, mask: pa.Array) -> Ids:
         """Returns those where `mask` ((ids,) bool) is true; these very ones where it is true for all."""
