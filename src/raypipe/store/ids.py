@@ -162,7 +162,7 @@ def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
-SCAN_ROWS = 1 << 18  # per batch of a scan: 9 MB of ids
+SCAN_ROWS = 1 << 18  # per batch of a scan: 4 MB of digests
 READ_AHEAD = 4  # batches that a scan has ready; Lance has 16
 
 
