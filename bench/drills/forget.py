@@ -224,7 +224,7 @@ class World:
 
     def _found(self, n: int, answer: dict[str, Any]) -> bool:
         """Whether an answer found source n."""
-        content = self.store.rows("sources", "id", [h["source"] for h in answer["hits"]], ["content"])
+        content = self.store.rows("sources", "id", [h["source"].hex() for h in answer["hits"]], ["content"])
         return any(word(n) in text for text in content["content"].to_pylist())
 
     def forget(self, n: int, dry_run: bool = False) -> Any:

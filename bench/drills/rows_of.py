@@ -121,7 +121,7 @@ def rows(tree: Path, name: str, row_set: RowSet, folder: Path) -> dict[str, dict
     for path in sorted(store.glob("*.lance")):
         kind = path.name.removesuffix(".lance").partition("-")[0]
         if kind in KEYS:
-            read = lance.dataset(str(path)).to_table().to_pylist()
+            read = [_hex(row) for row in lance.dataset(str(path)).to_table().to_pylist()]
             named = {":".join(str(row[key]) for key in KEYS[kind]): row for row in read}
             tables.setdefault(kind, {}).update(
                 {k: {f: row[f] for f in row if f in FIELDS} for k, row in named.items()}
@@ -130,6 +130,15 @@ def rows(tree: Path, name: str, row_set: RowSet, folder: Path) -> dict[str, dict
                 read
             )  # a row that stands twice under one name differs
     return tables
+
+
+def _hex(value: Any) -> Any:
+    """A value of a row with ids as text, however the tree stores them."""
+    if isinstance(value, dict):
+        return {name: _hex(v) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hex(v) for v in value]
+    return value.hex() if isinstance(value, bytes) else value
 
 
 SPAN = ("source", "start", "end", "parent_start", "parent_end")

@@ -70,7 +70,8 @@ def fill(store: Store, count: int) -> None:
         ids = [x.tobytes().hex() for x in rng.integers(0, 1 << 32, (size, 4), np.uint32)]
         content = [f"{id}{'x' * (SOURCE_BYTES - 32)}" for id in ids]
         table = pa.table(
-            [pa.array(ids), pa.array(["document"] * size), pa.array(content)], arrow.source.schema.names
+            [arrow.id_column(ids), pa.array(["document"] * size), pa.array(content)],
+            arrow.source.schema.names,
         )
         rows = table.cast(store.dataset("sources").schema)
         write_part(store, "sources", "fill", str(part), rows, {})
@@ -118,7 +119,7 @@ def _filled(field: pa.Field, ids: Sequence[str]) -> pa.Array:
     """A column of rows that hold next to nothing: spans of one character, equal unit vectors."""
     kind, count = field.type, len(ids)
     if field.name == "source":
-        return pa.array(ids, kind)
+        return arrow.id_column(ids, kind)
     if pa.types.is_fixed_size_list(kind):
         row = np.eye(1, kind.list_size, dtype=np.float32)
         return pa.FixedSizeListArray.from_arrays(

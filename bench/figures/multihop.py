@@ -42,6 +42,7 @@ from raypipe.contrib.crag.graph import open_folder
 from raypipe.contrib.crag.language.parser import parser
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Chat, Sampling
@@ -166,7 +167,7 @@ async def cases_of(folder: Path, kit: Kit) -> tuple[list[Case], Any, int]:
     for i in range(0, len(sources), 10 * FEW):
         await build(recipe, kit, arrow.corpus_table(sources[i : i + 10 * FEW]))
     corpus = await build(recipe, kit, arrow.corpus_table(sources))
-    texts = dict(zip(corpus.texts["source"].to_pylist(), corpus.texts["text"].to_pylist(), strict=True))
+    texts = dict(zip(id_texts(corpus.texts["source"]), corpus.texts["text"].to_pylist(), strict=True))
     cases = []
     for q in questions:
         pages = "\n".join(texts.get(s, "") for s in q.sources() or ())

@@ -32,6 +32,7 @@ import pyarrow as pa
 from embedding import model
 
 from raypipe.contrib.world.collection import write_collection
+from raypipe.core.arrow import DIGEST, id_column, id_texts
 from raypipe.core.index import VectorHit
 from raypipe.core.records import Question, source_id
 from raypipe.models import load
@@ -53,7 +54,7 @@ TEXTS, PARTS, WORDS, LENGTH, VECTORS = (
     f"{kind}-{'c' * 32}" for kind in ("texts", "passages", "postings", "lengths", "vectors")
 )
 TEXT = pa.schema(
-    [("source", pa.string()), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
+    [("source", DIGEST), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
      ("starts_plain", pa.list_(pa.int32()))]
 )  # fmt: skip
 VOCABULARY = 300_000
@@ -114,7 +115,7 @@ def add(store: Store, folder: Path, first: int, count: int, run: str) -> None:
         lengths = np.clip(rng.lognormal(4.4, 0.6, n), 5, 1000).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         starts = (np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)).astype(np.int32) * 6
-        sources = pa.array(names(first + at, n))
+        sources = id_column(names(first + at, n))
         lists = [hashes[drawn(rng, int(offsets[-1]))], starts]
         columns = [pa.ListArray.from_arrays(pa.array(offsets), pa.array(x)) for x in lists]
         text = pa.array(["" for _ in range(n)], pa.large_string())
@@ -239,7 +240,7 @@ def numpy_product(store: Store, folder: Path, batch: int) -> dict[str, float]:
         return {"hits": len(best)}
 
     cost = timed(product, batch)
-    ids = np.array(store.dataset(VECTORS).to_table(["source"])["source"].to_pylist())
+    ids = np.array(id_texts(store.dataset(VECTORS).to_table(["source"])["source"]))
     ours = nearest(index_of(store), asked[:10])
     blocks = np.array_split(matrix, 100)
     scores = np.concatenate([b.astype(np.float64) @ asked[:10].T.astype(np.float64) for b in blocks])

@@ -67,7 +67,7 @@ def fill_questions(store: Store, count: int) -> list[str]:
 def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
     """One chunk a source in every table of the corpus half."""
     n = len(sources)
-    names = pa.array(sources, pa.string())
+    names = arrow.id_column(sources)
     zeros, ones = pa.array(np.zeros(n, np.int32)), pa.array(np.full(n, 5, np.int32))
     spans = pa.Table.from_arrays([names, zeros, ones, zeros, ones], schema=PASSAGES)
     pipe.store.ensure(pipe.recipe.passages_table, PASSAGES)
@@ -81,7 +81,7 @@ def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
         some = spans.slice(at, 50_000)
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.tile(row, some.num_rows)), model.dim)
         add(pipe.store, table, pa.table([*some.columns, vectors], schema=schema))
-    texts = pa.schema([pa.field("source", pa.string(), nullable=False), ("text", pa.large_string())])
+    texts = pa.schema([pa.field("source", arrow.DIGEST, nullable=False), ("text", pa.large_string())])
     pipe.store.ensure(pipe.recipe.texts_table, texts)
     add(
         pipe.store,

@@ -14,6 +14,7 @@ from bench_rows import BenchRow, Contest
 from machine import Machine
 from threadpoolctl import threadpool_limits
 
+from raypipe.core.arrow import DIGEST, id_column
 from raypipe.core.digests import model_identity
 from raypipe.core.index import VectorHit
 from raypipe.core.protocols import Model
@@ -34,11 +35,11 @@ def filled(folder: str, pages: int) -> tuple[Store, list[str], np.ndarray]:
     vectors = rng.standard_normal((pages * ROWS, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     at = pa.array(np.tile(np.arange(ROWS, dtype=np.int32) * 10, pages))
-    spans = [pa.array(np.repeat(names, ROWS)), *[at] * 4]
+    spans = [id_column(np.repeat(names, ROWS)), *[at] * 4]
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM)
-    text = pa.schema([pa.field("source", pa.string(), nullable=False), ("text", pa.large_string())])
+    text = pa.schema([pa.field("source", DIGEST, nullable=False), ("text", pa.large_string())])
     tables = {
-        TEXTS: pa.table([pa.array(names), pa.array([""] * pages, pa.large_string())], schema=text),
+        TEXTS: pa.table([id_column(names), pa.array([""] * pages, pa.large_string())], schema=text),
         SPANS: pa.table(spans, schema=PASSAGES),
         VECTORS: pa.table([*spans, column], schema=vectors_schema(DIM)),
     }

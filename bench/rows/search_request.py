@@ -12,7 +12,7 @@ from bench_rows import BenchRow, Contest
 from machine import Machine
 from threadpoolctl import threadpool_limits
 
-from raypipe.core.arrow import SPANS
+from raypipe.core.arrow import SPANS, id_column
 from raypipe.core.digests import model_identity
 from raypipe.core.index import VectorHit
 from raypipe.core.protocols import Model
@@ -30,9 +30,9 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
     names = [f"{i:032x}" for i in range(PAGES)]
     at = pa.array(np.arange(ROWS, dtype=np.int32))
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM)
-    spans = [pa.array(np.repeat(names, ROWS // PAGES)), *[at] * 4]
+    spans = [id_column(np.repeat(names, ROWS // PAGES)), *[at] * 4]
     table = pa.table([*spans, column], names=[*SPANS, "vector"])
-    text = pa.table({"source": names, "text": [""] * PAGES})
+    text = pa.table({"source": id_column(names), "text": [""] * PAGES})
     index = MemoryIndex(text, table.select(SPANS), {model_identity(MODEL): table})
 
     async def requests() -> list[VectorHit]:

@@ -6,6 +6,7 @@ from checkout import ROOT, SUPPORT
 
 import raypipe
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts, with_id_texts
 from raypipe.core.errors import ConfError
 from raypipe.core.records import parse_chunk_id
 from raypipe.store import Store
@@ -35,18 +36,18 @@ def table_of(rows):
 
 
 def by(column, table):
-    return {row[column]: row for row in table.to_pylist()}
+    return {row[column]: row for row in with_id_texts(table.to_pylist())}
 
 
 def test_each_table_of_a_recipe_is_a_dataset_with_its_rows(local_ray, opened, session):
     store, dataset = opened
     recipe = session.recipe(FAKES)
     texts = table_of(dataset("texts", columns=["source", "text"]))
-    assert sorted(texts["source"].to_pylist()) == sorted(store.scan(recipe.texts_table)["source"].to_pylist())
+    assert sorted(id_texts(texts["source"])) == sorted(id_texts(store.scan(recipe.texts_table)["source"]))
     passages, chunks = table_of(dataset("passages")), store.scan(recipe.passages_table, filter="end > start")
     assert passages.num_rows == chunks.num_rows > 0
     whole = by("source", texts)
-    for row in passages.to_pylist():
+    for row in with_id_texts(passages.to_pylist()):
         assert row["text"] == whole[row["source"]]["text"][row["start"] : row["end"]]
         assert parse_chunk_id(row["chunk"]) == (row["source"], (row["parent_start"], row["parent_end"]))
     vectors = table_of(dataset("vectors", columns=["chunk", "vector"]))
@@ -58,9 +59,9 @@ def test_each_table_of_a_recipe_is_a_dataset_with_its_rows(local_ray, opened, se
 def test_deleted_rows_are_not_read_and_later_commits_do_not_show(local_ray, opened, session):
     store, dataset = opened
     before, table = dataset("texts", columns=["source"]), session.recipe(FAKES).texts_table
-    gone = store.scan(table, ["source"])["source"].to_pylist()[0]
+    gone = id_texts(store.scan(table, ["source"])["source"])[0]
     store.forget(table, "source", [gone])
-    after = table_of(dataset("texts", columns=["source"]))["source"].to_pylist()
+    after = id_texts(table_of(dataset("texts", columns=["source"]))["source"])
     assert gone not in after and table_of(before).num_rows == len(after) + 1
 
 
@@ -99,6 +100,15 @@ def test_pages_of_ones_own_go_through_parse_split_and_embed_and_keep_their_colum
     first, second, third = (texts[p["url"]] for p in pages)
     assert first == second != third and len(first) > 1 and third[0][0] == "Brask"
     assert table["fault"].null_count == table.num_rows
+
+
+def test_ids_of_sources_are_bytes_in_a_batch(session):
+    parse, page = raypipe.step("parse", html="lxml", via="fast", session=session)(), ["<p>Velora"]
+    id = b"0123456789abcdef"
+    made = parse(pa.table({"content": page, "source": pa.array([id], pa.binary())}))
+    assert made["source"].to_pylist() == [id] and made["text"].to_pylist() == ["Velora"]
+    with pytest.raises(ConfError, match=r"column source: expected ids of 16 bytes, found string .*fromhex"):
+        parse(pa.table({"content": page, "source": [id.hex()]}))
 
 
 def test_answers_are_reranked_between_two_operators_of_ones_own(local_ray, opened, session):

@@ -21,12 +21,13 @@ from raypipe.core.records import (
 )
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-maybe = st.none() | text
+ids = st.binary(min_size=16, max_size=16).map(bytes.hex)
+maybe = st.none() | ids
 number = st.floats(allow_nan=False)
 span = st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 citations = st.builds(Citation, text, st.integers(0, 99), text, text, maybe, maybe, maybe)
-hits = st.builds(Hit, text, text, span, st.dictionaries(text, number, max_size=3))
-quotes = st.lists(st.builds(Quote, text, span), max_size=2).map(tuple)
+hits = st.builds(Hit, text, ids, span, st.dictionaries(text, number, max_size=3))
+quotes = st.lists(st.builds(Quote, ids, span), max_size=2).map(tuple)
 faults = st.builds(Fault, text, text, text, st.booleans())
 replies = st.builds(Reply, text, text, st.none() | number, st.none() | number, quotes, st.none() | faults)
 questions = st.builds(
@@ -51,10 +52,10 @@ def test_questions_survive_the_round_trip(rows):
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(
-        st.builds(Source, text, st.sampled_from(["page", "snippet", "name", "document"]), text), max_size=3
+        st.builds(Source, ids, st.sampled_from(["page", "snippet", "name", "document"]), text), max_size=3
     ),
     st.lists(citations, max_size=3),
-    st.lists(st.builds(Document, text, text, text), max_size=3),
+    st.lists(st.builds(Document, text, text, ids), max_size=3),
     st.lists(
         st.builds(Gold, text, st.lists(text, max_size=3).map(tuple), st.dictionaries(text, text)), max_size=3
     ),

@@ -16,6 +16,7 @@ from reruns import FAKES, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
+from raypipe.core.arrow import with_id_texts
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question
 from raypipe.evaluation.evaluate import Evaluation, evaluate
@@ -136,7 +137,7 @@ def test_ranked_questions_are_lost_where_their_relevant_documents_were(
 def _documents(done: Evaluation) -> list[tuple[str, str]]:
     from raypipe.store import Store
 
-    rows = Store.open(done.record.store).scan("documents", ["id", "source"]).to_pylist()
+    rows = with_id_texts(Store.open(done.record.store).scan("documents", ["id", "source"]).to_pylist())
     return [(r["id"], r["source"]) for r in rows]
 
 

@@ -86,7 +86,7 @@ def undone(pipe):
 
 
 def answers(pipe):
-    rows = pipe.store.dataset("answers").to_table(filter=f"recipe = '{pipe.recipe.digest()}'").to_pylist()
+    rows = pipe.store.dataset("answers").to_table(filter=f"recipe = X'{pipe.recipe.digest()}'").to_pylist()
     return sorted(json.dumps(r, default=str, sort_keys=True) for r in rows)
 
 
@@ -233,7 +233,7 @@ def test_a_machine_without_memory_for_parsers_loses_no_page(world, tmp_path):
     how = EvalOptions("crag", rule="official")
     with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed"):
         evaluate(pipe, [world], tmp_path / "out", how)
-    pages = Ids.of(pipe.store.scan("sources", ["id"], filter="kind != 'name'")["id"].to_pylist())
+    pages = Ids(pipe.store.scan("sources", ["id"], filter="kind != 'name'")["id"].combine_chunks())
     with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed.* 3 workers tried"):
         pipe.builder.build(pipe.corpus.texts(pages), RunCounters())
     evaluate(pipe, [world], tmp_path / "out", how)

@@ -10,6 +10,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import parse_chunk_id
@@ -144,7 +145,7 @@ def test_a_shortlist_keeps_five_pages_and_every_snippet(filled):
     assert {c.snippet for c in answered.citations} == {c.snippet for c in question.citations}
     hit_pages = {parse_chunk_id(h.chunk)[0] for h in answered.hits} & {c.page for c in question.citations}
     assert hit_pages <= pages
-    parsed = set(pipe.store.dataset(pipe.recipe.texts_table).to_table(["source"])["source"].to_pylist())
+    parsed = set(id_texts(pipe.store.dataset(pipe.recipe.texts_table).to_table(["source"])["source"]))
     assert {c.page for c in question.citations} <= parsed, "the corpus job parses every page once"
 
 

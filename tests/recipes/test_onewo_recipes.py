@@ -17,6 +17,7 @@ from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
 from raypipe.contrib.world.collection import write_collection
 from raypipe.core import arrow, config
+from raypipe.core.arrow import id_texts
 from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
@@ -155,7 +156,7 @@ def test_the_candidates_are_the_union_of_six_lists_of_150_each(done):
     [query] = asyncio.run(LocalKit(None).embedder(load("all-MiniLM-L12-v2"))([text], "query"))
     scores = matrix.astype(np.float64) @ query.astype(np.float64)
     cut = np.sort(scores)[-150]
-    sources = np.array(table["source"].to_pylist())
+    sources = np.array(id_texts(table["source"]))
     found = {c.partition(":")[0] for c in recalled(q)["recall-minilm-l12"]}
     assert set(sources[scores > cut]) <= found <= set(sources[scores >= cut]), "numpy's best 150, up to ties"
 

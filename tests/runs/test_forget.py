@@ -16,6 +16,7 @@ from forget import World, address, drill, holding, sound, word
 from raypipe.api.cli.main import main
 from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment
+from raypipe.core.arrow import id_texts
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.progress import Progress
 from raypipe.evaluation.result_table import read_table
@@ -182,7 +183,7 @@ def test_what_a_killed_eval_left_in_its_folder_goes_whole_and_other_evals_there_
 def test_replies_that_no_stored_answer_leads_to_go_too(copy):
     store = copy.store
     [replies] = [t for t in store_tables(store) if t.startswith("replies-")]
-    store.forget("answers", "key", store.scan("answers")["key"].to_pylist())
+    store.forget("answers", "key", id_texts(store.scan("answers")["key"]))
     rewrite_deleted(store, "answers")  # now the store is as a killed eval leaves it
     keep_only(store, "answers", ())
     forgotten(copy, address(0))

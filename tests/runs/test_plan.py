@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pyarrow as pa
 import pytest
 from reruns import FAKES, Bench, TaskSizes
 from rich.console import Console
@@ -71,7 +72,7 @@ def test_questions_that_a_killed_run_was_not_asked_are_planned_after_those_that_
     store = Store.create(str(tmp_path / "store"))
     begin(store, "work", ["a", "b", "c"], per_part=2)
     assert left_answers(store, "work", {}, ["new", "b", "a", "c"]) == ["a", "b", "c", "new"]
-    missing = Ids.of(["new", "b", "a", "c"])
+    missing = Ids.of(["new", "b", "a", "c"], pa.string())
     assert list(left(store, "work", f"passages-{'d' * 32}", missing)) == ["a", "b", "c", "new"]
 
 

@@ -12,7 +12,7 @@ from reruns import FAKES, MODELS, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError
-from raypipe.core.records import Fault
+from raypipe.core.records import Fault, digest
 from raypipe.runs import release
 from raypipe.runs.changes import compared_with
 from raypipe.runs.pipeline.dead_letters import faults_table
@@ -258,10 +258,14 @@ def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, m
     every = Ids(store.dataset("sources").to_table()["id"].combine_chunks())
     wanted = sizes(store, every).tolist()
     texts = bench.pipeline().recipe.texts_table
-    done = store.dataset(texts).to_table()["source"][0].as_py()
+    done = store.dataset(texts).to_table()["source"][0].as_py().hex()
     fault = asdict(Fault("parse", "timeout", "d", True))
-    rows = [(done, fault, 1, texts), ("pending", fault, 1, texts), ("gone", fault, 1, "texts-" + "0" * 32)]
-    rows += [("q", fault, 1, "a key that a run of an unknown kind has")]
+    rows = [
+        (done, fault, 1, texts),
+        (digest("pending"), fault, 1, texts),
+        ("gone", fault, 1, "texts-" + "0" * 32),
+    ]
+    rows += [("q", fault, 1, digest("a key that a run of an unknown kind has"))]
     write_part(store, "faults", "run", "0", faults_table(rows, "run"), {})
     commit(store, "faults", "run", ["0"])
     for _ in range(4):
@@ -272,7 +276,7 @@ def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, m
     assert store.files.names("_runs/records") == names[-2:]
     assert len(store.files.names("_runs/answers")) == 2 and len(store.files.names("_sizes")) == 1
     left = store.dataset("faults").to_table().to_pylist()
-    assert {r["id"] for r in left} == {"pending", "q"}
+    assert {r["id"] for r in left} == {digest("pending"), "q"}
     assert sizes(store, every).tolist() == wanted and min(wanted) > 0
     assert prune(store, dry_run=True) == []
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
 from raypipe.recipes.recipe import Recipe, Stage
@@ -78,7 +79,7 @@ def test_every_corpus_step_has_a_bound_on_the_rows_that_it_makes_of_a_source(lin
     link = links[verb]
     column = next(c for c in ("content", "text", "chunk_text") if c in link.given.column_names)
     chars = pc.max(pc.utf8_length(link.given[column])).as_py()
-    given, out = (Counter(t["source"].to_pylist()) for t in (link.given, link.out))
+    given, out = (Counter(id_texts(t["source"])) for t in (link.given, link.out))
     bound = link.step.bound(chars)
     assert bound.calls < math.inf and out.keys() <= given.keys()
     assert all(rows <= given[source] * bound.rows for source, rows in out.items())

@@ -18,6 +18,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs
 from raypipe.api.session import from_environment
 from raypipe.core import arrow
+from raypipe.core.arrow import with_id_texts
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import CAPTURED_ID, Question
 from raypipe.evaluation.evaluate import evaluate
@@ -404,7 +405,7 @@ def test_captured_data_is_named_by_days_or_hours_and_says_what_is_wrong(bench, t
 def test_an_answer_that_rests_on_what_is_forgotten_is_not_written_whenever_the_tombstone_comes(ran, tmp_path):
     shutil.copytree(ran.folder / "store", tmp_path / "store")
     endpoint = Endpoint(Bench(tmp_path, ran.world))
-    line = endpoint.pipe.store.scan("questions").to_pylist()[0]
+    line = with_id_texts(endpoint.pipe.store.scan("questions").to_pylist()[0])
     stone = Tombstone(1, "0" * 32, "source", "told to", 0.0, sources=(line["citations"][0]["page"],))
 
     class Files(type(endpoint.capture._store.files)):

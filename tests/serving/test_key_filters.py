@@ -262,11 +262,11 @@ def test_a_cached_value_of_one_corpus_is_not_found_by_another():
         import numpy as np
 
         memo, table = MemoryMemo(), MemoTable("scores-" + "0" * 32)
-        await CorpusMemo(memo, "acme").put_many(table, ["k"], np.array([0.5], np.float32))
+        await CorpusMemo(memo, "acme").put_many(table, ["0" * 32], np.array([0.5], np.float32))
         for corpus, expected in (("acme", [True]), ("blue", [False])):
-            known, _ = await CorpusMemo(memo, corpus).get_many(table, ["k"])
+            known, _ = await CorpusMemo(memo, corpus).get_many(table, ["0" * 32])
             assert known.tolist() == expected
-        assert (await memo.get_many(table, ["k"]))[0].tolist() == [False]
+        assert (await memo.get_many(table, ["0" * 32]))[0].tolist() == [False]
 
     asyncio.run(scene())
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from shelf import HASH
 
-from raypipe.core.arrow import fault_column
+from raypipe.core.arrow import fault_column, id_column, id_texts
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
@@ -28,7 +28,7 @@ def texts(*values):
     """Parsed texts; None is a source that could not be parsed."""
     return pa.table(
         {
-            "source": [f"s{i}" for i in range(len(values))],
+            "source": id_column(f"{i:032x}" for i in range(len(values))),
             "text": pa.array(values, pa.large_string()),
             "fault": fault_column([BROKEN if v is None else None for v in values]),
         }
@@ -61,7 +61,7 @@ def test_children_name_their_source_and_parent():
         ("cc dd", "cc dd ee ff"),
         ("ee ff", "cc dd ee ff"),
     ]
-    assert {r["source"] for r in rows} == {"s0"}
+    assert {r["source"] for r in rows} == {bytes(16)}
     assert all(TEXT[r["start"] : r["end"]] == r["chunk_text"] for r in rows)
 
 
@@ -85,7 +85,7 @@ def test_token_windows_are_counted_by_the_tokenizer():
 
 def test_an_empty_text_has_no_chunk_and_a_fault_passes_through():
     table = run(Split(child_chars=5), texts("", None, "aa"))
-    assert table["source"].to_pylist() == ["s1", "s2"]
+    assert id_texts(table["source"]) == [f"{1:032x}", f"{2:032x}"]
     first, _ = table.to_pylist()
     assert first["fault"]["reason"] == "timeout" and first["start"] is None and first["chunk_text"] is None
 
@@ -147,7 +147,7 @@ def test_a_vector_without_a_direction_is_the_rows_fault():
     reasons = [f and f["reason"] for f in table["fault"].to_pylist()]
     assert reasons == [None, "bad_vector", "bad_vector", "bad_vector", None]
     bad = table.to_pylist()[1]
-    assert bad["source"] == "s1" and "characters 0 to 3" in bad["fault"]["detail"]
+    assert bad["source"].hex() == f"{1:032x}" and "characters 0 to 3" in bad["fault"]["detail"]
     assert all(v is None for k, v in bad.items() if k not in ("source", "fault"))
 
 

@@ -307,7 +307,7 @@ def shown(*pages):
     sources = [Source(source_id("page", p), "page", p) for p in pages]
     recipe = Recipe("r", "", (Stage("parse", Parse()), Stage("split", Split(child_chars=2000))), ())
     corpus = asyncio.run(build(recipe, LocalKit(None), arrow.corpus_table(sources)))
-    spans = {r["source"]: (r["parent_start"], r["parent_end"]) for r in corpus.passages.to_pylist()}
+    spans = {r["source"].hex(): (r["parent_start"], r["parent_end"]) for r in corpus.passages.to_pylist()}
     order = tuple(chunk_id(s.id, spans[s.id]) for s in sources)
     cited = tuple(Citation("q", i, "", "", s.id, None, None) for i, s in enumerate(sources))
     return MemoryIndex(corpus.texts, corpus.passages, {}), order, cited

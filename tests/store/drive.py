@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
 
 from raypipe.core import arrow
+from raypipe.core.arrow import id_column, id_texts
 from raypipe.core.records import Source
 from raypipe.store import (
     PASSAGES,
@@ -61,7 +61,7 @@ def rows_of(table, ids):
     full = [i for i in ids if i != BARE]
     if table.startswith("vectors"):
         return vector_rows(full)
-    return with_chunkless(passage_rows(full), pa.array(ids))
+    return with_chunkless(passage_rows(full), id_column(ids))
 
 
 def drive(uri, log):
@@ -75,7 +75,7 @@ def drive(uri, log):
         if run is None:
             missing = set(store.missing(passages, "source", IDS))
             missing |= set(
-                store.missing(vectors, "source", sources_with_chunks(store.dataset(passages)).to_pylist())
+                store.missing(vectors, "source", id_texts(sources_with_chunks(store.dataset(passages))))
             )
             run = begin(store, "work", sorted(missing), 4) if missing else None
         for table in TABLES if run else ():

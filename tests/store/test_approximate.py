@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from test_index import PARTS, TEXTS, VECTORS, fill
 
+from raypipe.core.arrow import DIGEST, id_column, id_texts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate, VectorHit
@@ -35,7 +36,7 @@ def vectors(first, count):
     rows = clouds[rng.integers(0, 20, count)] + rng.standard_normal((count, DIM))
     rows[::10] = rows[3]
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    names = pa.array([source_id("document", str(i)) for i in range(first, first + count)])
+    names = id_column(source_id("document", str(i)) for i in range(first, first + count))
     zero, end = (pa.array(np.full(count, n, np.int32)) for n in (0, 9))
     column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), DIM)
     return pa.Table.from_arrays([names, zero, end, zero, end, column], schema=vectors_schema(DIM))
@@ -56,7 +57,7 @@ def store(tmp_path_factory):
     made.ensure(VECTORS, vectors_schema(DIM))
     fill(made, VECTORS, "one", vectors(0, ROWS))
     for table in (TEXTS, PARTS):
-        made.ensure(table, PASSAGES if table == PARTS else pa.schema([("source", pa.string())]))
+        made.ensure(table, PASSAGES if table == PARTS else pa.schema([("source", DIGEST)]))
     build_ann(made, VECTORS, HOW)
     return made
 
@@ -74,7 +75,7 @@ def searched(store, how, top, queries):
 @pytest.mark.slow
 def test_recall_is_what_a_recount_by_hand_gives_and_grows_with_probes(store):
     table, queries = vectors(0, ROWS), asked(20)
-    rows, place = matrix(table).astype(np.float64), {s: i for i, s in enumerate(table["source"].to_pylist())}
+    rows, place = matrix(table).astype(np.float64), {s: i for i, s in enumerate(id_texts(table["source"]))}
     means = []
     for how in (HOW, Approximate(index="ivf_rq", probes=2, refine=20, min_recall=0.0)):
         exact, found = searched(store, how, 20, queries)
@@ -151,7 +152,7 @@ def test_a_measured_recall_belongs_to_index_top_and_settings(store):
 def test_pages_in_memory_are_searched_exactly(store):
     table = vectors(0, 300)
     index = MemoryIndex(
-        pa.table({"source": table["source"], "text": table["source"]}), table.drop(["vector"]),
+        pa.table({"source": table["source"], "text": id_texts(table["source"])}), table.drop(["vector"]),
         {model_identity(MODEL): table},
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import pytest
 from storerows import DIGEST, hex_id, passage_rows
 
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.records import Source
 from raypipe.runs.pipeline.tasks import Task
 from raypipe.store import (
@@ -30,6 +31,7 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.commit import append
+from raypipe.store.ids import Ids
 from raypipe.store.keep import compact, free_table, unfinished
 from raypipe.store.parts import PLAN_BATCH, read_record
 
@@ -43,11 +45,11 @@ def everything(store):
 
 
 def sources_of(store, table):
-    return sorted(store.dataset(table).to_table()["source"].to_pylist())
+    return sorted(id_texts(store.dataset(table).to_table()["source"]))
 
 
 def twice(*ids):
-    return sorted([*ids, *ids])
+    return sorted([*map(hex_id, ids), *map(hex_id, ids)])
 
 
 def race(*calls):
@@ -216,12 +218,15 @@ def test_two_drivers_with_other_runs_both_succeed(store, passages):
 def test_two_drivers_that_ingest_the_same_leave_it_there_once(store):
     for number in range(4):
         names = [f"{number}-{i}" for i in range(20)]
-        rows = [arrow.source.table([Source(n, "page", n) for n in some]) for some in (names[:15], names[5:])]
+        rows = [
+            arrow.source.table([Source(hex_id(n), "page", n) for n in some])
+            for some in (names[:15], names[5:])
+        ]
         race(*(lambda r=r: put(Store.open(store.uri), "sources", r) for r in rows))
         for some in rows:
             put(store, "sources", some)  # as the message says: start again
-        assert sorted(store.dataset("sources").to_table(columns=["id"])["id"].to_pylist()) == sorted(
-            f"{n}-{i}" for n in range(number + 1) for i in range(20)
+        assert sorted(id_texts(store.dataset("sources").to_table(columns=["id"])["id"])) == sorted(
+            hex_id(f"{n}-{i}") for n in range(number + 1) for i in range(20)
         )
 
 
@@ -281,6 +286,10 @@ def test_a_run_that_was_begun_is_gone_on_with_until_it_ends(store):
     run = begin(store, "work", ids, 2)
     assert [list(run.part(p)) for p in run.parts] == [ids[:2], ids[2:4], ids[4:]]
     assert begun(Store.open(store.uri), "work") == run
+    rows = Ids.of(ids)
+    assert (
+        begin(store, "rows", rows, 2).part("000001") == tuple(ids[2:4]) == begun(store, "rows").part("000001")
+    )
     assert begin(store, "work", ["other"], 1) == run
     assert begun(store, "elsewhere") is None
     end(store, "work")

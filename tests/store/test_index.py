@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raypipe.core.arrow import BLOCK, SPAN
+from raypipe.core.arrow import BLOCK, DIGEST, SPAN, id_column, id_texts, with_id_texts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
@@ -22,6 +22,7 @@ DIM = 16
 MODEL = Model("mini", "embedder", "flagembedding", "", "", "", "sha256:1", dim=DIM)
 TEXTS, PARTS, VECTORS = (f"{k}-{'a' * 32}" for k in ("texts", "passages", "vectors"))
 SPANS = PASSAGES.names
+NOWHERE = source_id("page", "nowhere")
 
 
 def run(awaitable):
@@ -35,12 +36,12 @@ def unit(rows):
 
 def make_corpus(seed, pages=40):
     """Pages of words, cut into chunks of 60 and parents of 150 characters with overlap; a third of all chunks
-    share their vectors, as equal texts do; two sources have no chunk, and one id needs quoting."""
+    share their vectors, as equal texts do; two sources have no chunk."""
     rng = np.random.default_rng(seed)
     texts, chunks = [], []
     for page in range(pages):
         text = " ".join(f"w{i}" for i in rng.integers(0, 300, rng.integers(0, 200) if page > 1 else 0))
-        source = "it's" if page == 2 else source_id("page", f"{seed} {page}")
+        source = bytes.fromhex(source_id("page", f"{seed} {page}"))
         starts = [m.start() for m in re.finditer(r"\S+", text)]
         hashes = [int(m[0][1:]) * 2**55 + 7 for m in re.finditer(r"\S+", text)]
         hides = [{"start": a, "end": a + 7} for a in range(page, len(text) - 7, 90)] if page % 3 == 0 else []
@@ -59,7 +60,7 @@ def make_corpus(seed, pages=40):
     same = rng.random(len(chunks)) < 0.33
     vectors[same] = vectors[rng.integers(0, 5, int(same.sum()))]
     schema = pa.schema(
-        [("source", pa.string()), ("text", pa.large_string()), ("hidden", pa.list_(SPAN)),
+        [("source", DIGEST), ("text", pa.large_string()), ("hidden", pa.list_(SPAN)),
          ("blocks", pa.list_(BLOCK)), ("words_plain", pa.list_(pa.uint64())),
          ("starts_plain", pa.list_(pa.int32()))]
     )  # fmt: skip
@@ -74,8 +75,8 @@ def corpus():
 
 def fill(store, table, run_name, rows):
     store.ensure(table, rows.schema)
-    half = sorted(set(rows["source"].to_pylist()))[::2]
-    first = pc.is_in(rows["source"], value_set=pa.array(half))
+    half = sorted(set(id_texts(rows["source"])))[::2]
+    first = pc.is_in(rows["source"], value_set=id_column(half))
     write_part(store, table, run_name, "0", rows.filter(first), {})
     write_part(store, table, run_name, "1", rows.filter(pc.invert(first)), {})
     commit(store, table, run_name, ["0", "1"])
@@ -109,17 +110,17 @@ def by_force(vectors, query, scope, top):
     matrix = np.stack(vectors["vector"].to_pylist()).astype(np.float64)
     scores = (matrix * query.astype(np.float64)).sum(axis=1)
     rows = [
-        (-s, r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]))
+        (-s, r["source"].hex(), (r["start"], r["end"]), (r["parent_start"], r["parent_end"]))
         for s, r in zip(scores.tolist(), vectors.select(SPANS).to_pylist(), strict=True)
-        if scope is None or r["source"] in scope
+        if scope is None or r["source"].hex() in scope
     ]
     return sorted(rows)[:top]
 
 
 def scopes_of(corpus, rng, count):
-    names = corpus[0]["source"].to_pylist()
+    names = id_texts(corpus[0]["source"])
     scopes = [tuple(rng.choice(names, size=rng.integers(1, 12), replace=False)) for _ in range(count)]
-    return [None, (), ("nowhere",), (names[0],), ("it's", "it's", "nowhere"), *scopes]
+    return [None, (), (NOWHERE,), (names[0],), (names[2], names[2], NOWHERE), *scopes]
 
 
 @pytest.mark.parametrize("top", [1, 7, 50, 10_000])
@@ -166,22 +167,23 @@ def test_a_query_of_another_shape_or_model_is_refused(index):
 
 
 def test_texts_are_those_of_the_passages(index, corpus):
-    whole = dict(zip(corpus[0]["source"].to_pylist(), corpus[0]["text"].to_pylist(), strict=True))
-    spans = corpus[1].select(["source", "parent_start", "parent_end"]).to_pylist()[:30]
+    whole = dict(zip(id_texts(corpus[0]["source"]), corpus[0]["text"].to_pylist(), strict=True))
+    spans = with_id_texts(corpus[1].to_pylist()[:30])
     chunks = [chunk_id(r["source"], (r["parent_start"], r["parent_end"])) for r in spans]
     expected = [whole[r["source"]][r["parent_start"] : r["parent_end"]] for r in spans]
     assert run(index.texts([*chunks, chunks[0]])) == [*expected, expected[0]]
     assert run(index.texts([])) == []
-    assert run(index.source_texts(["it's", "nowhere", "it's"])) == [whole["it's"], None, whole["it's"]]
-    beyond = len(whole["it's"]) + 1
-    for bad in ("nowhere:0-3", f"it's:0-{beyond}"):
+    third = list(whole)[2]
+    assert run(index.source_texts([third, NOWHERE, third])) == [whole[third], None, whole[third]]
+    beyond = len(whole[third]) + 1
+    for bad in (f"{NOWHERE}:0-3", f"{third}:0-{beyond}"):
         with pytest.raises(KeyError):
             run(index.texts([bad]))
 
 
 def test_what_pages_hide_is_known_by_source(index, corpus):
-    names = [*corpus[0]["source"].to_pylist(), "nowhere"]
-    rows = {r["source"]: r["hidden"] for r in corpus[0].to_pylist()}
+    names = [*id_texts(corpus[0]["source"]), NOWHERE]
+    rows = {r["source"].hex(): r["hidden"] for r in corpus[0].to_pylist()}
     expected = [tuple((h["start"], h["end"]) for h in rows.get(n, [])) for n in names]
     assert sum(map(len, expected)) > 10
     assert run(index.hidden(names[::-1])) == expected[::-1]
@@ -191,24 +193,24 @@ def test_what_pages_hide_is_known_by_source(index, corpus):
 def test_texts_that_do_not_say_what_is_hidden_are_refused(corpus):
     index = MemoryIndex(corpus[0].drop(["hidden"]), corpus[1], {})
     with pytest.raises(ConfError, match="do not say what their pages hide"):
-        run(index.hidden(["it's"]))
+        run(index.hidden([NOWHERE]))
 
 
 def test_blocks_are_known_by_source_and_texts_without_them_are_refused(index, corpus):
-    names = [*corpus[0]["source"].to_pylist(), "nowhere"]
-    rows = {r["source"]: r["blocks"] for r in corpus[0].to_pylist()}
+    names = [*id_texts(corpus[0]["source"]), NOWHERE]
+    rows = {r["source"].hex(): r["blocks"] for r in corpus[0].to_pylist()}
     expected = [tuple(Block(**b) for b in rows.get(n, [])) for n in names]
     assert run(index.blocks(names[::-1])) == expected[::-1]
     assert sum(map(len, expected)) > 10
     with pytest.raises(ConfError, match="where their blocks begin and end: index again"):
-        run(MemoryIndex(corpus[0].drop(["blocks"]), corpus[1], {}).blocks(["it's"]))
+        run(MemoryIndex(corpus[0].drop(["blocks"]), corpus[1], {}).blocks([NOWHERE]))
 
 
 def words_by_hand(corpus, scope):
     """Passage ids and the words that start in each, from the definition."""
-    texts = {r["source"]: r for r in corpus[0].to_pylist()}
+    texts = {r["source"].hex(): r for r in corpus[0].to_pylist()}
     order = sorted(texts) if scope is None else list(dict.fromkeys(scope))
-    spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in corpus[1].to_pylist()}
+    spans = {(r["source"].hex(), r["parent_start"], r["parent_end"]) for r in corpus[1].to_pylist()}
     ids, words = [], []
     for source in order:
         for _, start, end in sorted(s for s in spans if s[0] == source):
@@ -249,14 +251,14 @@ def test_an_index_shows_what_was_there_when_it_was_pinned(corpus, tmp_path):
     store = Store.create(str(tmp_path / "store"))
     fill_all(store, corpus)
     spec = index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS})
-    later = [t.filter(pc.not_equal(t["source"], "it's")) for t in make_corpus(5, pages=6)]
+    later = make_corpus(5, pages=6)
     index = LanceIndex(spec)
     before = run(index.search(MODEL, unit(np.ones((1, DIM))), [None], 30))
     fill_all(store, later, "later")
     assert run(LanceIndex(spec).search(MODEL, unit(np.ones((1, DIM))), [None], 30)) == before
-    assert run(index.source_texts(later[0]["source"].to_pylist()[:1])) == [None]
+    assert run(index.source_texts(id_texts(later[0]["source"])[:1])) == [None]
     now = LanceIndex(index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}))
-    assert run(now.source_texts(later[0]["source"].to_pylist()[:1])) != [None]
+    assert run(now.source_texts(id_texts(later[0]["source"])[:1])) != [None]
     assert isinstance(spec, IndexSpec)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from rank_bm25 import BM25Okapi
 
+from raypipe.core.arrow import DIGEST, id_texts, with_id_texts
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Hit, Question, chunk_id, source_id
 from raypipe.models.kit import LocalKit
@@ -23,7 +24,7 @@ from raypipe.text.words import analyse
 
 TEXTS, PARTS, WORDS, LENGTH = (f"{k}-{'b' * 32}" for k in ("texts", "passages", "postings", "lengths"))
 TEXT = pa.schema(
-    [("source", pa.string()), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
+    [("source", DIGEST), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
      ("starts_plain", pa.list_(pa.int32()))]
 )  # fmt: skip
 VARIANTS = [("lucene", {}), ("lucene", {"k1": 0.9, "b": 0.4}), ("okapi", {}), ("okapi", {"b": 0.0})]
@@ -45,10 +46,14 @@ def tables(texts):
     rows, chunks = [], []
     for source, text in texts.items():
         words, starts = analyse(text, "plain")
-        rows.append({"source": source, "text": text, "words_plain": words, "starts_plain": starts})
+        rows.append(
+            {"source": bytes.fromhex(source), "text": text, "words_plain": words, "starts_plain": starts}
+        )
         for parent in range(0, len(text), 90):
             end = min(parent + 120, len(text))
-            chunks += [(source, a, min(a + 60, end), parent, end) for a in range(parent, end, 60)]
+            chunks += [
+                (bytes.fromhex(source), a, min(a + 60, end), parent, end) for a in range(parent, end, 60)
+            ]
     passages = [dict(zip(PASSAGES.names, c, strict=True)) for c in chunks]
     return pa.Table.from_pylist(rows, TEXT), pa.Table.from_pylist(passages, PASSAGES)
 
@@ -198,7 +203,7 @@ def test_a_snapshot_has_only_pages_for_the_field_kinds(store):
 
 
 def test_scopes_and_the_whole_snapshot_may_stand_in_one_batch(store):
-    ids = store.scan(TEXTS, ["source"])["source"].to_pylist()
+    ids = id_texts(store.scan(TEXTS, ["source"])["source"])
     some = questions(10)
     for i in range(0, len(some), 2):
         cited = tuple(Citation("q", r, "https://a.example", "", s, None, None) for r, s in enumerate(ids[:9]))
@@ -260,7 +265,7 @@ def test_no_segment_has_more_words_than_it_may_unless_it_is_one_source(tmp_path)
     texts[long] = "w1 w2 w3 " * 100
     add(store, texts, "run", 1, 200)
     counted = {s: len(analyse(t, "plain")[0]) for s, t in texts.items()}
-    rows = store.scan(LENGTH, ["source", "segment"]).to_pylist()
+    rows = with_id_texts(store.scan(LENGTH, ["source", "segment"]).to_pylist())
     held = {}
     for row in rows:
         held.setdefault(row["segment"], set()).add(row["source"])
@@ -301,7 +306,7 @@ def words_of_segments(store):
 def test_merging_segments_changes_no_score_and_frees_what_was_taken_out(tmp_path):
     store = ingested_in_small_pieces(tmp_path / "store", large=90)
     before, rows, pinned = hits(store), store.count(WORDS), indexes(store)[0]
-    left = {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()}
+    left = set(id_texts(store.scan(LENGTH, ["source"])["source"]))
     *small, large = words_of_segments(store)
     kept = store.dataset(WORDS).get_fragments()[0].fragment_id
     assert merge_segments(store, WORDS, LENGTH, inverter(store, sum(small[:5]))) > 0
@@ -314,7 +319,7 @@ def test_merging_segments_changes_no_score_and_frees_what_was_taken_out(tmp_path
     assert len(words_of_segments(store)) == 1 and store.count(WORDS) < rows
     assert hits(store) == before
     assert asked(pinned, Bm25(top=25, words="plain"), questions(11)) == before[0], "as it was opened"
-    assert {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()} == left
+    assert set(id_texts(store.scan(LENGTH, ["source"])["source"])) == left
     assert merge_segments(store, WORDS, LENGTH, inverter(store)) == 0
     looked_up, gathered, _ = (asked(i, Bm25(top=9999, words="plain"), questions(12)) for i in indexes(store))
     assert looked_up == gathered

@@ -17,7 +17,7 @@ import pytest
 from checkout import SUPPORT
 from test_index import DIM, MODEL, VECTORS, by_force, fill, make_corpus, unit
 
-from raypipe.core.arrow import fault_column
+from raypipe.core.arrow import fault_column, id_column, id_texts
 from raypipe.core.calls import Gathering
 from raypipe.steps.embed import Embed
 from raypipe.store import Store, vectors_schema
@@ -95,7 +95,7 @@ def test_a_copy_is_of_one_version_and_one_that_is_cut_is_made_again(store, corpu
         file.write_bytes(file.read_bytes()[:-4])
         assert (matrix(other, folder) == before).all()
     os.utime(copy, (0, 0))
-    gone = corpus[2]["source"][0].as_py()
+    gone = corpus[2]["source"][0].as_py().hex()
     other.forget(VECTORS, "source", [gone])
     after = matrix(other, folder)
     assert len(after) < len(before) and len(list(folder.glob("*.rows"))) == 1, "the old one was not used"
@@ -114,7 +114,7 @@ def test_questions_that_share_a_scope_are_answered_as_each_alone(corpus, tmp_pat
     store = Store.create(str(tmp_path / "store"))
     fill_all(store, corpus)
     index = LanceIndex(index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}))
-    names = corpus[0]["source"].to_pylist()
+    names = id_texts(corpus[0]["source"])
     asked = queries(corpus, 40)
     scopes = [(tuple(names[:9]), None, tuple(names[5:6]), ())[i % 4] for i in range(len(asked))]
     hits = asyncio.run(index.search(MODEL, asked, scopes, 6))
@@ -130,8 +130,8 @@ def scoped(vectors, asked, scopes, top):
 
 def test_pages_are_read_from_the_store_until_a_copy_has_paid(store, corpus, tmp_path):
     """From the store, from a copy that another process made, and without room for one: the same hits."""
-    names, asked = corpus[0]["source"].to_pylist(), queries(corpus, 9)
-    scopes = [(tuple(names[i:]), tuple(names[:3]), ("none",), ())[i % 4] for i in range(len(asked))]
+    names, asked = id_texts(corpus[0]["source"]), queries(corpus, 9)
+    scopes = [(tuple(names[i:]), tuple(names[:3]), ("0" * 32,), ())[i % 4] for i in range(len(asked))]
     expected = [by_force(corpus[2], q, s, 7) for q, s in zip(asked, scopes, strict=True)]
     large = functools.partial(vector_copy, in_memory=0)
     first = SnapshotVectors(store.dataset(VECTORS), tmp_path, large)
@@ -258,7 +258,7 @@ def test_float16_tables_are_searched_exactly_alone_in_batches_and_within_a_scope
     name = f"vectors-{'9' * 32}"
     store.ensure(name, vectors_schema(DIM, half=True))
     fill(store, name, "half", table.cast(vectors_schema(DIM, half=True)))
-    names, asked = corpus[0]["source"].to_pylist(), queries(corpus, 40)
+    names, asked = id_texts(corpus[0]["source"]), queries(corpus, 40)
     whole = (
         corpus[2]
         .drop(["vector"])
@@ -284,7 +284,7 @@ def test_float16_tables_are_searched_exactly_alone_in_batches_and_within_a_scope
 def test_a_model_of_16_bits_has_a_table_of_16_bits_and_another_name():
     assert (HALF.half, replace(HALF, dtype="bfloat16").half, MODEL.half) == (True, True, False)
     step = Embed(model=replace(HALF, loader="hash", dim=8))
-    texts = pa.table({"source": ["a"], "chunk_text": pa.array(["velora"], pa.large_string())})
+    texts = pa.table({"source": id_column(["a" * 32]), "chunk_text": pa.array(["velora"], pa.large_string())})
     table = texts.append_column("fault", fault_column([None]))
 
     class Kit:

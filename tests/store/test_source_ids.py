@@ -8,10 +8,11 @@ import pyarrow.compute as pc
 import pytest
 
 from raypipe.core import arrow
+from raypipe.core.arrow import DIGEST, id_column
 from raypipe.core.records import Source, source_id
 from raypipe.store import Store, put
 from raypipe.store.files import CORPUS_SUMS, COVERAGE
-from raypipe.store.ids import DIGEST, HASHED, Ids, gathered, looked_up, packed, repeats, stand_in, texts
+from raypipe.store.ids import HASHED, Ids, looked_up, repeats, stand_in
 from raypipe.store.keep import compact
 from raypipe.store.sources import all_sources, corpus_sum, lacked, noted, sum_of
 
@@ -43,13 +44,14 @@ def test_the_name_of_a_corpus_depends_on_what_is_in_it_alone(tmp_path):
 
 def test_the_sum_of_ids_is_that_of_their_numbers():
     ids = [source(str(n)).id for n in range(50)]
-    assert sum_of(pa.array(ids)) == sum(int(i, 16) for i in ids)
-    assert sum_of(pa.array([], pa.string())) == 0
+    assert sum_of(id_column(ids)) == sum(int(i, 16) for i in ids)
+    assert sum_of(id_column(ids)[7:9]) == sum(int(i, 16) for i in ids[7:9])
+    assert sum_of(id_column([])) == 0
 
 
 def test_what_a_table_lacks_of_all_sources_is_noted_until_one_of_both_changes(tmp_path):
     store = filled(tmp_path / "store", ["a", "b"])
-    store.ensure("texts-" + "0" * 32, pa.schema([pa.field("source", pa.string(), nullable=False)]))
+    store.ensure("texts-" + "0" * 32, pa.schema([pa.field("source", DIGEST, nullable=False)]))
     texts = "texts-" + "0" * 32
 
     def now():
@@ -66,31 +68,37 @@ def test_what_a_table_lacks_of_all_sources_is_noted_until_one_of_both_changes(tm
         assert set(now()) == whole
         put(store, "sources", arrow.source.table([source("c")]))
         assert set(now()) == {*whole, source("c").id}
-        store.dataset(texts).insert(pa.table({"source": [source("a").id]}, store.dataset(texts).schema))
+        store.dataset(texts).insert(
+            pa.table({"source": id_column([source("a").id])}, store.dataset(texts).schema)
+        )
         assert set(now()) == {source("b").id, source("c").id}
     assert not set(lacked(store, store.dataset(texts), texts, Ids.of([source("a").id])))
 
 
-def test_ids_behave_as_a_sequence_of_texts():
-    ids = Ids(pa.array(["a", "b", "c"]), "all")
-    assert (len(ids), list(ids), ids[1], list(ids[1:])) == (3, ["a", "b", "c"], "b", ["b", "c"])
+@pytest.mark.parametrize("kind", [DIGEST, pa.string()])
+def test_ids_behave_as_a_sequence_of_texts(kind):
+    a, b, c, d, x = (source(t).id for t in "abcdx")
+    ids = Ids(id_column([a, b, c], kind), "all")
+    assert (len(ids), list(ids), ids[1], ids[-1], list(ids[1:])) == (3, [a, b, c], b, c, [b, c])
     assert ids[1:].all_of == "", "some are not all"
-    some = ids.among(pa.chunked_array([["c", "x"], ["a"]]), "texts 3")
-    assert list(some) == ["a", "c"]
+    some = ids.among(pa.chunked_array([id_column([c, x], kind), id_column([a], kind)]), "texts 3")
+    assert list(some) == [a, c]
     assert some.all_of not in ("", "all")
-    assert ids.without(["x"]) is ids and ids.joined(ids) is ids, "and keep their name"
-    assert list(ids.without(["b", "x"])) == ["a", "c"] and list(ids.without(ids)) == []
-    assert list(ids.joined(Ids.of(["c", "d"]))) == ["a", "b", "c", "d"]
-    assert ids.joined(Ids.of([])) is ids and list(Ids.of([]).joined(ids)) == ["a", "b", "c"]
+    assert ids.without([x]) is ids and ids.joined(ids) is ids, "and keep their name"
+    assert list(ids.without([b, x])) == [a, c] and list(ids.without(ids)) == []
+    assert list(ids.joined(Ids.of([c, d], kind))) == [a, b, c, d]
+    assert ids.joined(Ids.of([])) is ids and list(Ids.of([]).joined(ids)) == [a, b, c]
 
 
 def test_what_was_noted_of_a_table_holds_after_its_compaction(tmp_path):
     store, table = filled(tmp_path / "store", ["a", "b", "c"]), "texts-" + "0" * 32
-    store.ensure(table, pa.schema([pa.field("source", pa.string(), nullable=False)]))
+    store.ensure(table, pa.schema([pa.field("source", DIGEST, nullable=False)]))
     every = all_sources(store, ["document"])
 
     def insert(text):
-        store.dataset(table).insert(pa.table({"source": [source(text).id]}, store.dataset(table).schema))
+        store.dataset(table).insert(
+            pa.table({"source": id_column([source(text).id])}, store.dataset(table).schema)
+        )
 
     def known():
         return noted(store, store.dataset(table), table, every.all_of)
@@ -107,26 +115,6 @@ def test_what_was_noted_of_a_table_holds_after_its_compaction(tmp_path):
         assert compact(store, table, most=1) and known() is None, "of other rows nothing was noted"
 
 
-def test_digests_are_held_as_bytes_and_other_ids_as_they_are():
-    ids = [source(str(n)).id for n in range(5)]
-    for some in (pa.array(ids), pa.array(["x", *ids]).slice(1)):
-        assert packed(some).type == DIGEST and texts(packed(some)).to_pylist() == ids
-    assert texts(packed(pa.array(ids)).slice(1, 3)).to_pylist() == ids[1:4]
-    for odd in ("x", ids[0].upper(), ids[0][:-1] + "g", ids[0] + "0", "é" * 16, ""):
-        mixed = pa.array([*ids, odd])
-        assert packed(mixed) is mixed
-        assert gathered([pa.array(ids), pa.array([odd]), pa.array(ids)]).to_pylist() == [*ids, odd, *ids]
-        every = Ids.of(ids).joined(Ids.of([odd]))
-        assert list(every) == [*ids, odd] and every[-1] == odd and list(every.without([odd])) == ids
-        assert list(Ids.of(ids).without([odd, ids[2]])) == [i for i in ids if i != ids[2]]
-        assert stand_in(pa.array([odd, ids[1]]), packed(pa.array(ids))).to_pylist() == [False, True]
-        assert stand_in(packed(pa.array(ids)), mixed).to_pylist() == [True] * 5
-        rows = [(mixed, np.arange(6)), (packed(pa.array(ids[:1])), np.array([9]))]
-        assert looked_up(packed(pa.array(ids)), rows).tolist() == [9, 1, 2, 3, 4]
-    assert gathered([pa.array(ids), pa.array([], pa.string())]).equals(packed(pa.array(ids)))
-    assert list(Ids.of(ids)) == ids and Ids.of(ids)[2] == ids[2] and list(Ids.of(ids)[1:3]) == ids[1:3]
-
-
 def numbered(count):
     """Digests that are numbers."""
     raw = np.zeros((count, 2), ">u8")
@@ -135,17 +123,15 @@ def numbered(count):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("width", [8, 32])
-def test_ids_are_found_among_more_than_one_hash_table_holds(width):
-    digests = numbered(HASHED + 10)
-    many = pc.utf8_slice_codeunits(texts(digests), 32 - width) if width < 32 else digests
-    wanted = pa.array(["none", f"{3:0{width}x}", f"{HASHED + 5:0{width}x}"])
+def test_ids_are_found_among_more_than_one_hash_table_holds():
+    many = numbered(HASHED + 10)
+    wanted = id_column([source("none").id, f"{3:032x}", f"{HASHED + 5:032x}"])
     assert stand_in(wanted, many).to_pylist() == [False, True, True]
     assert pc.sum(stand_in(many, wanted)).as_py() == 2
     numbers = np.arange(len(many))
     assert looked_up(wanted, [(many, numbers)]).tolist() == [-1, 3, HASHED + 5]
     assert looked_up(many, [(wanted, np.array([1, 2, 3]))])[[3, 4]].tolist() == [2, -1]
-    assert repeats(many) == 0 and repeats(gathered([texts(many), wanted])) == 2
+    assert repeats(many) == 0 and repeats(pa.concat_arrays([many, wanted])) == 2
 
 
 @pytest.mark.parametrize("kinds", [["page"], ["document", "snippet"]])

@@ -17,7 +17,7 @@ from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
-from raypipe.core.arrow import corpus_table
+from raypipe.core.arrow import corpus_table, id_texts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
@@ -268,7 +268,7 @@ class WalkResult(Result):
 
     def text(self, source: str, span: tuple[int, int]) -> str:
         """A span of a page's text: what a hit or a quote stands for."""
-        texts = dict(zip(self.texts["source"].to_pylist(), self.texts["text"].to_pylist(), strict=True))
+        texts = dict(zip(id_texts(self.texts["source"]), self.texts["text"].to_pylist(), strict=True))
         return str(texts[source][slice(*span)])
 
 

@@ -116,7 +116,7 @@ class _Texts:
     version: int
 
     def __call__(self, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
-        sources, starts, ends, begins, stops = (chunks[n].to_pylist() for n in SPANS)
+        sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
         if "chunk" in more:
             ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
             chunks = chunks.append_column("chunk", pa.array(ids, pa.string()))
@@ -124,7 +124,7 @@ class _Texts:
             texts = Store.open(self.store).dataset(self.table, self.version)
             distinct = list(dict.fromkeys(sources))
             found = rows(texts, "source", distinct, ["source", "text"])
-            by_source = dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
+            by_source = dict(zip(arrow.id_texts(found["source"]), found["text"].to_pylist(), strict=True))
             cut = [by_source[s][a:b] for s, a, b in zip(sources, starts, ends, strict=True)]
             chunks = chunks.append_column("text", pa.array(cut, pa.large_string()))
         return chunks
@@ -133,12 +133,12 @@ class _Texts:
 def _present_answers(session: Session, store: Store, recipe: Recipe) -> _Rows:
     """The answers that an eval would reuse: older ones, of other evidence, are left out."""
     pipeline, questions = offline_pipeline(session, store, recipe), stored_questions(store)
-    keys = pa.array(pipeline.keys(questions, pipeline.answer_sources(questions)), pa.string())
+    keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
 
     def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
         return block.filter(pc.is_in(block["key"], value_set=keys))
 
-    return _Rows((), ("key",), present, f"recipe = '{recipe.digest()}'")
+    return _Rows((), ("key",), present, f"recipe = X'{recipe.digest()}'")
 
 
 def _embedder(recipe: Recipe, name: str | None) -> Any:
@@ -288,10 +288,15 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
         ]
         columns["content"] = pa.array(content, pa.large_string())
         named = zip(columns["kind"].to_pylist(), content, strict=True)
-        columns.setdefault("source", pa.array([source_id(k, c or "") for k, c in named], pa.string()))
+        columns.setdefault("source", arrow.id_column(source_id(k, c or "") for k, c in named))
     made = pa.table(columns)
     _require(stage, made, {"source"})
-    return made
+    try:
+        ids = made["source"].cast(arrow.DIGEST)
+    except pa.ArrowException as e:
+        why = f"expected ids of 16 bytes, found {made['source'].type} ({e}). Give `bytes.fromhex(id)` of each"
+        raise ConfError(f"step {stage.name}: column source: {why}, or leave it out") from e
+    return made.set_column(made.column_names.index("source"), "source", ids)
 
 
 def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:

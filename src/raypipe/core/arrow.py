@@ -30,13 +30,15 @@ def required(**columns: pa.DataType) -> list[pa.Field]:
 
 
 STRING, INT = pa.string(), pa.int32()
+DIGEST = pa.binary(16)
+"""Ids that are digests. Records, files and people have the 32 hex digits that say the same."""
 SPAN = pa.struct(required(start=INT, end=INT))
 BLOCK = pa.struct(required(start=INT, end=INT, kind=STRING))
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 PARSED = pa.schema(
     {
-        "source": STRING, "kind": STRING, "text": pa.large_string(), "hidden": pa.list_(SPAN),
+        "source": DIGEST, "kind": STRING, "text": pa.large_string(), "hidden": pa.list_(SPAN),
         "blocks": pa.list_(BLOCK), "parser": STRING,
     }
 )  # fmt: skip
@@ -45,8 +47,8 @@ SCORES = pa.map_(STRING, pa.float64())
 STRINGS = pa.list_(STRING)
 
 FAULT = pa.struct(required(step=STRING, reason=STRING, detail=STRING, transient=pa.bool_()))
-HIT = pa.struct(required(chunk=STRING, source=STRING, span=SPAN, scores=SCORES))
-QUOTE = pa.struct(required(source=STRING, span=SPAN))
+HIT = pa.struct(required(chunk=STRING, source=DIGEST, span=SPAN, scores=SCORES))
+QUOTE = pa.struct(required(source=DIGEST, span=SPAN))
 REPLY = pa.struct(
     [
         *required(text=STRING, label=STRING),
@@ -58,17 +60,17 @@ REPLY = pa.struct(
 )
 _CITATION_FIELDS = [
     *required(question=STRING, rank=INT, url=STRING, modified=STRING),
-    *(pa.field(n, STRING) for n in ("page", "snippet", "name")),
+    *(pa.field(n, DIGEST) for n in ("page", "snippet", "name")),
 ]
 
-SOURCES = pa.schema(required(id=STRING, kind=STRING, content=pa.large_string()))
+SOURCES = pa.schema(required(id=DIGEST, kind=STRING, content=pa.large_string()))
 CITATIONS = pa.schema(_CITATION_FIELDS)
-DOCUMENTS = pa.schema(required(id=STRING, title=STRING, source=STRING))
+DOCUMENTS = pa.schema(required(id=STRING, title=STRING, source=DIGEST))
 _MARK_FIELDS = required(start=INT, end=INT, label=STRING)
 _MARKS = pa.list_(pa.struct(_MARK_FIELDS))
 LAYOUTS = pa.schema(
     required(
-        id=STRING, source=STRING, url=STRING, title=STRING, pages=_MARKS, sections=_MARKS, modified=STRING
+        id=STRING, source=DIGEST, url=STRING, title=STRING, pages=_MARKS, sections=_MARKS, modified=STRING
     )
 )
 GOLDS = pa.schema(required(question=STRING, answers=STRINGS, labels=pa.map_(STRING, STRING)))
@@ -100,6 +102,8 @@ def _out(kind: pa.DataType) -> Convert:
     if pa.types.is_list(kind):
         item = _out(kind.value_type)
         return lambda values: None if values is None else [item(value) for value in values]
+    if kind == DIGEST:
+        return lambda id: id and bytes.fromhex(id)
     if kind == SPAN:
         return lambda span: {"start": span[0], "end": span[1]}
     if pa.types.is_struct(kind):
@@ -127,7 +131,7 @@ def _into(hint: Any) -> Convert:
     if origin is Mapping:
         inner = _into(args[1])
         return lambda pairs: {key: inner(value) for key, value in pairs}
-    return lambda value: value
+    return lambda value: value.hex() if isinstance(value, bytes) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,30 @@ annotated = Codec(Gold, ANNOTATIONS)
 """Answers of annotators, in a table of its own that only a store with questions about papers has."""
 
 
+def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
+    """Ids as a column. Raises ValueError where one of digests is none.
+
+    >>> id_column(["0" * 31 + "a"]).type, id_texts(id_column(["0" * 31 + "a"]))
+    (FixedSizeBinaryType(fixed_size_binary[16]), ['0000000000000000000000000000000a'])
+    """
+    return pa.array(map(bytes.fromhex, ids) if kind == DIGEST else list(ids), kind)
+
+
+def id_texts(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column; of ids that are digests the hex digits."""
+    values: list[Any] = column.to_pylist()
+    return [v and v.hex() for v in values] if column.type == DIGEST else values
+
+
+def with_id_texts(value: Any) -> Any:
+    """What `to_pylist` gives, with the hex digits of each id that is a digest."""
+    if isinstance(value, dict):
+        return {name: with_id_texts(v) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(with_id_texts, value))
+    return value.hex() if isinstance(value, bytes) else value
+
+
 def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
     """A table as the content of one file. `batch`: rows that can be read at a time; None: as they are."""
     sink = pa.BufferOutputStream()
@@ -178,7 +206,7 @@ def corpus_table(sources: Iterable[Source]) -> pa.Table:
     """Returns what the first corpus step gets: `source, kind, content, fault`, one row per source."""
     rows = list(sources)
     columns = {
-        "source": pa.array([s.id for s in rows], STRING),
+        "source": id_column(s.id for s in rows),
         "kind": pa.array([s.kind for s in rows], STRING),
         "content": pa.array([s.content for s in rows], pa.large_string()),
     }

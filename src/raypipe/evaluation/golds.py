@@ -127,8 +127,8 @@ def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str
         rows = store.scan("documents", ["id", "source"])
     else:
         rows = store.rows("documents", "source", sources, ["id", "source"])
-    for row in rows.to_pylist():
-        listed.setdefault(row["source"], []).append(row["id"])
+    for id, source in zip(*map(arrow.id_texts, rows.columns), strict=True):
+        listed.setdefault(source, []).append(id)
     return listed
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
@@ -110,7 +111,7 @@ class LossFinder:
         """The sources with a passage that holds all of the gold."""
         p, columns = self._pipeline, ["source", "parent_start", "parent_end"]
         found = p.store.rows(p.recipe.passages_table, "source", list(texts), columns)
-        spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in found.to_pylist()}
+        spans = set(zip(*map(id_texts, found.columns), strict=True))
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
     def _search(self) -> None:
@@ -120,7 +121,7 @@ class LossFinder:
         near = _by_first_word(waiting.values())
         for batch in p.store.batches(p.recipe.texts_table, ["source", "text"]):
             for row in batch.to_pylist():
-                source, text = row["source"], row["text"] or ""
+                source, text = row["source"].hex(), row["text"] or ""
                 for id in _likely(text, near):
                     e, found = waiting[id], waiting[id].sources or SourcesHolding()
                     if not found.passages and e.gold.held(text):
@@ -175,8 +176,8 @@ class RankingLossFinder:
             if asked.id in golds
         }
         p, ids = self._pipeline, sorted({d for some in relevant.values() for d in some})
-        rows = p.store.rows("documents", "id", ids, ["id", "source"]).to_pylist()
-        source_of = {r["id"]: r["source"] for r in rows}
+        rows = p.store.rows("documents", "id", ids, ["id", "source"])
+        source_of = dict(zip(*map(id_texts, rows.columns), strict=True))
         found = {}
         for asked, answered in pairs:
             if documents := relevant.get(asked.id):
@@ -189,8 +190,8 @@ class RankingLossFinder:
                     texts = p.store.rows(p.recipe.texts_table, "source", ids, ["source", "text"]).to_pylist()
                     columns = ["source", "start", "end"]
                     spans = p.store.rows(p.recipe.passages_table, "source", ids, columns).to_pylist()
-                    full = frozenset(r["source"] for r in texts if (r["text"] or "").strip())
-                    cut = frozenset(r["source"] for r in spans if r["end"] > r["start"])
+                    full = frozenset(r["source"].hex() for r in texts if (r["text"] or "").strip())
+                    cut = frozenset(r["source"].hex() for r in spans if r["end"] > r["start"])
                     held = SourcesHolding(bool(ids), full, cut)
                 evidence = GoldEvidence(asked, answered, GoldText(()), passages=passages, sources=held)
                 found[asked.id] = self._paths.place_of_documents(evidence)

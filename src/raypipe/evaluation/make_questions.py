@@ -71,7 +71,7 @@ class Draw:
 
 def draw(store: Store, seed: int) -> Draw:
     """Draws from all documents of a store, the first MOST_DOCUMENTS in the order that the seed gives."""
-    kinds = store.scan("sources", ["id", "kind"]).to_pylist()
+    kinds = arrow.with_id_texts(store.scan("sources", ["id", "kind"]).to_pylist())
     names, rounds, unreadable = _names(store), dict[str, list[DrawnPassage]](), 0
     found = [r["id"] for r in kinds if r["kind"] in KINDS and r["id"] in names]
     ids = sorted(found, key=lambda id: digest(str(seed), id))[:MOST_DOCUMENTS]
@@ -121,10 +121,10 @@ def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[Draw
 def _names(store: Store) -> Mapping[str, tuple[str, str]]:
     """Source id -> the id or url of its document, and its title; of all documents and cited pages."""
     found: dict[str, tuple[str, str]] = {}
-    for row in store.scan("documents").to_pylist():
+    for row in arrow.with_id_texts(store.scan("documents").to_pylist()):
         found.setdefault(row["source"], (row["id"], row["title"]))
     for batch in store.batches("questions", ["citations"]):
-        for cited in batch["citations"].to_pylist():
+        for cited in arrow.with_id_texts(batch["citations"].to_pylist()):
             for c in cited or ():
                 if c["page"] is not None:
                     found.setdefault(c["page"], (c["url"], ""))

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from raypipe.core.arrow import with_id_texts
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Kit, Reach, Step
@@ -186,12 +187,13 @@ async def _holding(
     if sources is None:
         every = pipeline.store.batches(pipeline.recipe.texts_table, ["source", "text"])
         rows = (r for batch in every for r in batch.to_pylist())
-        texts = {r["source"]: r["text"] for r in rows if gold.held(r["text"] or "")}
+        texts = {r["source"].hex(): r["text"] for r in rows if gold.held(r["text"] or "")}
     else:
         read = zip(sources, await index.source_texts(sources), strict=True)
         texts = {s: text for s, text in read if text is not None and gold.held(text)}
     columns = ["source", "start", "parent_start", "parent_end"]
-    spans = pipeline.store.rows(pipeline.recipe.passages_table, "source", list(texts), columns).to_pylist()
+    found = pipeline.store.rows(pipeline.recipe.passages_table, "source", list(texts), columns)
+    spans = with_id_texts(found.to_pylist())
     place = {s: i for i, s in enumerate(texts)}
     spans.sort(key=lambda r: (place[r["source"]], r["parent_start"], r["start"]))
     return [

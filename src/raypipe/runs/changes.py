@@ -148,7 +148,7 @@ def _moved(
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
     """Question id -> its stored answer. A failed one has the outcome fault."""
     rows = store.rows("answers", "key", [k.key for k in keys])
-    found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+    found = dict(zip(arrow.id_texts(rows["key"]), arrow.question.records(rows), strict=True))
     return {k.question: found.get(k.key, Question(k.question, "", outcome="fault")) for k in keys}
 
 

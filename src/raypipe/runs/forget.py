@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
+from raypipe.core.arrow import id_texts, with_id_texts
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones
@@ -99,18 +100,18 @@ def _row(store: Store, table: str, column: str, values: list[str]) -> dict[str, 
                 f"{', '.join(sorted(row['id'] for row in found))}"
             )
         for row in found:
-            return dict(row)
+            return dict(with_id_texts(row))
     return None
 
 
 def _page(store: Store, url: str) -> Target | None:
     """A page by its address. Its name and snippet stay where documents or other addresses have the same
     ones."""
-    documents = set(store.scan("documents", ["source"])["source"].to_pylist())
+    documents = set(id_texts(store.scan("documents", ["source"])["source"]))
     for version in versions(store, "questions")[::-1]:
         own, others = dict[str, str](), set(documents)
         for batch in store.batches("questions", ["citations"], ROWS, version):
-            for c in (c for cited in batch["citations"].to_pylist() for c in cited or ()):
+            for c in with_id_texts([c for cited in batch["citations"].to_pylist() for c in cited or ()]):
                 parts = {c[part]: part for part in PARTS if c[part] is not None}
                 if c["url"] == url:
                     own |= parts
@@ -214,14 +215,14 @@ class _Search:
         """Yields the rows of every named version, and deleted ones that its files still have."""
         for version in sorted(self.named.get(table, ())):
             for batch in self.store.with_deleted(table, columns, version, AT_ONCE):
-                yield from batch.to_pylist()
+                yield from with_id_texts(batch.to_pylist())
 
     def _of_sources(self, kind: str) -> Iterator[dict[str, Any]]:
         """Yields the rows of the sources in all tables of a kind, in every named version."""
         for table in (t for t in self.named if t.startswith(f"{kind}-")):
             for version in self.named[table]:
                 found = rows(self.store.dataset(table, version), "source", self.start.sources)
-                yield from found.to_pylist()
+                yield from with_id_texts(found.to_pylist())
 
     def _rests(self, row: Mapping[str, Any]) -> bool:
         """Returns whether an answer is to a target, cites one, found one or quotes one."""

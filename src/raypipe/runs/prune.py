@@ -21,6 +21,7 @@ from datetime import timedelta
 
 import pyarrow.compute as pc
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.errors import ConfError
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
@@ -130,7 +131,7 @@ def _found(
         {r.digest for r in kept.runs} - {r.digest for r in kept.last} - {r.digest for r in kept.released}
     )
     for digest in sorted(digests):
-        if rows := store.count("answers", f"recipe = '{digest}'"):
+        if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
     for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if ended := _ended(store, table, now):
@@ -169,15 +170,15 @@ def given_up_adapters(store: Store, kept: Roots) -> list[str]:
 
 def uncited(store: Store) -> list[str]:
     """Sources that no stored question and no document names. None, while a question searches everything."""
-    cited: set[str] = set(store.scan("documents", ["source"])["source"].to_pylist())
+    cited = set(id_texts(store.scan("documents", ["source"])["source"]))
     for batch in store.batches("questions", ["citations"]):
         column = batch["citations"]
         if column.null_count:
             return []
         for name in ("page", "snippet", "name"):
-            cited |= set(pc.struct_field(pc.list_flatten(column), name).unique().to_pylist())
-    ids = store.scan("sources", ["id"])["id"].to_pylist()
-    return [s for s in ids if s not in cited]
+            cited |= set(id_texts(pc.struct_field(pc.list_flatten(column), name).unique()))
+    ids = store.scan("sources", ["id"])["id"]
+    return [s for s in id_texts(ids) if s not in cited]
 
 
 def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, young: timedelta) -> None:

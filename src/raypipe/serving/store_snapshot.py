@@ -17,7 +17,7 @@ from raypipe.runs.release import Release
 from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.errors import reaching
-from raypipe.store.ids import rows
+from raypipe.store.ids import HEX, rows
 from raypipe.store.index import LanceIndex
 
 EXAMPLES = 5  # stored questions that the page offers
@@ -42,7 +42,7 @@ class CitationCatalog:
     def citations(self, question: str, filters: Filters) -> tuple[Citation, ...]:
         """Citations for a question about the whole store: one for each matching source, by source id."""
         urls, found = self._urls_by_source(), list[Citation]()
-        for source in sorted(set(filters.sources) or urls):
+        for source in sorted(filter(HEX.fullmatch, set(filters.sources) or urls)):
             matching = (url for url in urls.get(source, ("",)) if host_matches(url, filters.hosts))
             if (url := next(matching, None)) is not None:
                 found.append(Citation(question, len(found), url, "", source, None, None))
@@ -54,7 +54,7 @@ class CitationCatalog:
             if self._urls is None:
                 found: dict[str, dict[str, None]] = {}  # one error page can have thousands of addresses
                 table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
-                for cited in table["citations"].to_pylist():
+                for cited in arrow.with_id_texts(table["citations"].to_pylist()):
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
                             if source is not None:

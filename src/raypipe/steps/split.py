@@ -95,19 +95,19 @@ class Split:
         cut, end = self._cutter(kit), self._end(kit)
 
         async def build(table: pa.Table) -> pa.Table:
-            sources, rows, spans, texts = [], [], [], []
-            columns = (table[n].to_pylist() for n in ("source", "text", "fault"))
-            for row, (source, text, fault) in enumerate(zip(*columns, strict=True)):
+            rows, spans, texts = [], [], []
+            columns = (table[n].to_pylist() for n in ("text", "fault"))
+            for row, (text, fault) in enumerate(zip(*columns, strict=True)):
                 pairs: list[Any] = [None] if fault is not None else cut(text[: end(text)])
-                sources += [source] * len(pairs)
                 rows += [row] * len(pairs)
                 spans += [(None,) * 4 if p is None else (*p[0], *p[1]) for p in pairs]
                 texts += [None if p is None else text[slice(*p[0])] for p in pairs]
-            columns_out = {"source": pa.array(sources, pa.string())}
+            of = pa.array(rows, pa.int64())
+            columns_out = {"source": table["source"].take(of)}
             for i, name in enumerate(_SPANS):
                 columns_out[name] = pa.array([s[i] for s in spans], pa.int32())
             columns_out["chunk_text"] = pa.array(texts, pa.large_string())
-            columns_out["fault"] = table["fault"].take(pa.array(rows, pa.int64()))
+            columns_out["fault"] = table["fault"].take(of)
             return pa.table(columns_out)
 
         return build

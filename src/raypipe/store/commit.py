@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 
+from raypipe.core.arrow import id_column, id_texts
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
 from raypipe.store.ids import Ids, gathered, present, repeats, rows, stand_in
@@ -96,8 +97,8 @@ def _replace(
         dataset, unit = store.dataset(table, checked_at), kind_of(table).unit
         if unit is None:
             raise StoreError(f"{table}: a table without units has nothing to replace")
-        units = Ids(units).joined(Ids.of(gone))
-        there = list(units.where(present(dataset, unit, units.array)))
+        units = Ids(units).joined(Ids.of(gone, units.type))
+        there = units.where(present(dataset, unit, units.array)).array
         old = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
         removed, updated = without_rows(dataset, old)
         operation = lance.LanceOperation.Update(removed, updated, fragments)
@@ -157,10 +158,11 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
     """The version against which a run's rows were found sound: all there, each unit in one part; and their
     units. Reads the files themselves, since a commit of files that are gone succeeds and spoils the table."""
     unit, version = kind_of(table).unit, store.version(table)
+    kind = kind_of(table).columns.field(unit).type if unit else pa.string()
 
     def units() -> Iterator[pa.Array]:
         for part, record in records.items():
-            rows, found = 0, [pa.array([], pa.string())]
+            rows, found = 0, list[pa.Array]()
             for name in data_files(table, record.fragments):
                 reader = LanceFileReader(f"{store.uri}/{name}", columns=[unit] if unit else None)
                 rows += reader.metadata().num_rows
@@ -170,9 +172,9 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
                 raise StoreError(
                     f"{table}, run {run}: part {part} has {rows} rows, its record says {record.rows}"
                 )
-            yield pa.concat_arrays(found).unique()
+            yield gathered(found, kind).unique()
 
-    added = gathered(units())
+    added = gathered(units(), kind)
     if twice := repeats(added):
         raise StoreError(f"{table}, run {run}: {twice} values of {unit} stand in two parts")
     return version, added
@@ -207,7 +209,8 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
         return
     new = (f.to_table(columns=[unit])[unit] for f in _added(store, table, first))
     try:
-        units = gathered(some for column in new for some in column.chunks).unique()
+        kind = kind_of(table).columns.field(unit).type
+        units = gathered((some for column in new for some in column.chunks), kind).unique()
         # Those that the table had when the commit was made ready: it took out their older rows. A commit that
         # only adds has none.
         properties = store.dataset(table).read_transaction(first).transaction_properties
@@ -257,7 +260,7 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Stag
     """Writes rows that an ingested table lacks, or has otherwise, as a part of a run, if there are any."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
-    names = rows[id].to_pylist()
+    names = id_texts(rows[id])
     fresh = store.missing(table, id, names)
     there, changed = sorted(set(names) - set(fresh)), list[str]()
     if table != "sources":
@@ -281,4 +284,4 @@ def put(store: Store, table: str, rows: pa.Table) -> Staged:
 
 
 def _named(rows: pa.Table, id: str, names: list[str]) -> pa.Table:
-    return rows.filter(pc.is_in(rows[id], value_set=pa.array(names, pa.string())))
+    return rows.filter(pc.is_in(rows[id], value_set=id_column(names, rows[id].type)))

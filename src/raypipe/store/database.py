@@ -226,7 +226,7 @@ class Store:
         """Deletes the rows whose column has one of the values; older versions keep them."""
         with self.durable(table):
             dataset = self.dataset(table)
-            for where in lookups.filters(column, values):
+            for where in lookups.wheres(dataset, column, values):
                 with reaching(dataset.uri):
                     dataset.delete(where)
 

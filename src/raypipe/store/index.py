@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 
 from raypipe.core import arrow
-from raypipe.core.arrow import SPANS
+from raypipe.core.arrow import SPANS, id_column, id_texts
 from raypipe.core.calls import Gathering
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
@@ -88,7 +88,7 @@ class SourceTexts(ABC):
                 f"the texts here do not say {_MEANING[name]}: index again, with `parse` in the corpus half"
             )
         rows = await self._rows(sources, ["source", name])
-        values = zip(rows["source"].to_pylist(), rows[name].to_pylist(), strict=True)
+        values = zip(id_texts(rows["source"]), rows[name].to_pylist(), strict=True)
         found = {source: tuple(map(part, parts)) for source, parts in values}
         return [found.get(s, ()) for s in sources]
 
@@ -199,7 +199,7 @@ class LanceIndex(SourceTexts):
 
     async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
         found = await self._rows(sources, ["source", "text"])
-        return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
+        return dict(zip(id_texts(found["source"]), found["text"].to_pylist(), strict=True))
 
     async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
         found = await asyncio.to_thread(layouts_of, self._layouts, sources)
@@ -238,7 +238,7 @@ class MemoryIndex(SourceTexts):
         self._texts, self._passages = texts, passages.select(SPANS)
         columns = [*SPANS, "vector"]
         self._vectors = {name: rows_of(t.select(columns)) for name, t in vectors.items()}
-        self._by_source = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
+        self._by_source = dict(zip(id_texts(texts["source"]), texts["text"].to_pylist(), strict=True))
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
@@ -253,7 +253,7 @@ class MemoryIndex(SourceTexts):
         return await self.search(model, vectors, [None] * len(vectors), top)
 
     async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
-        inside = pc.is_in(self._texts["source"], value_set=pa.array(sources, pa.string()))
+        inside = pc.is_in(self._texts["source"], value_set=id_column(sources))
         return self._texts.select(columns).filter(inside)
 
     async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
@@ -265,7 +265,7 @@ class MemoryIndex(SourceTexts):
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         texts, passages = self._texts.select(word_columns(analyzer, self._texts.schema)), self._passages
         if scope is not None:
-            names = pa.array(scope, pa.string())
+            names = id_column(scope)
             texts = texts.filter(pc.is_in(texts["source"], value_set=names))
             passages = passages.filter(pc.is_in(passages["source"], value_set=names))
         return passage_words(texts, passages, scope)

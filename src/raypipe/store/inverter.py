@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 from lance.fragment import write_fragments
 
-from raypipe.core.arrow import SPANS
+from raypipe.core.arrow import SPANS, id_column, id_texts
 from raypipe.core.errors import ConfError
 from raypipe.core.index import PassageWords
 from raypipe.core.records import chunk_id, digest
@@ -39,7 +39,7 @@ from raypipe.store.tables import LENGTHS, POSTINGS, checked
 class PassageSpans:
     """Distinct passages with their words, by source and span. A word is in the passage in which it starts."""
 
-    sources: list[str]  # in their order
+    sources: pa.Array  # ids, in their order
     place: np.ndarray  # (passages,) int64: number of its source
     starts: np.ndarray  # (passages,) int64
     ends: np.ndarray  # (passages,) int64
@@ -79,16 +79,15 @@ def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> Passa
     offsets = np.concatenate([[0], np.cumsum(np.searchsorted(at, (rank << 32) + ends) - first)])
     pick = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
     hashes = flat[pick].astype(np.uint64)
-    return PassageSpans(order.to_pylist(), place, starts, ends, offsets.astype(np.int64), hashes)
+    return PassageSpans(order, place, starts, ends, offsets.astype(np.int64), hashes)
 
 
 def passage_words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> PassageWords:
     """Words of each distinct passage, from tables that hold only what is in the scope."""
-    names = texts["source"].to_pylist()
-    order = pa.array(sorted(names) if scope is None else list(dict.fromkeys(scope)), pa.string())
-    found = passage_spans(texts, passages, order)
+    order = texts["source"].combine_chunks().sort() if scope is None else id_column(dict.fromkeys(scope))
+    found, names = passage_spans(texts, passages, order), id_texts(order)
     spans = zip(found.place.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
-    ids = tuple(chunk_id(found.sources[s], (a, b)) for s, a, b in spans)
+    ids = tuple(chunk_id(names[s], (a, b)) for s, a, b in spans)
     return PassageWords(ids, found.offsets, found.hashes)
 
 
@@ -119,17 +118,17 @@ def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
     return pa.table(columns, names=["word", "segment", "size", "found", "passages", "counts"])
 
 
-def lengths_rows(found: PassageSpans, segment: int, bare: Collection[str]) -> pa.Table:
-    """The rows of `lengths` for one segment; `bare`: sources without a passage, which get a row of zeros,
-    since each of them would always look like missing work. Readers skip these rows."""
+def lengths_rows(found: PassageSpans, segment: int) -> pa.Table:
+    """The rows of `lengths` for one segment. A source without a passage gets a row of zeros, since it would
+    always look like missing work. Readers skip these rows."""
+    bare = np.setdiff1d(np.arange(len(found.sources)), found.place)
     n, none = len(found.place), len(bare)
 
     def column(values: np.ndarray, other: int) -> pa.Array:
         return pa.array(np.concatenate([values, np.full(none, other)]).astype(np.int32))
 
-    names = pa.array(found.sources, pa.string()).take(pa.array(found.place))
     columns = {
-        "source": pa.concat_arrays([names, pa.array(sorted(bare), pa.string())]),
+        "source": found.sources.take(pa.array(np.concatenate([found.place, bare]))),
         "parent_start": column(found.starts, 0),
         "parent_end": column(found.ends, 0),
         "segment": pa.array(np.full(n + none, segment, np.int64)),
@@ -161,12 +160,10 @@ class Inverter:
         """The rows of `lengths` and of `postings` of some sources."""
         lengths, postings = [LENGTHS.empty_table()], [POSTINGS.empty_table()]
         for names, texts, passages in self._segments(ids):
-            found = passage_spans(texts, passages, pa.array(names, pa.string()))
+            found = passage_spans(texts, passages, id_column(names))
             # 63 bits, equal for the same part of the same run
             segment = int(digest("segment", run, part, str(len(postings)))[:16], 16) >> 1
-            real = set(np.unique(found.place).tolist())
-            bare = [s for i, s in enumerate(names) if i not in real]
-            lengths.append(lengths_rows(found, segment, bare).cast(LENGTHS))
+            lengths.append(lengths_rows(found, segment).cast(LENGTHS))
             postings.append(postings_rows(found, segment).cast(POSTINGS))
         return pa.concat_tables(lengths), pa.concat_tables(postings)
 
@@ -197,7 +194,7 @@ class Inverter:
         cuts: list[list[str]] = []
         for some, spans in zip(names, _slices(self._passages, names, ["source", "parent_end"]), strict=True):
             reach = spans.group_by("source").aggregate([("parent_end", "max")])
-            chars = dict(zip(reach["source"].to_pylist(), reach["parent_end_max"].to_pylist(), strict=True))
+            chars = dict(zip(id_texts(reach["source"]), reach["parent_end_max"].to_pylist(), strict=True))
             cut: list[str] = []
             held = 0
             for source in some:
@@ -219,7 +216,7 @@ def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) ->
             for some in cuts:
                 yield rows(dataset, "source", some, columns)
             return
-        wanted, at = pa.array(ids, pa.string()), 0
+        wanted, at = id_column(ids), 0
         found, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for batch in dataset.to_batches(columns=["source"], batch_size=SCAN_ROWS):
             place = pc.index_in(batch["source"], value_set=wanted)
@@ -299,7 +296,7 @@ def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: C
     where = f"passage >= 0 AND segment IN ({', '.join(map(str, old))})"
     with reaching(there.uri):
         rows = there.to_table(columns=["source"], filter=where, with_row_address=True)
-    new_lengths, new_postings = inverter.rows(rows["source"].unique().to_pylist(), run, "merged")
+    new_lengths, new_postings = inverter.rows(id_texts(rows["source"].unique()), run, "merged")
     with reaching(store.table_uri(postings)), store.durable(postings):
         dataset = store.dataset(postings)
         fragments = write_fragments(checked(postings, dataset.schema, new_postings), dataset)

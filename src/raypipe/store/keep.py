@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
+from raypipe.core.arrow import DIGEST
 from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
@@ -117,7 +118,7 @@ def drop_twins(store: Store, table: str) -> int:
     """Takes rows out of a memo table whose key stands there before, as two folds at once may have left them;
     how many. Readers took the first, and go on doing so."""
     dataset, twins = store.dataset(table), list[int]()
-    for where in _key_ranges(dataset.count_rows()):
+    for where in key_ranges(dataset.schema, dataset.count_rows()):
         keys = store.scan(table, ["key"], dataset.version, filter=where, with_row_id=True).sort_by("_rowid")
         # The place of the first row with this key.
         first = pc.index_in(keys["key"], value_set=keys["key"].combine_chunks())
@@ -128,16 +129,19 @@ def drop_twins(store: Store, table: str) -> int:
     return len(twins)
 
 
-def _key_ranges(rows: int) -> Iterator[str]:
-    """Filters that cut the keys of a memo table, which are digests, into ranges of at most HASHED, about.
+def key_ranges(schema: pa.Schema, rows: int) -> Iterator[str]:
+    """Filters that cut the keys of a memo table, which are digests or begin with one, into ranges of at most
+    HASHED, about.
 
-    >>> list(_key_ranges(10)), len(list(_key_ranges(20 * HASHED)))
-    (["key >= ''"], 256)
+    >>> schema = pa.schema({"key": pa.string()})
+    >>> list(key_ranges(schema, 10)), len(list(key_ranges(schema, 20 * HASHED)))
+    (["key >= '00000000000000000000000000000000'"], 256)
     """
     digits = max(0, math.ceil(math.log(max(rows, 1) / HASHED, 16)))
-    starts = ["", *(f"{n:0{digits}x}" for n in range(1, 16**digits))]
+    sign = "X" if schema.field("key").type == DIGEST else ""
+    starts = [f"{n:0{digits}x}".ljust(32, "0") if digits else "0" * 32 for n in range(16**digits)]
     for low, high in zip(starts, [*starts[1:], None], strict=True):
-        yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
+        yield f"key >= {sign}'{low}'" + (f" AND key < {sign}'{high}'" if high else "")
 
 
 def rewrite_deleted(store: Store, table: str) -> None:

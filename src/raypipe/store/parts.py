@@ -22,17 +22,17 @@ from lance import FragmentMetadata
 from lance.file import LanceFileReader
 from lance.fragment import write_fragments
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
 from raypipe.store.files import PARTS, PLANNED, RUNS
-from raypipe.store.ids import Ids, gathered
+from raypipe.store.ids import Ids
 from raypipe.store.tables import check_run, checked
 
-PLAN_SCHEMA = pa.schema([pa.field("id", pa.string())])
 BLOCK = 1 << 20  # bytes of a plan that are read at a time
 NO_GROUPS: Mapping[str, int] = {}
-PLAN_BATCH = 8192  # ids of a plan that are read at a time: 300 KB, and a footer of 30 KB for ten million
+PLAN_BATCH = 8192  # ids of a plan that are read at a time: 130 KB, and a footer of 30 KB for ten million
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ def begun(store: Store, what: str) -> TableRun | None:
         end(store, what)
         return None
     with _reading(store, plan["run"]) as file:
-        rows = pa.ipc.open_file(file)
-        ids = Ids(gathered(rows.get_batch(n)["id"] for n in range(rows.num_record_batches)))
+        ids = Ids(pa.ipc.open_file(file).read_all()["id"].combine_chunks())
     return TableRun(plan["run"], ids, tuple(plan["starts"]), plan["replaces"], plan["fresh"])
 
 
@@ -122,9 +121,10 @@ def begin(
     store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False,
     groups: Mapping[str, int] = NO_GROUPS, most: int = 0,
 ) -> TableRun:  # fmt: skip
-    """Begins a run over the ids in their order, in parts (`part_starts`), or returns the unfinished one."""
+    """Begins a run over the ids in their order, in parts (`part_starts`), or returns the unfinished one.
+    `ids`: `Ids`, or texts of questions."""
     starts = part_starts(ids, per_part, groups, most)
-    run = TableRun(uuid.uuid4().hex, Ids.of(ids), starts, replaces, fresh)
+    run = TableRun(uuid.uuid4().hex, Ids.of(ids, pa.string()), starts, replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
         return run
     store.files.remove(_ids(run.name))
@@ -137,16 +137,16 @@ def begin_rest(
 ) -> None:  # fmt: skip
     """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
     starts = part_starts(ids, per_part, groups, most)
-    rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids), starts=starts)
+    rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids, pa.string()), starts=starts)
     store.files.write(_plan(what), _written(store, rest))
     store.files.remove(_ids(run.name))
 
 
 def _written(store: Store, run: TableRun) -> bytes:
     """Writes the ids of a run, and returns its plan, which names them: written after them, it is whole."""
-    with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, PLAN_SCHEMA) as rows:
-        for some in run.ids.texts(PLAN_BATCH):
-            rows.write_batch(pa.record_batch([some], schema=PLAN_SCHEMA))
+    table = pa.table({"id": run.ids.array})
+    with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, table.schema) as rows:
+        rows.write_table(table, PLAN_BATCH)
     plan = {"run": run.name, "ids": _digest(store, run.name), "starts": run.starts}
     return sealed(json.dumps({**plan, "replaces": run.replaces, "fresh": run.fresh}))
 
@@ -158,7 +158,7 @@ def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
         last = rows.first + rows.count - 1
         numbers = range(rows.first // PLAN_BATCH, last // PLAN_BATCH + 1)
         some = pa.Table.from_batches([plan.get_batch(n) for n in numbers])
-        return tuple(some["id"].slice(rows.first % PLAN_BATCH, rows.count).to_pylist())
+        return tuple(id_texts(some["id"].slice(rows.first % PLAN_BATCH, rows.count)))
 
 
 def run_of(store: Store, what: str) -> str | None:
@@ -303,7 +303,7 @@ def part_rows(
 def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str) -> set[str]:
     """The values of a column in the rows of some finished parts of a run that is not committed."""
     found = (part_rows(store, table, run, part, [column])[column] for part in parts)
-    return {value for values in found for value in values.to_pylist()}
+    return {value for values in found for value in id_texts(values)}
 
 
 def data_files(table: str, fragments: Iterable[FragmentMetadata]) -> dict[str, int]:

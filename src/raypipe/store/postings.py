@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.index import Occurrences
 from raypipe.core.records import chunk_id, parse_chunk_id
 from raypipe.store.errors import reaching
@@ -148,7 +149,7 @@ class PostingsTables:
         here = [
             segments[r["segment"]].rows[r["passage"]]
             for r in found.to_pylist()
-            if r["passage"] >= 0 and (r["source"], (r["parent_start"], r["parent_end"])) in spans
+            if r["passage"] >= 0 and (r["source"].hex(), (r["parent_start"], r["parent_end"])) in spans
         ]
         return np.sort(np.array(here, np.int64))
 
@@ -226,7 +227,7 @@ class LancePostings:
         if not len(distinct):
             return []
         spans = await asyncio.to_thread(self._tables.spans, distinct)
-        sources, starts, ends = (c.to_pylist() for c in spans.columns)
+        sources, starts, ends = map(id_texts, spans.columns)
         ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, starts, ends, strict=True)]
         return [ids[i] for i in place.tolist()]
 

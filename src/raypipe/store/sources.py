@@ -21,22 +21,22 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 
 from raypipe.core import arrow
-from raypipe.core.arrow import SPANS
+from raypipe.core.arrow import SPANS, id_column, id_texts
 from raypipe.core.records import digest
 from raypipe.store.database import Store
-from raypipe.store.errors import StoreError, reaching
+from raypipe.store.errors import reaching
 from raypipe.store.files import CORPUS_SUMS, COVERAGE, SIZES
 from raypipe.store.ids import (
     HASHED,
     SCAN_RATIO,
     SCAN_ROWS,
     Ids,
-    digest_bytes,
     distinct,
     filters,
     gathered,
     looked_up,
     present,
+    raw,
     rows,
     slabs,
     sources_with_chunks,
@@ -67,7 +67,7 @@ def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
     if now != known and store.drives:
         store.files.write(CORPUS_SUMS, json.dumps(now).encode())
     fresh = store.missing("sources", "id", list(more)) if more else []
-    whole = sum(int(text, 16) for text, _ in now.values()) + sum_of(pa.array(fresh, pa.string()))
+    whole = sum(int(text, 16) for text, _ in now.values()) + sum_of(id_column(fresh))
     return f"{whole % (1 << BITS):032x} {len(fresh) + sum(count for _, count in now.values())}"
 
 
@@ -98,15 +98,13 @@ def _name(fragment: lance.LanceFragment) -> str:
     return f"{files} {str(fragment.deletion_file() or '').rpartition('/')[2]}"
 
 
-def sum_of(ids: pa.StringArray) -> int:
-    """The sum of ids of 32 hex digits, as numbers.
+def sum_of(ids: pa.Array) -> int:
+    """The sum of ids, as numbers.
 
-    >>> hex(sum_of(pa.array(["0" * 31 + "a", "f" * 16 + "0" * 16])))
+    >>> hex(sum_of(id_column(["0" * 31 + "a", "f" * 16 + "0" * 16])))
     '0xffffffffffffffff000000000000000a'
     """
-    if (raw := digest_bytes(ids)) is None:
-        raise StoreError("a source has an id that is no digest of 32 hex digits. Ingest its files again")
-    words = np.frombuffer(raw, ">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
+    words = raw(ids).view(">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
     return sum(int(total) << 96 - 32 * at for at, total in enumerate(words.sum(axis=0, dtype=np.uint64)))
 
 
@@ -180,7 +178,7 @@ def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[s
             continue
         with reaching(passages.uri):
             if len(ids) * SCAN_RATIO < passages.count_rows():
-                spans = rows(passages, "source", list(ids), ["source", "start", "end"])
+                spans = rows(passages, "source", ids.array, ["source", "start", "end"])
                 there = spans.filter(pc.greater(spans["end"], spans["start"]))["source"]
             else:
                 there = sources_with_chunks(passages)
@@ -245,7 +243,7 @@ def sizes(store: Store, ids: Ids) -> np.ndarray:
     read: dict[str, int] = {}
     for at in range(0, len(left), READ_AT_ONCE) if (chars < 0).any() else ():
         rows = store.rows("sources", "id", list(left[at : at + READ_AT_ONCE]), ["id", "content"])
-        read.update(zip(rows["id"].to_pylist(), pc.utf8_length(rows["content"]).to_pylist(), strict=True))
+        read.update(zip(id_texts(rows["id"]), pc.utf8_length(rows["content"]).to_pylist(), strict=True))
     if read:
         chars[chars < 0] = [read.get(id, -1) for id in left]
     return chars

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 
-STRING, INT, LONG = pa.string(), pa.int32(), pa.int64()
-PASSAGES = pa.schema(arrow.required(source=STRING, **dict.fromkeys(arrow.SPANS[1:], INT)))
+DIGEST, STRING, INT, LONG = arrow.DIGEST, pa.string(), pa.int32(), pa.int64()
+PASSAGES = pa.schema(arrow.required(source=DIGEST, **dict.fromkeys(arrow.SPANS[1:], INT)))
 FAULTS = pa.schema(
     arrow.required(
         id=STRING,  # source, question or line
@@ -41,7 +41,7 @@ FAULTS = pa.schema(
 )
 LENGTHS = pa.schema(
     arrow.required(
-        source=STRING,
+        source=DIGEST,
         parent_start=INT,
         parent_end=INT,
         segment=LONG,
@@ -59,7 +59,7 @@ POSTINGS = pa.schema(
         counts=pa.list_(INT),  # how often each holds it
     )
 )
-ANSWERS = pa.schema([*arrow.required(key=STRING, recipe=STRING, row=STRING), *arrow.QUESTIONS])
+ANSWERS = pa.schema([*arrow.required(key=DIGEST, recipe=DIGEST, row=DIGEST), *arrow.QUESTIONS])
 """key: digest of recipe digest, question id and row key, so that the work to do is one anti-join."""
 
 
@@ -71,14 +71,19 @@ def vectors_schema(dim: int, half: bool = False) -> pa.Schema:
 
 def embeddings_schema(dim: int) -> pa.Schema:
     """Columns of a memo of vectors. One table per model, so that vectors are of fixed size."""
-    return pa.schema(arrow.required(key=STRING, vector=pa.list_(pa.float32(), dim)))
+    return pa.schema(arrow.required(key=DIGEST, vector=pa.list_(pa.float32(), dim)))
 
 
-SCORES = pa.schema(arrow.required(key=STRING, score=pa.float32()))
+SCORES = pa.schema(arrow.required(key=DIGEST, score=pa.float32()))
 REPLIES = pa.schema(
     [
         *arrow.required(
-            key=STRING, text=STRING, finish=STRING, prompt_tokens=INT, cached_tokens=INT, generated_tokens=INT
+            key=STRING,  # of a server that is asked again, it names the period, too (`memo.request_key`)
+            text=STRING,
+            finish=STRING,
+            prompt_tokens=INT,
+            cached_tokens=INT,
+            generated_tokens=INT,
         ),
         pa.field("logprob", pa.float64()),
         *arrow.required(
@@ -112,12 +117,12 @@ KINDS: dict[str, Kind] = {
     "annotations": Kind(arrow.ANNOTATIONS, False, ("question",), "question", ("question",)),
     "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
     "answers": Kind(ANSWERS, False, ("key",), "key", ("key", "id")),
-    "texts": Kind(pa.schema(arrow.required(source=STRING)), True, ("source",), "source", ("source",)),
+    "texts": Kind(pa.schema(arrow.required(source=DIGEST)), True, ("source",), "source", ("source",)),
     "passages": Kind(PASSAGES, False, tuple(PASSAGES.names), "source", ("source",)),
     "vectors": Kind(PASSAGES, True, tuple(PASSAGES.names), "source", ("source",)),
     "postings": Kind(POSTINGS, False, ("word", "segment"), None, ("word",)),
     "lengths": Kind(LENGTHS, False, ("source", "parent_start", "parent_end"), "source", ("source",)),
-    "embeddings": Kind(pa.schema(arrow.required(key=STRING)), True, ("key",), "key", ("key",)),
+    "embeddings": Kind(pa.schema(arrow.required(key=DIGEST)), True, ("key",), "key", ("key",)),
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
@@ -206,7 +211,8 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
     key = list(kind_of(table).key)
     counts = rows.group_by(key).aggregate([([], "count_all")])
     if counts.num_rows < rows.num_rows:
-        twice = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key).to_pylist()[0]
+        first = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key)
+        twice = arrow.with_id_texts(first.to_pylist()[0])
         raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are there twice, such as {twice}")
     return rows
 
@@ -216,8 +222,7 @@ def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:
 
     Else such a source would always look like missing work. Readers of passages skip these rows.
     """
-    names = pa.array(sources, pa.string())
-    bare = names.filter(pc.invert(pc.is_in(names, value_set=passages["source"].combine_chunks())))
+    bare = sources.filter(pc.invert(pc.is_in(sources, value_set=passages["source"].combine_chunks())))
     zeros = [pa.array(np.zeros(len(bare), np.int32))] * len(arrow.SPANS[1:])
     rows = pa.Table.from_arrays([bare, *zeros], schema=PASSAGES)
     return pa.concat_tables([passages.select(PASSAGES.names).cast(PASSAGES), rows])

@@ -22,7 +22,7 @@ from raypipe.core import arrow
 from raypipe.store import files
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.ids import SCAN_ROWS, filters, rows
+from raypipe.store.ids import SCAN_ROWS, rows, wheres
 from raypipe.store.keep import keep_only, rewrite_deleted, tables
 from raypipe.store.segments import read_segments, segment_names
 
@@ -97,8 +97,9 @@ class TextTable:
 
 
 def _uncite(gone: Gone, row: dict[str, Any]) -> dict[str, Any]:
+    sources = set(map(bytes.fromhex, gone.sources))
     left = [
-        {**c, **{part: None if c[part] in gone.sources else c[part] for part in PARTS}}
+        {**c, **{part: None if c[part] in sources else c[part] for part in PARTS}}
         for c in row["citations"] or ()
         if c["url"] not in gone.urls
     ]
@@ -141,7 +142,7 @@ def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
     """Returns whether a file of an open table has a row with one of the values, deleted or not."""
     if not values:
         return False
-    wanted = pa.array(list(values), dataset.schema.field(column).type)
+    wanted = arrow.id_column(values, dataset.schema.field(column).type)
     scan = dataset.scanner([column], include_deleted_rows=True, with_row_id=True, batch_size=SCAN_ROWS)
     return any(pc.any(pc.is_in(b[column], value_set=wanted)).as_py() for b in scan.to_batches())
 
@@ -167,7 +168,8 @@ def in_tables(
         place = place_of(table)
         going = (place.ids(gone, table), "rows go"), (place.edited_ids(gone), "rows lose what names it")
         for values, does in going:
-            if count := sum(store.count(table, where) for where in filters(place.column, values)):
+            found = wheres(store.dataset(table), place.column, values)
+            if count := sum(store.count(table, where) for where in found):
                 yield FoundText(table, count, does)
         said = f"detail != '{TAKEN_OUT}'"
         if table == "faults" and (count := store.count(table, said)):

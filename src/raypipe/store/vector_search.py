@@ -160,7 +160,7 @@ class SnapshotVectors:
 def hit_of(row: Mapping[str, Any], score: float) -> VectorHit:
     """A row with the columns of passages as what was found."""
     source, start, end, parent_start, parent_end = (row[name] for name in SPANS)
-    return VectorHit(source, (start, end), (parent_start, parent_end), score)
+    return VectorHit(source.hex(), (start, end), (parent_start, parent_end), score)
 
 
 def nearest_rows(

@@ -29,11 +29,12 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 from numpy.typing import DTypeLike
 
-from raypipe.core.arrow import SPANS
+from raypipe.core.arrow import SPANS, id_column
 from raypipe.core.index import VectorHit
 from raypipe.core.records import digest
 from raypipe.store.errors import StoreUnavailable, reaching
 from raypipe.store.files import RESERVE
+from raypipe.store.ids import gathered, raw
 
 log = logging.getLogger("raypipe.store.vectors")
 
@@ -54,18 +55,16 @@ class VectorRows:
     starts: tuple[int, ...]  # the number of the first row of each matrix
     spans: np.ndarray  # (rows, 4) int32: the columns of a passage after its source
     places: np.ndarray  # (rows,) int32: the place of its source in `sources`
-    sources: np.ndarray  # (sources,) bytes, ascending
+    sources: np.ndarray  # (sources,) S16, ascending
     runs: np.ndarray  # (3, runs) int64, ascending: a place, the first row and the one behind the last that
     # stand side by side in one matrix
 
     def hits(self, rows: np.ndarray, scores: np.ndarray) -> list[VectorHit]:
         """Rows ((n,) int64) with their scores as what was found."""
-        names, spans = self.sources[self.places[rows]].tolist(), self.spans[rows].tolist()
+        digits, values = self.sources[self.places[rows]].tobytes().hex(), scores.tolist()
         return [
-            VectorHit(name.decode(), (start, end), (parent_start, parent_end), score)
-            for name, (start, end, parent_start, parent_end), score in zip(
-                names, spans, scores.tolist(), strict=True
-            )
+            VectorHit(digits[32 * i : 32 * i + 32], (start, end), (parent_start, parent_end), values[i])
+            for i, (start, end, parent_start, parent_end) in enumerate(self.spans[rows].tolist())
         ]
 
     def block(self, first: int, end: int) -> np.ndarray:
@@ -87,8 +86,7 @@ class VectorRows:
         if scope is None:
             ends = (start + len(matrix) for start, matrix in zip(self.starts, self.matrices, strict=True))
             return [(start, end) for start, end in zip(self.starts, ends, strict=True) if end > start]
-        encoded = (source.encode() for source in set(scope))
-        wanted = np.array([s for s in encoded if len(s) <= self.sources.itemsize], self.sources.dtype)
+        wanted = raw(id_column(set(scope)))
         place = np.searchsorted(self.sources, wanted)
         inside = place < len(self.sources)
         place, wanted = place[inside], wanted[inside]
@@ -128,8 +126,7 @@ def where_sources_are(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`places`, `sources` and `runs` of VectorRows. `pieces`: a column `source` in pieces; `starts`: of each
     the number of its first row."""
-    names = [name.encode() for piece in pieces for name in piece.values.to_pylist()]
-    sources, place = np.unique(np.array(names, "S"), return_inverse=True)
+    sources, place = np.unique(raw(gathered(piece.values for piece in pieces)), return_inverse=True)
     none = [np.zeros(0, np.int64)]
     ends = [piece.run_ends.to_numpy() + np.int64(start) for piece, start in zip(pieces, starts, strict=True)]
     firsts = [np.concatenate([[start], end[:-1]]) for start, end in zip(starts, ends, strict=True)]

@@ -14,6 +14,7 @@ from second_scorer import means
 from raypipe.api.questions import ask, rank
 from raypipe.api.session import Session, from_environment
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
@@ -105,7 +106,7 @@ def test_ask_ranks_papers_for_a_question_that_is_not_stored(pipe, session):
     said = ask(pipe.recipe, "w1 w3 w7 w11", store=pipe.store, session=session)
     rows = list(said.rows())
     assert said.outcome == "ranked" and rows and all(r.text for r in rows)
-    assert {r.hit.source for r in rows} <= set(pipe.store.scan("sources", ["id"])["id"].to_pylist())
+    assert {r.hit.source for r in rows} <= set(id_texts(pipe.store.scan("sources", ["id"])["id"]))
 
 
 def test_a_question_of_stop_words_alone_is_ranked_by_vectors(pipe):

@@ -10,6 +10,7 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
 from raypipe.core.progress import Progress
@@ -265,8 +266,8 @@ def test_a_report_shows_the_faults_of_the_files_that_it_read_and_of_no_others(wo
 def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_path, progress):
     pipe = pipeline(tmp_path / "store", progress)
     evaluated(pipe, world, tmp_path / "out")
-    source = pipe.store.dataset(pipe.recipe.texts_table).to_table(["source"])["source"][0].as_py()
-    key, id = (pipe.store.dataset("answers").to_table(["key", "id"])[c][0].as_py() for c in ("key", "id"))
+    source = pipe.store.dataset(pipe.recipe.texts_table).to_table(["source"])["source"][0].as_py().hex()
+    key, id = (id_texts(pipe.store.dataset("answers").to_table([c])[c])[0] for c in ("key", "id"))
     once = Fault("parse", "timeout", "took too long", transient=True)
     lost = [(source, asdict(once), 1, pipe.recipe.texts_table), (id, asdict(once), 1, key)]
     write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})

@@ -167,7 +167,7 @@ def test_headings_of_a_web_page_are_its_sections_and_a_page_without_any_has_none
     read(tmp_path, docs)
     pipe = indexed(tmp_path)
     layouts = answered(pipe, "how far does the tide rise?").places.layouts.values()
-    text = {r["source"]: r["text"] for r in pipe.store.scan(pipe.recipe.texts_table).to_pylist()}
+    text = {r["source"].hex(): r["text"] for r in pipe.store.scan(pipe.recipe.texts_table).to_pylist()}
     assert {x.url: [(s.label, text[x.source][s.start : s.end]) for s in x.sections] for x in layouts} == {
         "bare.html": [],
         "tides.html": [

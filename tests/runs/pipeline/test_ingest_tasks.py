@@ -102,7 +102,10 @@ def rows(store):
     """Every row of the ingested tables and of faults, without the name of the run."""
     names = [t for t in (*INGEST_TABLES, "faults") if store.has(t)]
     return {
-        t: sorted(json.dumps({k: v for k, v in r.items() if k != "run"}, sort_keys=True) for r in found)
+        t: sorted(
+            json.dumps({k: v for k, v in r.items() if k != "run"}, sort_keys=True, default=bytes.hex)
+            for r in found
+        )
         for t in names
         if (found := store.scan(t).to_pylist())
     }

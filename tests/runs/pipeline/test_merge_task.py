@@ -10,7 +10,7 @@ import pytest
 from raypipe.core import arrow
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Generated
-from raypipe.core.records import Source
+from raypipe.core.records import Source, digest
 from raypipe.runs.pipeline.store_tasks import compact_all, merge
 from raypipe.runs.pipeline.table_build import nowhere
 from raypipe.runs.pipeline.tasks import HandedBack, WorkerConfig, inline
@@ -47,14 +47,18 @@ def store(tmp_path):
 
 
 def put(store, table, values, fresh=False):
-    """Keeps key -> value, as a worker does that computed them: in a file of their own."""
+    """Keeps name of a key -> value, as a worker does that computed them: in a file of their own."""
     rows = table.empty(len(values))
     rows[:] = [Generated(v, "stop", 1, 0, 1) if table.replies else v for v in values.values()]
-    asyncio.run(StoreMemo(store.uri, memo_versions(store), fresh).put_many(table, list(values), rows))
+    asyncio.run(
+        StoreMemo(store.uri, memo_versions(store), fresh).put_many(table, list(map(digest, values)), rows)
+    )
 
 
 def got(store, table, keys):
-    known, values = asyncio.run(StoreMemo(store.uri, memo_versions(store)).get_many(table, list(keys)))
+    known, values = asyncio.run(
+        StoreMemo(store.uri, memo_versions(store)).get_many(table, list(map(digest, keys)))
+    )
     found = zip([k for k, there in zip(keys, known, strict=True) if there], values, strict=True)
     return {k: v.text if table.replies else v.tolist() for k, v in found}
 
@@ -99,7 +103,7 @@ def test_replies_that_were_asked_for_afresh_replace_the_others_in_whatever_task_
     merged(store)
     said = {"a": "fresh", "b": "old", "c0": "cached", "c1": "fresh", "c2": "cached", "c3": "cached"}
     assert got(store, REPLIES, said) == said
-    assert store.count(REPLIES.name, "key = 'a'") == 1, "the others found it there"
+    assert store.count(REPLIES.name, f"key = '{digest('a')}'") == 1, "the others found it there"
 
 
 def test_a_damaged_file_is_counted_and_the_others_are_merged(store):

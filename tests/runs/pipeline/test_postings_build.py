@@ -13,6 +13,7 @@ import pytest
 from collection_bench import RANKS, Bench, papers, queries, write_beir
 
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.records import Citation, Fault
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import row_faults
@@ -144,7 +145,7 @@ def test_questions_that_ask_embedders_alone_make_tasks_of_128(bench):
 
 def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):
     pipe = bench.pipeline(RANKS)
-    gone = pipe.store.scan("sources", ["id"])["id"].to_pylist()[:30]
+    gone = id_texts(pipe.store.scan("sources", ["id"])["id"])[:30]
     for table in (pipe.recipe.texts_table, pipe.recipe.passages_table, tables(pipe)[1], "sources"):
         pipe.store.forget(table, "id" if table == "sources" else "source", gone)
     [model] = pipe.recipe.embedders()
@@ -175,7 +176,7 @@ def test_postings_that_lack_newer_sources_are_not_searched_until_they_have_them(
 def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_answers_key(bench):
     pipe = bench.pipeline(RANKS)
     questions = arrow.question.records(pipe.store.scan("questions"))
-    [source, other, *_] = pipe.store.scan("sources", ["id"])["id"].to_pylist()
+    [source, other, *_] = id_texts(pipe.store.scan("sources", ["id"])["id"])
     whole = pipe.answer_sources(questions)
     pipe.store.forget(tables(pipe)[1], "source", [source])
     lost = [(source, asdict(Fault("postings", "worker_died", "died", transient=False)), 2, tables(pipe)[1])]

@@ -11,6 +11,7 @@ from http_app import JSON, OPEN, ask, send, served
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.conf import Conf
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Question, Source, source_id
@@ -103,7 +104,7 @@ def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name
     urls = {source_id(k, p[f]): p["page_url"] for p in line["search_results"] for k, f in fields.items()}
     sources = [Source(source_id(k, p[f]), k, p[f]) for p in line["search_results"] for k, f in fields.items()]
     parsed = asyncio.run(CorpusExecutor(recipe, LocalKit(None)).texts(arrow.corpus_table(sources)))
-    texts = dict(zip(parsed["source"].to_pylist(), parsed["text"].to_pylist(), strict=True))
+    texts = dict(zip(id_texts(parsed["source"]), parsed["text"].to_pylist(), strict=True))
     assert said["citations"]
     for citation in said["citations"]:
         start, end = citation["span"]

@@ -14,6 +14,7 @@ from reruns import refusing
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import OutOfMemory
 from raypipe.core.protocols import Model
+from raypipe.core.records import digest
 from raypipe.store import Store
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
@@ -248,16 +249,21 @@ def fresh(store):
 
 
 VECTORS, SCORES = vectors_of(MINI), scores_of(RANK)
-KEYS = [f"k{i}" for i in range(6)]
+KEYS = [digest(str(i)) for i in range(6)]
 ODD = np.array([0.1, -0.0, 1e-45, 3.4e38, 2 / 3, 1], np.float32)
 
 
+def key_of(name):
+    return name if len(name) == 32 else digest(name)
+
+
 def put(store, table, keys, values):
-    run(fresh(store).put_many(table, keys, np.asarray(values, np.float32)))
+    """`keys`: digests, or short names of some."""
+    run(fresh(store).put_many(table, list(map(key_of, keys)), np.asarray(values, np.float32)))
 
 
 def get(store, table, keys):
-    known, values = run(fresh(store).get_many(table, keys))
+    known, values = run(fresh(store).get_many(table, list(map(key_of, keys))))
     return dict(zip([k for k, there in zip(keys, known, strict=True) if there], values, strict=True))
 
 
@@ -295,10 +301,10 @@ def test_a_value_whose_write_failed_is_no_cached_one_until_the_next_call_has_wri
 def test_a_value_that_is_owed_is_asked_by_no_caller_while_it_is_written(store):
     memo = fresh(store)
     with refusing(store, f"_memo/{SCORES.name}"), pytest.raises(StoreUnavailable):
-        run(memo.put_many(SCORES, ["a"], np.ones(1, np.float32)))
+        run(memo.put_many(SCORES, [key_of("a")], np.ones(1, np.float32)))
 
     async def three():
-        return await asyncio.gather(*(memo.get_many(SCORES, ["a"]) for _ in range(3)))
+        return await asyncio.gather(*(memo.get_many(SCORES, [key_of("a")]) for _ in range(3)))
 
     assert [known.tolist() for known, _ in run(three())] == [[True]] * 3
 
@@ -381,7 +387,7 @@ def test_what_is_folded_meanwhile_does_not_show_in_a_pinned_memo(store):
     pinned = fresh(store)
     put(store, SCORES, ["b"], [2])
     merge_memo(store)
-    known, values = run(pinned.get_many(SCORES, ["b", "a"]))
+    known, values = run(pinned.get_many(SCORES, [key_of("b"), key_of("a")]))
     assert (known.tolist(), values.tolist()) == ([False, True], [1.0])
 
 

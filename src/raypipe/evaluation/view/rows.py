@@ -202,7 +202,7 @@ def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
         found = Store.open(record.store).rows(table, "source", sources, ["source", "blocks"]).to_pylist()
     except RaypipeError:
         return row
-    blocks = {r["source"]: [Block(**b) for b in r["blocks"] or ()] for r in found}
+    blocks = {r["source"].hex(): [Block(**b) for b in r["blocks"] or ()] for r in found}
     of = [(h, blocks.get(parse_chunk_id(h["chunk"])[0], ())) for h in row["hits"]]
     return {**row, "hits": [{**h, "text": h["text"] and lined(h["text"], b, h["start"])} for h, b in of]}
 

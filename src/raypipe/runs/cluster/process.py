@@ -29,7 +29,16 @@ from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit, warm_up
 from raypipe.runs.cluster.file import Timeouts
 from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork, task_with_ids
-from raypipe.runs.pipeline.tasks import SKIPPED, HandedBack, Key, PartRows, Task, WorkerConfig, outcome_text
+from raypipe.runs.pipeline.tasks import (
+    SKIPPED,
+    HandedBack,
+    Key,
+    Note,
+    PartRows,
+    Task,
+    WorkerConfig,
+    outcome_text,
+)
 from raypipe.store import Store
 from raypipe.store.parts import halt, halted
 
@@ -189,7 +198,7 @@ class Process:
             store = Store.open(graph.worker.store)
             return PartRows.of_task(await task_with_ids(store, task, graph.worker), key)
 
-        empty = PartRows.of_task(Task(task.name, ("",) * task.rows), key)
+        empty = replace(PartRows.of_task(Task(task.name), key), note=Note(task.rows))
         return self._done(graph, empty, read()).table()
 
     def operate(

@@ -203,7 +203,7 @@ class StageSlice:
         def take(block: PartRows) -> None:
             held.clear()
             if self.first:
-                names = (block.rows[name].to_pylist() for name in ("key", "row"))
+                names = (arrow.id_texts(block.rows[name]) for name in ("key", "row"))
                 states = arrow.question.records(block.rows)
                 held.update({q.id: (q, k, r) for q, k, r in zip(states, *names, strict=True)})
 
@@ -273,9 +273,9 @@ def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Tabl
     """(key, row key, answered question) -> rows of the table `answers`."""
     table = arrow.question.table(q for _, _, q in rows)
     columns = {
-        "key": pa.array([k for k, _, _ in rows], pa.string()),
-        "recipe": pa.array([recipe] * len(rows), pa.string()),
-        "row": pa.array([r for _, r, _ in rows], pa.string()),
+        "key": arrow.id_column(k for k, _, _ in rows),
+        "recipe": arrow.id_column([recipe] * len(rows)),
+        "row": arrow.id_column(r for _, r, _ in rows),
         **{name: table[name] for name in table.schema.names},
     }
     return pa.table(columns, schema=ANSWERS)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.core.arrow import SPANS
+from raypipe.core.arrow import SPANS, id_column
 from raypipe.core.protocols import Build, Model
 from raypipe.models.kit import LocalKit
 from raypipe.models.token_arrays import (
@@ -172,7 +172,7 @@ class SplitRows:
 
         def keep(block: PartRows, chunks: pa.Table) -> pa.Table:
             chunks = chunks.sort_by([(c, "ascending") for c in SPANS])
-            passages = with_chunkless(chunks.select(SPANS), pa.array(split, pa.string()))
+            passages = with_chunkless(chunks.select(SPANS), id_column(split))
             if work.steps[-1] == "split":
                 return passages
             return _stored(store, table, work.run, block.part, passages, chunks)
@@ -188,7 +188,7 @@ def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: p
     write_part(store, table, run, part, rows, {})
     if not earlier:
         return on
-    here = pa.array(sorted(staged(store, table, run, [part], "source")), pa.string())
+    here = id_column(staged(store, table, run, [part], "source"))
     return on.filter(pc.is_in(on["source"], value_set=here))
 
 
@@ -281,7 +281,7 @@ class EmbedRows:
             if (some := held.chunks) is None:
                 some = chunks_of(store, recipe, ids)
             else:
-                some = some.filter(pc.is_in(some["source"], value_set=pa.array(ids, pa.string())))
+                some = some.filter(pc.is_in(some["source"], value_set=id_column(ids)))
             made, lost = [], dict[str, dict[str, Any]]()
             for model in work.models:
                 vectors = await corpus.vectors(some, model)

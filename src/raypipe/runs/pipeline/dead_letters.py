@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.calls import Backoff, until_available
 from raypipe.core.errors import OutOfMemory, RaypipeError, WorkerBroken
 from raypipe.core.records import Fault
@@ -183,7 +184,8 @@ async def _judge(
 
 def failed_rows(table: pa.Table) -> FailedRows:
     """The faulty rows of a corpus table, the first fault of each source."""
-    found = [(r["source"], r["fault"]) for r in table.select(["source", "fault"]).to_pylist() if r["fault"]]
+    rows = zip(id_texts(table["source"]), table["fault"].to_pylist(), strict=True)
+    found = [(source, fault) for source, fault in rows if fault]
     return list(dict(found[::-1]).items())
 
 

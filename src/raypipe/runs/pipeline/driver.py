@@ -205,7 +205,7 @@ class Pipeline:
         for some in batches(questions, ANSWERS_AT_ONCE):
             keys = [sources.key(recipe, q) for q in some]
             rows = self.store.rows("answers", "key", keys)
-            found = dict(zip(rows["key"].to_pylist(), arrow.question.records(rows), strict=True))
+            found = dict(zip(arrow.id_texts(rows["key"]), arrow.question.records(rows), strict=True))
             lost = {r["digest"]: r for r in final_last(self.store.rows("faults", "digest", keys))}
             yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
 

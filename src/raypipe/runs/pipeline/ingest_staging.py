@@ -133,7 +133,7 @@ class Staging:
             self._store.ensure("annotations", arrow.ANNOTATIONS)
             replaced += self._stage("annotations", name, arrow.annotated.table(said))
         others = self._stage("documents", name, arrow.document.table(batch.documents))
-        had = self._store.rows("documents", "id", sorted(others), ["id", "source"]).to_pylist()
+        had = self._store.rows("documents", "id", sorted(others), ["id", "source"])
         self._given.update(source.id for source in batch.sources)
         if batch.layouts:
             self._store.ensure("layouts", arrow.layout.schema)
@@ -146,7 +146,7 @@ class Staging:
             StagedRows(
                 {}, [q.id for q in batch.questions], len(batch.documents), reasons,
                 [(b.where, b.reason, b.detail) for b in bad], dict.fromkeys(replaced), len(others),
-                list(others[:SHOWN]), {row["id"]: row["source"] for row in had},
+                list(others[:SHOWN]), dict(zip(*map(arrow.id_texts, had.columns), strict=True)),
                 len(batch.questions) + len(batch.documents), [f.detail for _, f in refused],
             )
         )  # fmt: skip
@@ -188,12 +188,12 @@ def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> se
     """Those sources that a question cites, or a document that is not among `own` has."""
     if not sources:
         return set()
-    found = store.rows("documents", "source", sorted(sources), ["id", "source"]).to_pylist()
-    named = {r["source"] for r in found if r["id"] not in own}
+    found = store.rows("documents", "source", sorted(sources), ["id", "source"])
+    named = {s for id, s in zip(*map(arrow.id_texts, found.columns), strict=True) if id not in own}
     for batch in store.batches("questions", ["citations"]):
         for kind in ("page", "snippet", "name"):
             cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
-            named |= sources & set(cited.unique().to_pylist())
+            named |= sources & set(arrow.id_texts(cited.unique()))
     return named
 
 

@@ -109,7 +109,7 @@ def _drop(store: Store, run: str, name: str) -> tuple[int, int]:
     rows: dict[str, Any] = outcome["rows"]
     for part in rows["parts"].get("sources", ()):
         table = part_rows(store, "sources", run, part)
-        stays = np.array([key_of(id) not in gone for id in table["id"].to_pylist()], bool)
+        stays = np.array([key_of(id) not in gone for id in arrow.id_texts(table["id"])], bool)
         if not stays.all():
             dropped += int((~stays).sum())
             part = f"{part.removesuffix(f'-{mark}')}-{mark}"

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from raypipe.core.arrow import id_texts
 from raypipe.core.calls import Backoff, until_available
 from raypipe.core.errors import Unavailable, WorkerBroken
 from raypipe.models.kit import LocalKit, compute_once
@@ -138,7 +139,7 @@ async def _unprobed(stage: str) -> None:
 
 def in_order(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
     """The rows in the order of the ids; ids without a row have none."""
-    place = {id: i for i, id in enumerate(rows[column].to_pylist())}
+    place = {id: i for i, id in enumerate(id_texts(rows[column]))}
     return rows.take(pa.array([place[id] for id in ids if id in place], pa.int64()))
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
-from raypipe.core.arrow import FAULT
+from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
@@ -210,6 +210,7 @@ class WorkerConfig:
 
 
 Key: TypeAlias = Literal["source", "id"]
+KEY_TYPES: Mapping[Key, pa.DataType] = {"source": DIGEST, "id": pa.string()}
 
 SKIPPED = "skipped"  # a part that was not begun: the run was to end
 
@@ -272,7 +273,7 @@ class PartRows:
     def of_task(cls, task: Task, key: Key) -> PartRows:
         """A task that has its ids (`Task.with_ids`)."""
         lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
-        ids = pa.array([i for i in task.ids if i not in task.failed], pa.string())
+        ids = id_column((i for i in task.ids if i not in task.failed), KEY_TYPES[key])
         note = Note(len(task.ids), suspects=task.suspects, trial=task.trial)
         return cls(task.name, note, key, pa.table({key: ids}), lost)
 
@@ -283,7 +284,7 @@ class PartRows:
         table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
         if "digest" in table.column_names:
             for row in table.filter(pc.is_valid(table["digest"])).to_pylist():
-                lost.append((row[key], row["fault"], row["attempts"], row["digest"]))
+                lost.append((with_id_texts(row[key]), row["fault"], row["attempts"], row["digest"]))
             table = table.filter(pc.is_null(table["digest"]))
         names = [n for n in table.column_names if n not in _HEAD and n not in _TAIL]
         return cls(part, note, key, table.select(names), lost)
@@ -293,7 +294,7 @@ class PartRows:
         rows = self.rows
         if self.failed:
             ids, faults, attempts, digests = zip(*self.failed, strict=True)
-            columns = [pa.array(ids, pa.string())]
+            columns = [id_column(ids, KEY_TYPES[self.key])]
             columns += [
                 pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)
             ]
@@ -308,7 +309,7 @@ class PartRows:
     @property
     def ids(self) -> tuple[str, ...]:
         """The keys of its rows, each once, in order."""
-        return tuple(pc.unique(self.rows[self.key]).to_pylist())
+        return tuple(id_texts(pc.unique(self.rows[self.key])))
 
     def vain(self, back: HandedBack) -> HandedBack:
         """With what the operators before it spent in vain."""

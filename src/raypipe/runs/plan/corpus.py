@@ -268,7 +268,7 @@ class CorpusPlanner:
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]
         found = asyncio.run(first_corpus_requests(step, self._pipeline.worker.kit(None), tables))
-        asked = dict(zip(runs.values.to_pylist(), found, strict=True))
+        asked = dict(zip(arrow.id_texts(runs.values), found, strict=True))
         return {s: set(a.keys) for s, a in asked.items() if a is not None}
 
     def _had(self, name: str, sources: Ids) -> np.ndarray:

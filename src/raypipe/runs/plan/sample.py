@@ -96,7 +96,7 @@ class Sample:
         return self.passages / self.chunks.num_rows, self.sentences / self.passages
 
 
-NONE = Sample(pa.table({"source": pa.array([], pa.string())}), {}, np.zeros(0), 0, 0, False)
+NONE = Sample(pa.table({"source": arrow.id_column([])}), {}, np.zeros(0), 0, 0, False)
 
 
 def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
@@ -115,9 +115,10 @@ async def _look(recipe: Recipe, kit: _SampleKit, sources: Sequence[Source]) -> S
     texts = await corpus.texts(arrow.corpus_table(sources))
     made = await corpus.passages(texts)
     whole = pa.concat_tables([t.select(["source", "fault"]) for t in (texts, made)])
-    broken = set(whole["source"].filter(whole["fault"].is_valid()).to_pylist())
+    broken = set(arrow.id_texts(whole["source"].filter(whole["fault"].is_valid())))
     sizes, chunks = {s.id: len(s.content) for s in sources if s.id not in broken}, fine(made)
-    counted = {c["values"]: c["counts"] for c in chunks["source"].value_counts().to_pylist()}
+    counts = chunks["source"].value_counts()
+    counted = dict(zip(arrow.id_texts(counts.field("values")), counts.field("counts").to_pylist(), strict=True))
     each = {id: counted.get(id, 0) for id in sizes}
     text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
     places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))

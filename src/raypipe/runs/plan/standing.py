@@ -88,7 +88,7 @@ class StoredAnswers:
             table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
             fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
             fine = fine.filter(pc.invert(_broken(fine["replies"])))
-            found = [{keys[k] for k in t["key"].to_pylist()} for t in (table, fine)]
+            found = [{keys[k] for k in arrow.id_texts(t["key"])} for t in (table, fine)]
             self._found[recipe] = (found[0], found[1])
         return self._found[recipe][0 if any_fault else 1]
 
@@ -157,9 +157,9 @@ def _again(
     pipeline: Pipeline, questions: Iterable[Question], ids: Sequence[str], sources: AnswerSources
 ) -> frozenset[str]:
     store, recipe = pipeline.store, pipeline.recipe.digest()
-    if not ids or not store.count("answers", f"recipe = '{recipe}'"):
+    if not ids or not store.count("answers", f"recipe = X'{recipe}'"):
         return frozenset()
-    found = store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist()
+    found = arrow.with_id_texts(store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist())
     before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
     return frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
 

@@ -35,6 +35,7 @@ from raypipe.store.database import Store
 from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
 from raypipe.store.files import MEMO, MEMO_LOSSES, manifest_version
 from raypipe.store.ids import missing, rows
+from raypipe.store.keep import key_ranges
 from raypipe.store.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.parts import write_rows
 from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of
@@ -118,7 +119,7 @@ class StoreMemo:
             numbers = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
             column = pa.FixedSizeListArray.from_arrays(numbers, table.dim) if table.dim else numbers
             schema = embeddings_schema(table.dim) if table.dim else SCORES
-            data = pa.Table.from_arrays([pa.array(keys, pa.string()), column], schema=schema)
+            data = pa.Table.from_arrays([arrow.id_column(keys), column], schema=schema)
         content = arrow.file_of(data).to_pybytes()
         self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
 
@@ -134,7 +135,7 @@ def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) ->
     # Two folds at once may have added a key twice: the value of the oldest row holds.
     found = found.take(pc.sort_indices(found, [("_rowid", "ascending")]))
     place: dict[str, int] = {}
-    for i, key in enumerate(found["key"].to_pylist()):
+    for i, key in enumerate(arrow.id_texts(found["key"])):
         place.setdefault(key, i)
     known = np.array([k in place for k in keys], bool)
     if table.replies:
@@ -242,10 +243,10 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
         return Folded(pa.table({}), [], damaged)
     # Values that replace others come first: of two values of a key the first one is kept.
     tables.sort(key=lambda t: not _replaces(t.schema))
-    newer = {key for t in tables if _replaces(t.schema) for key in t["key"].to_pylist()}
+    newer = {key for t in tables if _replaces(t.schema) for key in arrow.id_texts(t["key"])}
     content = pa.concat_tables([t.replace_schema_metadata(None) for t in tables])
     first: dict[str, int] = {}
-    for i, key in enumerate(content["key"].to_pylist()):
+    for i, key in enumerate(arrow.id_texts(content["key"])):
         first.setdefault(key, i)
     dataset = store.dataset(table)
     lacking = set(missing(dataset, "key", list(first)))
@@ -319,7 +320,8 @@ def _mend(store: Store, table: str) -> bool:
         log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
         for name in (newest, *(n for n in every if manifest_version(n) is None)):
             store.files.remove(f"{folder}/{name}")  # with the hint which one is the newest
-    if _reads(store, table, lambda: deque(store.batches(table, ["key"], filter="key >= ''"), 0)):
+    whole = next(key_ranges(store.dataset(table).schema, 0))
+    if _reads(store, table, lambda: deque(store.batches(table, ["key"], filter=whole), 0)):
         return damaged  # all keys by the index: each of its pages was read
     dataset = store.dataset(table)
     bad = [

@@ -47,7 +47,7 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
     for name in store.files.names(f"{MEMO}/{table.name}") if rest else ():
         content = store.files.read(f"{MEMO}/{table.name}/{name}")
         if content is not None and intact(name, content):
-            found |= rest & set(arrow.rows_of(content)["key"].to_pylist())
+            found |= rest & set(arrow.id_texts(arrow.rows_of(content)["key"]))
     return found
 
 
