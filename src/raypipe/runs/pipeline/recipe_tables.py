@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.core.index import AnnRecall, Approximate
@@ -145,7 +146,9 @@ def files_read(store: Store, recipe: Recipe) -> list[str]:
     where no folder was read."""
     if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
         return []
-    files = store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''").to_pylist()
+    files = arrow.with_id_texts(
+        store.scan(LAYOUTS, ["source", "url", "modified"], filter="modified != ''").to_pylist()
+    )
     return [digest("files", *sorted(" ".join(file.values()) for file in files))] if files else []
 
 

@@ -118,7 +118,9 @@ async def _look(recipe: Recipe, kit: _SampleKit, sources: Sequence[Source]) -> S
     broken = set(arrow.id_texts(whole["source"].filter(whole["fault"].is_valid())))
     sizes, chunks = {s.id: len(s.content) for s in sources if s.id not in broken}, fine(made)
     counts = chunks["source"].value_counts()
-    counted = dict(zip(arrow.id_texts(counts.field("values")), counts.field("counts").to_pylist(), strict=True))
+    counted = dict(
+        zip(arrow.id_texts(counts.field("values")), counts.field("counts").to_pylist(), strict=True)
+    )
     each = {id: counted.get(id, 0) for id in sizes}
     text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
     places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
