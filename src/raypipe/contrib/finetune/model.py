@@ -3,6 +3,8 @@
 Workers draw equal first factors: the seed is set before peft draws them. Norm layers compute in float32
 whatever the base's dtype is; a base of half precision runs under autocast. peft's own writer names a folder
 of one machine as the base, so the configuration is written here, from the same values.
+
+Torch, transformers and peft are imported by what trains: plans need none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Commands that make invented data and models: synth, standins."""
+"""Commands that make invented data and models: synth, standins.
+
+What calls the API is imported when the command runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
