@@ -1,11 +1,15 @@
-"""docs/recipes: each page's commands run in order as they stand, in an empty folder.
+"""docs/recipes: each page's commands run in order as they stand, in an empty folder; and those that
+`raypipe reproduce` lists of what papers state.
 
-/data, the servers of models and of the graph, and the hub are ones of this test. Models compute from words,
-but for MiniLM, which is installed: recipes are fitted to it. A download leaves small files under its names.
+/data, the servers of models and of the graph, and the hub are ones of this test. Models compute from words.
+On QASPER's page MiniLM, which is installed, is real: a recipe is fitted to it. A download leaves small files
+under its names. Clusters with GPUs have the laptop's cores.
 """
 
 import json
+import shutil
 
+import publicdata
 import pytest
 import yaml
 from chat_server import serving
@@ -14,21 +18,28 @@ from model_hub import serving_hub
 from pages import commands, indented, page, ran, script, words
 from small_data import crag, oag, qasper
 
+from raypipe.api.reproduce import reproductions
 from raypipe.contrib.crag.api.graphs import serve_graph
 from raypipe.core.llm import JsonSchema, Message, Sampling
 from raypipe.models.fake import echo
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+ELSEWHERE = "raypipe reproduce scifact --check"  # nine minutes on real data: tests/api/test_reproduce.py
 REAL = {"all-MiniLM-L6-v2", "minilm-maxsim"}
-ENGINE = "docs/recipes/index.md"  # it runs vLLM on stand-in weights
-PAGES = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/recipes/*.md"))
+LONG = {
+    "index": [pytest.mark.engine, pytest.mark.drill, pytest.mark.timeout(900)],
+    "onewo": [pytest.mark.drill],
+}
+"""Pages that take minutes: of vLLM on stand-in weights, and of seven embedders that are networks."""
+PAGES = [pytest.param(p.stem, marks=LONG.get(p.stem, ())) for p in sorted(ROOT.glob("docs/recipes/*.md"))]
 
 
 def listed(name):
     """The commands of a page, in order: of marked blocks, then of indented ones."""
-    blocks = [script(page(name)), *indented(page(name))]
-    return [c.text for b in blocks if b.startswith("raypipe ") for c in commands(b)]
+    text = page(f"docs/recipes/{name}.md")
+    blocks = (b for b in (script(text), *indented(text)) if b.startswith("raypipe "))
+    return [c.text for b in blocks for c in commands(b) if not c.text.startswith(ELSEWHERE)]
 
 
 def replied(request, body):
@@ -45,15 +56,19 @@ def downloaded(what, *rest, world):
 
 
 @pytest.fixture
-def typed(world, tmp_path, monkeypatch, capsys, local_ray):
+def typed(world, tmp_path, monkeypatch, capsys, local_ray, request):
     """Runs a command, in a folder with nothing in it; gives what it prints."""
     fakes = yaml.safe_load((SUPPORT / "fake_models.yaml").read_text())
+    real = REAL if "qasper" in request.node.name else ()
     for folder in ("data", "empty", "conf"):
         (tmp_path / folder).mkdir()
     (tmp_path / "conf/models.yaml").write_text(
-        yaml.safe_dump({name: entry for name, entry in fakes.items() if name not in REAL})
+        yaml.safe_dump({name: entry for name, entry in fakes.items() if name not in real})
     )
-    oag(tmp_path / "data", 600, 48)
+    (tmp_path / "conf/clusters").mkdir()
+    for cluster in ("one-gpu", "eight-gpus"):
+        shutil.copy(ROOT / "conf/clusters/laptop.yaml", tmp_path / f"conf/clusters/{cluster}.yaml")
+    oag(tmp_path / "data", 960, 48)
     monkeypatch.chdir(tmp_path / "empty")
     monkeypatch.setenv("RAYPIPE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
@@ -80,3 +95,17 @@ def typed(world, tmp_path, monkeypatch, capsys, local_ray):
 def test_a_page_s_commands_run_as_they_stand(name, typed):
     for command in listed(name):
         print(typed(command))
+
+
+PUBLISHED = {p.recipe: p.command for p in reproductions().published}
+
+
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_a_command_for_what_a_paper_states_runs_as_it_stands(recipe, typed, tmp_path):
+    typed("raypipe download crag --task 1 /data/crag")
+    typed("raypipe download crag --task 3 /data/task3")
+    typed("raypipe download qasper /data/qasper")
+    typed("raypipe examples /data/qasper/qasper-train-v0.3.json --out /data/qasper/train.jsonl")
+    (tmp_path / "data/public").mkdir()
+    publicdata.tables(tmp_path / "data/public")
+    print(typed(PUBLISHED[recipe]))

@@ -209,7 +209,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
 def _require_server(address: str) -> None:
     """Raises Unavailable where nothing answers at the address of a server: MLflow's client would try for
     minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
-    import httpx  # 60 ms, for a server alone
+    import httpx  # .1 s, for a server alone
 
     from raypipe.core.connections import open_client
 
