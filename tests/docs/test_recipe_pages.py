@@ -58,7 +58,7 @@ def downloaded(what, *rest, world):
 
 @pytest.fixture
 def typed(world, tmp_path, monkeypatch, capsys, local_ray, request):
-    """Runs a command, in a folder with nothing in it; gives what it prints."""
+    """Runs a command, in a folder with nothing in it; gives what it prints. An eval scores each answer."""
     fakes = yaml.safe_load((SUPPORT / "fake_models.yaml").read_text())
     real = REAL if "qasper" in request.node.name else ()
     for folder in ("data", "empty", "conf"):
@@ -89,7 +89,11 @@ def typed(world, tmp_path, monkeypatch, capsys, local_ray, request):
                 command = command.replace(stands, here)
             program, name, *rest = words(command)
             assert program == "raypipe"
-            return downloaded(*rest, world=world) if name == "download" else ran([name, *rest], capsys)
+            if name == "download":
+                return downloaded(*rest, world=world)
+            printed = ran([name, *rest], capsys)
+            assert name != "eval" or not re.search("(not|nothing was) scored", printed), printed
+            return printed
 
         yield run
 
