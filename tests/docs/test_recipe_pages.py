@@ -19,21 +19,17 @@ from model_hub import serving_hub
 from pages import commands, indented, page, ran, script, words
 from small_data import crag, oag, qasper
 
+from raypipe.api.cli.main import parser
 from raypipe.api.reproduce import reproductions
 from raypipe.contrib.crag.api.graphs import serve_graph
 from raypipe.core.llm import JsonSchema, Message, Sampling
 from raypipe.models.fake import echo
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
 ELSEWHERE = "raypipe reproduce scifact --check"  # nine minutes on real data: tests/api/test_reproduce.py
 REAL = {"all-MiniLM-L6-v2", "minilm-maxsim"}
-LONG = {
-    "index": [pytest.mark.engine, pytest.mark.drill, pytest.mark.timeout(900)],
-    "onewo": [pytest.mark.drill],
-}
-"""Pages that take minutes: of vLLM on stand-in weights, and of seven embedders that are networks."""
-PAGES = [pytest.param(p.stem, marks=LONG.get(p.stem, ())) for p in sorted(ROOT.glob("docs/recipes/*.md"))]
+PAGES = sorted(p.stem for p in ROOT.glob("docs/recipes/*.md"))
+ENGINE = [pytest.mark.engine, pytest.mark.timeout(900)]
+"""Marks of the page that has an engine on stand-in weights."""
 
 
 def listed(name):
@@ -98,7 +94,16 @@ def typed(world, tmp_path, monkeypatch, capsys, local_ray, request):
         yield run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
+def test_a_page_s_commands_can_be_typed(name):
+    for command in listed(name):
+        parser().parse_args(words(command)[1:])
+
+
+@pytest.mark.ray
+@pytest.mark.drill
+@pytest.mark.parametrize("name", [pytest.param(p, marks=ENGINE if p == "index" else ()) for p in PAGES])
 def test_a_page_s_commands_run_as_they_stand(name, typed):
     for command in listed(name):
         print(typed(command))
@@ -118,6 +123,7 @@ STANDS = {  # what a command leaves to its reader -> what this test has there
 }
 
 
+@pytest.mark.ray
 @pytest.mark.drill
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_a_command_for_what_a_paper_states_runs(recipe, typed, tmp_path):

@@ -54,7 +54,7 @@ def commands(block):
 def words(command):
     """The words of a command, as a shell gives them to it: without a comment, patterns filled in."""
     found = shlex.split(re.sub(r"\s#.*", "", command))  # to shlex the # of URL#MODEL is a comment, too
-    return [name for word in found for name in (sorted(glob.glob(word)) if "*" in word else [word])]
+    return [name for word in found for name in (sorted(glob.glob(word)) or [word])]
 
 
 def ran(arguments, capsys):
