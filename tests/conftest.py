@@ -174,13 +174,12 @@ def serve_port(local_ray):
 
 @pytest.fixture(scope="session")
 def standins(tmp_path_factory) -> Path:
-    """conf/models.standin.yaml beside stand-ins of its own."""
+    """The models file next to stand-ins."""
     from raypipe.api.cli.main import main
 
     folder = tmp_path_factory.mktemp("standins")
-    assert main(["standins", str(folder / ".cache/standins")]) == 0
-    (folder / "conf").mkdir()
-    return Path(shutil.copy(CONF / "models.standin.yaml", folder / "conf/models.standin.yaml"))
+    assert main(["standins", str(folder)]) == 0
+    return folder / "models.yaml"
 
 
 @pytest.fixture(scope="session")

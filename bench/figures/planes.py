@@ -92,7 +92,7 @@ def rows_of(folder: Path) -> list[Row]:
 
 def recipe_of(folder: Path) -> Recipe:
     (folder / "planes.yaml").write_text(RECIPE)
-    models = str(folder / "conf" / "models.standin.yaml")
+    models = str(folder / "standins" / "models.yaml")
     return load_recipe(str(folder / "planes.yaml"), models, Conf((ROOT / "conf",)))
 
 
@@ -187,7 +187,7 @@ def plane(folder: Path) -> dict[str, str]:
     recipe_of(folder)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         command = [sys.executable, "-m", "raypipe", "eval", str(folder / "planes.yaml"), "--data"]
-        command += [str(folder / "world"), "--models", str(folder / "conf" / "models.standin.yaml")]
+        command += [str(folder / "world"), "--models", str(folder / "standins" / "models.yaml")]
         command += ["--store", f"{made}/store", "--out", f"{made}/out", "--cluster", "laptop", "--json"]
         env = {**os.environ, "RAYPIPE_CONF": str(ROOT / "conf"), "RAY_ADDRESS": "local"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
@@ -266,11 +266,8 @@ def main() -> int:
         from raypipe.contrib.world.write import write
 
         write(folder / "world", given.questions, pages=given.pages, seed=3, page_chars=2000)
-        command = [sys.executable, "-m", "raypipe", "standins", str(folder / ".cache" / "standins")]
+        command = [sys.executable, "-m", "raypipe", "standins", str(folder / "standins")]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        (folder / "conf").mkdir()
-        written = (ROOT / "conf" / "models.standin.yaml").read_text()
-        (folder / "conf" / "models.standin.yaml").write_text(written)
         found = compared(folder, given.rounds, given.ways.split(","))
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -28,6 +28,11 @@ from raypipe.readers.beir import write_pool
 from raypipe.recipes.recipe import ranking_of
 
 RUNS = Path(os.environ.get("RAYPIPE_DATA", ".")) / "crag/runs"
+GIVEN = {
+    "nq": "openqa/nq_gold_passage_odd.jsonl.gz",
+    "qasper": "qasper/train10_full_papers.json.gz",
+    "scifact": "scifact",
+}
 
 
 def session(folder, text=None):
@@ -65,7 +70,7 @@ def test_a_run_is_as_good_as_its_worst_number():
 
 def test_every_run_names_recipes_scores_and_measures_that_there_are(tmp_path):
     known = reproductions(session(tmp_path))
-    assert set(known.runs) == {"scifact", "nq", "qasper", "crag-runs"}
+    assert set(known.runs) == {*GIVEN, "crag-runs"}
     for run in known.runs.values():
         if run.how in ("rank", "pool"):
             ranks = ranking_of(load_recipe(run.recipe, conf=CONF))
@@ -163,3 +168,13 @@ def test_the_command_says_each_number_and_its_verdict(capsys):
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().out
     assert "What papers state" in said and "raypipe eval db3-task3 --data DIR" in said
+
+
+@pytest.mark.drill
+@pytest.mark.ray
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_run_on_real_data_has_the_expected_numbers(name, data, local_ray, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAYPIPE_CONF", str(CONF.folders[0]))
+    assert main(["reproduce", name, "--check", "--data", str(data / GIVEN[name])]) == 0

@@ -10,27 +10,12 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT
+from pages import commands, indented, page, ran
 
-from raypipe.api.cli.main import main
-
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = [block for block in re.findall(r"(?m)((?:^(?: {4}.*)?\n)+)", TEXT) if "$ " in block]
+TEXT = page("README.md")
+COMMANDS = [command for block in indented(TEXT) if "$ " in block for command in commands(block)]
 NOT_RUN = {"pip", "ray"}
 """First words that this file does not run: test_install.py and test_first_hour.py do."""
-
-
-def session(blocks):
-    """(command, lines that it is shown to print) of each command of the blocks, in order."""
-    commands = []
-    for line in "".join(blocks).splitlines():
-        if line.startswith("    $ "):
-            commands.append((line[6:], []))
-        elif line.strip():
-            commands[-1][1].append(line.strip())
-    return commands
-
-
-COMMANDS = session(BLOCKS)
 
 
 def shown(line):
@@ -80,14 +65,6 @@ def made(folder):
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr + done.stdout
-
-
-def ran(words, capsys):
-    """Returns what `raypipe` prints with these words."""
-    code = main(words)
-    printed = capsys.readouterr()
-    assert code == 0, (words, printed.err[-3000:])
-    return printed.err + printed.out
 
 
 def test_a_shown_line_may_leave_out_text_and_no_word():

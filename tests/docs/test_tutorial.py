@@ -7,21 +7,19 @@ import subprocess
 import sys
 
 import pytest
-from prose import ROOT
+from checkout import ROOT
+from pages import commands, indented, page, script
 
 pytestmark = [pytest.mark.ray, pytest.mark.drill]
 
 
-def script(page):
-    """The blocks of commands of a page, in order."""
-    text = (ROOT / f"docs/{page}.md").read_text()
-    return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-
-
-COMMANDS = re.findall(r"^raypipe (.*)$", script("tutorial"), re.MULTILINE)
-
-
-WITH_MODEL = re.findall(r"^    raypipe (.*)$", (ROOT / "docs/tutorial.md").read_text(), re.MULTILINE)
+COMMANDS = [c.text.removeprefix("raypipe ") for c in commands(script(page("docs/tutorial.md")))]
+WITH_MODEL = [
+    c.text.removeprefix("raypipe ")
+    for block in indented(page("docs/tutorial.md"))
+    for c in commands(block)
+    if c.text.startswith("raypipe ")
+]
 
 
 def live(releases):
@@ -66,7 +64,7 @@ def test_the_part_with_a_language_model_names_it_in_the_plan_and_as_the_first_ch
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_the_whole_way_of_an_adapter_runs_as_its_page_has_it(tmp_path):
-    bash = f'set -eu\nraypipe() {{ "{sys.executable}" -m raypipe "$@"; }}\n{script("finetune")}'
+    bash = f'set -eu\nraypipe() {{ "{sys.executable}" -m raypipe "$@"; }}\n{script(page("docs/finetune.md"))}'
     done = subprocess.run(
         ["bash", "-c", bash], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
     )

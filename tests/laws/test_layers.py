@@ -5,6 +5,7 @@
 
 import ast
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,9 +63,14 @@ def name(path: Path) -> str:
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imported(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -103,7 +109,7 @@ def run_imports(path: Path) -> set[str]:
                 yield from walk(child)
 
     found: set[str] = set()
-    for node in walk(ast.parse(path.read_text())):
+    for node in walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -126,24 +132,28 @@ def test_no_modules_import_each_other_in_a_circle():
     assert sorted(map(sorted, circles)) == []
 
 
-def own_imports(path: Path) -> Iterator[ast.ImportFrom]:
-    """The imports of raypipe's modules within the functions of a module."""
-    for function in ast.walk(ast.parse(path.read_text())):
+def unexplained(path: Path) -> Iterator[int]:
+    """Lines of imports within functions that have no comment: on a line of theirs, or right above."""
+    lines = path.read_text().splitlines()
+    for function in ast.walk(parsed(path)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = (n for n in ast.walk(function) if isinstance(n, ast.ImportFrom))
-            yield from (n for n in inner if n.module and n.module.startswith("raypipe"))
+            blocks = (getattr(n, name, ()) for n in ast.walk(function) for name in ("body", "orelse"))
+            for block in (b for b in blocks if isinstance(b, list)):
+                runs = itertools.groupby(block, lambda n: isinstance(n, ast.Import | ast.ImportFrom))
+                for run in (list(nodes) for imports, nodes in runs if imports):
+                    first, last = run[0].lineno, run[-1].end_lineno
+                    above = lines[first - 2].lstrip().startswith("#")
+                    if not above and "#" not in "".join(lines[first - 1 : last]):
+                        yield first
 
 
 def test_an_import_within_a_function_says_why_it_is_there():
-    """On its line, or on that of an import right above. The API and plugins import what a call uses when it
-    is called, so that `import raypipe` stays fast."""
+    """By a comment, or its module's docstring does, which then has the word `imported`. The package of the
+    command line says it for all of its modules."""
     bare = set()
-    for path in (p for p in MODULES if package(name(p)) not in ("api", "contrib")):
-        lines = path.read_text().splitlines()
-        for node in own_imports(path):
-            above, line = lines[node.lineno - 2].strip(), lines[node.lineno - 1]
-            if "#" not in line + (above if above.startswith(("from", "import")) else ""):
-                bare.add(f"{name(path)}:{node.lineno}")
+    for path in (p for p in MODULES if p.parent != SRC / "api/cli"):
+        if "imported" not in (ast.get_docstring(parsed(path)) or ""):
+            bare |= {f"{name(path)}:{line}" for line in unexplained(path)}
     assert sorted(bare) == []
 
 

@@ -32,7 +32,7 @@ def chat(number: int) -> Chat:
 
 
 def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error_and_leaves_no_process(standins: Path):
-    folder = standins.parents[1] / ".cache/standins/chat"
+    folder = standins.with_name("chat")
 
     async def disturbed(engine: Engine) -> list[Any]:
         [reply] = await engine.generate([chat(0)], Sampling(max_tokens=5))

@@ -51,7 +51,7 @@ SMALL, WHOLE = "crag-baseline", "db3-task1-700"
 @pytest.fixture(scope="module")
 def server(standins, tmp_path_factory):
     """`vllm serve` over the stand-in."""
-    folder, log = standins.parents[1] / ".cache/standins/chat", tmp_path_factory.mktemp("vllm") / "serve.log"
+    folder, log = standins.with_name("chat"), tmp_path_factory.mktemp("vllm") / "serve.log"
     made = VllmServer.started(folder, "tiny", "float32", log)
     yield made
     made.end()

@@ -3,11 +3,12 @@
 import asyncio
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkout import ROOT, SUPPORT
+from checkout import ROOT, SRC, SUPPORT
 
 from raypipe.api.cli.main import main
 from raypipe.api.session import endpoint_addresses, from_environment, load_recipe
@@ -211,20 +212,21 @@ def test_a_report_says_what_the_language_model_read_and_wrote(tmp_path, world):
 @pytest.mark.slow
 def test_models_lists_what_a_recipe_needs_and_the_command_that_gets_it(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
-    copied = tmp_path / "conf/models.standin.yaml"
-    copied.parent.mkdir()
-    copied.write_text((ROOT / "conf/models.standin.yaml").read_text())
-    assert main(["models", "db3-task1-700", "--models", str(copied), "--json"]) == 0
+    folder = tmp_path / "standins"
+    command = ["models", "db3-task1-700", "--models", str(folder / "models.yaml"), "--json"]
+    assert main(["standins", str(folder)]) == 0
+    capsys.readouterr()
+    assert main(command) == 0
     found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
     assert set(found) == {"llama-3-8b", "bge-base-en-v1.5", "bge-reranker-v2-m3", "llama-2-tokens"}
-    assert {m["state"] for m in found.values()} == {"missing"}
-    assert {m["get"] for m in found.values()} == {"raypipe standins .cache/standins"}
-    assert main(["standins", str(tmp_path / ".cache/standins")]) == 0
-    capsys.readouterr()
-    assert main(["models", "db3-task1-700", "--models", str(copied), "--json"]) == 0
-    found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
     assert {m["state"] for m in found.values()} == {"here"}
     assert found["llama-3-8b"]["bytes"] > 5e6 and Path(found["llama-3-8b"]["where"]).is_dir()
+    for model in ("chat", "embedder", "reranker"):
+        shutil.rmtree(folder / model)
+    assert main(command) == 0
+    found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
+    assert {m["state"] for m in found.values()} == {"missing"}
+    assert {m["get"] for m in found.values()} == {f"raypipe standins {folder}"}
 
 
 def test_models_gives_the_download_command_of_a_hub_model(capsys, tmp_path, monkeypatch):
@@ -261,7 +263,7 @@ def test_the_corpus_half_needs_no_language_model_and_answers_do(
 
 
 def test_every_model_of_a_recipe_has_a_stand_in():
-    named = set(config.read_yaml(ROOT / "conf/models.standin.yaml"))
+    named = set(config.read_yaml(SRC / "contrib/world/standins.yaml"))
     for recipe in (ROOT / "conf/recipes").glob("*.yaml"):
         wanted = {m.name for m in _models(config.read_yaml(recipe))}
         assert wanted - {"optional-llm"} <= named, recipe.name  # which stands for no model

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import yaml
 from checkout import ROOT, SUPPORT
+from small_data import oag
 
 from raypipe import readers
 from raypipe.api.cli.main import main
 from raypipe.api.experiments import fit_fuse
 from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
-from raypipe.contrib.world.collection import write_collection
 from raypipe.core import arrow, config
 from raypipe.core.arrow import id_texts
 from raypipe.core.conf import Conf
@@ -41,32 +41,9 @@ RECIPES = ("onewo-recall", "onewo-concat", "onewo-llm", "onewo-submitted")
 PAPERS, QUESTIONS = 240, 6
 
 
-def oag(folder, papers=PAPERS, questions=QUESTIONS):
-    """The invented collection in the files of OAG-QA, each question with a body in HTML."""
-    write_collection(folder / "beir", papers, questions, seed=5)
-    lines = {
-        n: [json.loads(x) for x in (folder / f"beir/{n}.jsonl").read_text().splitlines()]
-        for n in ("corpus", "queries")
-    }
-    golds: dict[str, list[str]] = {}
-    for line in (folder / "beir/qrels.trec").read_text().splitlines():
-        query, _, paper, _ = line.split()
-        golds.setdefault(query, []).append(paper)
-    data = folder / "oag"
-    data.mkdir()
-    pids = {p["_id"]: {"title": p["title"], "abstract": f"<p>{p['text']}</p>"} for p in lines["corpus"]}
-    (data / "pid-to-title-abs-new.json").write_text(json.dumps(pids))
-    asked = [
-        {"question": q["text"], "body": f"<p>I ask:\n{q['text']}</p> http://a.com", "pids": golds[q["_id"]]}
-        for q in lines["queries"]
-    ]
-    (data / "qa-train.txt").write_text("".join(json.dumps(a) + "\n" for a in asked))
-    return data
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return oag(tmp_path_factory.mktemp("onewo"))
+    return oag(tmp_path_factory.mktemp("onewo"), PAPERS, QUESTIONS)
 
 
 def said(chat, sampling, adapter):

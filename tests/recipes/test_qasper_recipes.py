@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT, SUPPORT, TESTS
+from small_data import QUESTION, paper
 
 from raypipe import readers
 from raypipe.api.cli.main import main
@@ -48,19 +49,6 @@ RECIPES = (
 REPLIES = [f"Reasoning: the first passage says so.\nAnswer: {said}" for said in ("Yes", "No")]
 MARKED = [f"generate:llm.choices={json.dumps(REPLIES)}"]
 """For the recipe that reasons: a model that knows no better chooses between two replies with an answer."""
-QUESTION = "Which corpora do they use for training?"
-
-
-def paper(id):
-    said = {"extractive_spans": [f"corpus {id}"], "evidence": [f"They train on corpus {id}."]}
-    qas = [
-        {"question": QUESTION, "answers": [{"answer": said}]},
-        {"question": f"Is paper {id} long?", "answers": [{"answer": {"yes_no": True}}]},
-    ]
-    qas = [{**qa, "question_id": f"{id}-{n}"} for n, qa in enumerate(qas)]
-    words = " ".join(f"Sentence {n} of paper {id} says nothing of it." for n in range(40))
-    sections = [{"section_name": "Data", "paragraphs": [words, f"They train on corpus {id}.", words]}]
-    return {"title": f"Paper {id}", "abstract": f"On {id}.", "full_text": sections, "qas": qas}
 
 
 class CountingKit(LocalKit):

@@ -146,6 +146,7 @@ OUTPUTS: Mapping[str, Any] = {
         embedder=str,
         reranker=str,
         instructor=str,  # an embedder of the T5 shape
+        models=str,  # the file for --models
     ),
     "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
     | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult)

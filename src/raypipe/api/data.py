@@ -1,4 +1,7 @@
-"""Data: files into a store, or how they would be read; HTML to text."""
+"""Data: files into a store, or how they would be read; HTML to text.
+
+What reads into a store is imported by the calls that do: `parse_html` needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Document, Fault, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, own_rows
 from raypipe.readers.field_map import Fields
+from raypipe.text.page_parser import SandboxedParser
 
 if TYPE_CHECKING:
     from raypipe.runs.pipeline.ingest_log import IngestSummary
@@ -149,8 +153,6 @@ def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator
 
     Raises DataError for a file that cannot be read; a page that cannot be parsed has a fault.
     """
-    from raypipe.text.page_parser import SandboxedParser
-
     with SandboxedParser() as limited:
         for file in files:
             try:

@@ -22,12 +22,14 @@ from raypipe.models import load
 from raypipe.models.hosts import EngineLimits
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.runs.captured import answer_ids
 from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.runs.cluster.file import Cluster
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
 from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
+from raypipe.serving.capture import redaction
 from raypipe.serving.key_filters import key_filters_in, read_key_filters
 from raypipe.store import Store, StoreError
 
@@ -98,9 +100,6 @@ class ServeArgs:
         addresses = endpoint_addresses(self.cluster_file(settings), recipe.models(), settings.keys)
         require_unchanged(Store.open(store), recipe.models(), addresses)
         if self.capture is not None:
-            from raypipe.runs.captured import answer_ids
-            from raypipe.serving.capture import redaction
-
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
 

@@ -1,5 +1,8 @@
 """Runs as commands compare and score them: named, cut, judged again, or corrected by people's labels; the
-judge measured by people, and the answers that people should label."""
+judge measured by people, and the answers that people should label.
+
+What opens a store or a judge is imported where one is named: files of predictions need neither.
+"""
 
 from __future__ import annotations
 

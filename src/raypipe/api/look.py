@@ -15,7 +15,7 @@ from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.progress import Progress
 from raypipe.core.textfile import require_file
-from raypipe.evaluation.export import FileShape
+from raypipe.evaluation.export import FileShape, log_run
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFault, RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
@@ -193,10 +193,8 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
             "--as mlflow: MLflow is not installed. `pip install 'raypipe[mlflow]'` installs its client"
         )
     _require_server(address)
-    from mlflow import MlflowClient
+    from mlflow import MlflowClient  # an extra
     from mlflow.exceptions import MlflowException
-
-    from raypipe.evaluation.export import log_run
 
     try:
         made = log_run(folder, MlflowClient(tracking_uri=address), experiment)
@@ -212,7 +210,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
 def _require_server(address: str) -> None:
     """Raises Unavailable where nothing answers at the address of a server: MLflow's client would try for
     minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
-    import httpx
+    import httpx  # .1 s, for a server alone
 
     from raypipe.core.connections import open_client
 

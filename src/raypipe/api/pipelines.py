@@ -1,5 +1,8 @@
 """The composition root: a recipe over a store, ready to run on the cluster that the session names; which
-pools its operators have on Ray; and what it costs there."""
+pools its operators have on Ray; and what it costs there.
+
+Ray is imported once there is work for it: a plan and a run that lacks nothing start none.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from raypipe.runs.cluster.placement import asked_by, placement, pools_of_stages,
 from raypipe.runs.pipeline.counters import MACHINES
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
-from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline
+from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline, with_worker
 from raypipe.store import Store
 
 if TYPE_CHECKING:
@@ -142,7 +145,6 @@ class RayRun:
         self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
     ) -> Iterator[TaskResult | HandedBack]:
         from raypipe.runs.cluster import pools
-        from raypipe.runs.pipeline.tasks import with_worker
 
         work = with_worker(work, engines=group.names, passing_engines=group.passing)
         if self.judge is None or not self.judge.share(group):

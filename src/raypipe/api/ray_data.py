@@ -81,7 +81,7 @@ class _Rows:
 
 def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows | None = None) -> Dataset:
     """Reads a table at its present version; Ray Data calls the operator ReadLance."""
-    import ray.data
+    import ray.data  # seconds, for a Dataset alone
 
     version = store.version(table)
     added, reads = (shown.added, shown.reads) if shown else ((), ())
@@ -216,7 +216,7 @@ def step(
     worker, _ = worker_and_sizes(session, file, uri, models)
     endpoints = endpoint_addresses(file, models, session.settings.keys)  # asked chat by chat, not in batches
     spec = StepSpec(stage, half, replace(worker, engines=None, endpoints=endpoints), index)
-    from raypipe.runs.cluster.connection import carry
+    from raypipe.runs.cluster.connection import carry  # imports Ray
 
     carry(Recipe(verb, "", (), (stage,)))
     return type(stage.name, (RowStep,), {"spec": spec, "__doc__": type(stage.step).__doc__})

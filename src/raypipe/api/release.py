@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.compare import check_gate
+from raypipe.evaluation.scored_run import scored_run, stored_run
+from raypipe.runs import prune as pruning
 from raypipe.runs import release
-from raypipe.runs.gates import MIN_SCORED, Gate, gate
+from raypipe.runs.gates import MIN_SCORED, Gate, gate, relative_gate
 from raypipe.runs.prune import Removal
 from raypipe.runs.record import Run, find, read
 from raypipe.runs.release import Release, ReleaseLine, summary
@@ -65,9 +68,6 @@ def promote(
     The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
     """
-    from raypipe.evaluation.compare import check_gate
-    from raypipe.evaluation.scored_run import scored_run
-
     record, opened = finished(run, store, session)
     relative, bounds = _gates_of(gates)
     if against is not None and not relative:
@@ -91,8 +91,6 @@ def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Ru
 
 def _gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     """The gates that hold a run against another, and the bounds on its own numbers."""
-    from raypipe.runs.gates import relative_gate
-
     found = [(text, relative_gate(text)) for text in texts]
     return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
@@ -101,8 +99,6 @@ def _other(
     gate: RelativeGate, store: Store, live: release.Release | None, against: str | Path | None
 ) -> ScoredRun:
     """Returns the run that a gate holds another one against: that of a folder, or that which is live."""
-    from raypipe.evaluation.scored_run import scored_run, stored_run
-
     if against is not None:
         return scored_run(Path(against), "official")
     if live is None:
@@ -139,8 +135,6 @@ def prune(
     `abandon`: names of unfinished work to give up, as the refusal of a prune lists them; `replies`: names of
     language models that nothing asks any more, whose replies go, too.
     """
-    from raypipe.runs import prune as pruning
-
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
     return PruneResult(dry_run, tuple(found))

@@ -1,6 +1,7 @@
 """Results: what API functions return: a record that --json prints, and rows as an Arrow table or a frame.
 
-Knows Arrow; pandas only where it is asked for.
+Knows Arrow; pandas only where it is asked for. Arrow is imported for a table alone: all that the API returns
+is a result.
 """
 
 from __future__ import annotations

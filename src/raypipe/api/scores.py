@@ -1,4 +1,7 @@
-"""Scores of files that any system may have written."""
+"""Scores of files that any system may have written.
+
+What a kind of file needs is imported by its call: a file of predictions needs no store, a ranking no judge.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 Knows how such a name is written and which environment variable has its key. The model's name is identity; the
 address and the key are in no digest. An embedder or reranker behind an address is probed before work with a
 few fixed texts: a later answer that differs means that another model answers under the same name, whose
-numbers must not stand next to the old ones.
+numbers must not stand next to the old ones. Ray and HTTP clients are imported once a model is asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The session: settings, models file, places of graphs and cluster file that calls share.
 
 Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing. The settings are
-what the environment variables and the working directory say; nothing else in src reads them.
+what the environment variables and the working directory say; nothing else in src reads them. What a name
+needs is imported when it is looked up: every command has a session, its help too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from raypipe.core import config
 from raypipe.core.conf import Conf
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.progress import Progress
+from raypipe.core.references import Reference
+from raypipe.core.textfile import write_json
 
 if TYPE_CHECKING:
     from raypipe.core.progress import Progress
@@ -115,8 +119,6 @@ def _learned(file: Path) -> dict[str, Any]:
 
 
 def _keep(file: Path, tree: Mapping[str, Any]) -> None:
-    from raypipe.core.textfile import write_json
-
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, tree)
 
@@ -210,8 +212,6 @@ class Session:
 
     def shown(self) -> Progress:
         """Progress on stderr, where it is shown."""
-        from raypipe.core.progress import Progress
-
         return Progress(sys.stderr, silent=not self.progress)
 
     def store(self, given: Place) -> Store:
@@ -269,8 +269,6 @@ def _file_name(path: Path, settings: Settings) -> str:
 def require_graphs(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph, public data or examples whose place is not known, or
     that are not what the recipe was resolved with; DataError for files that are none."""
-    from raypipe.core.references import Reference
-
     for ref in recipe.named(Reference):
         ref.require()
     return recipe

@@ -54,7 +54,7 @@ def download_crag(
     Task 1 has 5 pages a question (0.7 GB), task 3 50 (7.7 GB). v5 adds the label `popularity`; v4 is the
     release that most results are about. Raises DataError for a full disk, and for other bytes than published.
     """
-    from raypipe.readers import download
+    from raypipe.readers import download  # an HTTP client
 
     with (session or Session()).shown() as progress:
         return download.crag(task, Path(folder), _megabytes(progress), version)
@@ -63,7 +63,7 @@ def download_crag(
 def download_qasper(folder: str | Path, session: Session | None = None) -> list[Path]:
     """Downloads QASPER v0.3 (15 MB, CC BY 4.0), checked by digest, and unpacks it. Returns the files of
     questions: train, dev, test. Raises DataError as `download_crag`."""
-    from raypipe.readers import download
+    from raypipe.readers import download  # an HTTP client
 
     with (session or Session()).shown() as progress:
         return download.qasper(Path(folder), _megabytes(progress))

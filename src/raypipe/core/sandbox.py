@@ -179,7 +179,7 @@ class _Child:
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         if sys.platform == "linux":
-            from fcntl import F_SETPIPE_SZ, fcntl
+            from fcntl import F_SETPIPE_SZ, fcntl  # other systems lack the first
 
             for pipe in (self._to, self._from):
                 fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)

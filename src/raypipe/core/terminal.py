@@ -67,7 +67,7 @@ def shown_streams(keep: bool = False) -> Iterator[None]:
 
 def open_console(stream: TextIO, width: int | None = None) -> Console:
     """A console on a stream, whose own colours and bars reach the terminal."""
-    from rich.console import Console
+    from rich.console import Console  # 40 ms, which help saves
     from rich.segment import Segment
 
     class ShownConsole(Console):

@@ -49,7 +49,7 @@ def usable() -> bool:
 
 def pack(net: Any) -> None:
     """Puts packed layers in the place of a network's own, where this machine has them."""
-    from transformers.activations import GELUActivation
+    from transformers.activations import GELUActivation  # only where a net of transformers is loaded
 
     if not usable():
         return

@@ -4,8 +4,8 @@ A GGUF has a language model's quantized weights, tokenizer and template in one f
 what it makes is saved as bfloat16 safetensors. A folder is there whole or not at all. `python -m
 raypipe.models.convert FOLDER` converts pytorch_model.bin once, in the folder and in those of its modules, for
 repositories that have pickles alone (bge-m3): the only place that opens one, with torch's unpickler that
-admits tensors and plain containers and nothing that could run. Importing this module imports no model
-library.
+admits tensors and plain containers and nothing that could run. No model library is imported with this
+module.
 """
 
 from __future__ import annotations

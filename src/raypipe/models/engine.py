@@ -4,7 +4,8 @@ A plain async class. One process uses it as it is, a job in a named actor, the e
 that every step, block and request shares one queue and nothing drains between batches.
 
 Trouble with one chat is a fault on its row. What can never work is a ConfError before anything is sent. When
-vLLM's own process dies, every call raises `EngineDied`.
+vLLM's own process dies, every call raises `EngineDied`. vLLM is imported by the process that starts one: its
+import takes ten seconds and a device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Texts as arrays of token ids: made by a process with CPUs, embedded by one with a GPU.
 
 A GPU embeds 2 to 18 million tokens a second and one core tokenizes half a million, so the thread that feeds a
-GPU must not tokenize. An array is a hint: what has none is tokenized where it is embedded, to the same ids.
+GPU must not tokenize. An array is a hint: what has none is tokenized where it is embedded, to the same ids. A
+library of tokenizers is imported by the process that makes arrays: a GPU's only reads them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts our settings to vLLM's arguments, and vLLM's outputs to replies; checks what files give of them.
 
 vLLM's own list of arguments is read from its source, since its import takes ten seconds and a device. Starts
-nothing.
+nothing, and vLLM is imported by what calls it.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _body(record: Any, most: int) -> bytes:
     A body that is not packed as its head says is taken if it is text: crawlers store unpacked bodies under
     the heads that came with them. Raises UnusableLine, which names the coding, for any other.
     """
-    from warcio.bufferedreaders import ChunkedDataReader
+    from warcio.bufferedreaders import ChunkedDataReader  # for crawls alone
 
     head, raw = record.http_headers, record.raw_stream
     if head is None:

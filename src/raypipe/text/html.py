@@ -243,7 +243,7 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
 
 
 def _soup_node(node: Any) -> str | Element | None:
-    from bs4.element import CData, NavigableString, Tag
+    from bs4.element import CData, NavigableString, Tag  # 80 ms, for the slow way alone
 
     if isinstance(node, Tag):
         return node.name, str(node.attrs.get("role", "")), node.children

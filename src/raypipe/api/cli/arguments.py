@@ -155,7 +155,7 @@ class StoreFlags:
         """The store; None: as the environment says. `read`: what changed in the folder of --docs is read."""
         if self.docs is None:
             return self.store
-        from raypipe.api.data import documents_store, ingest_documents
+        from raypipe.api.data import documents_store, ingest_documents  # .3 s, for --docs alone
 
         if read:
             return ingest_documents(self.docs, self.store, session=session).store

@@ -265,7 +265,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
     """A table whose cells are folded where the console is narrow."""
-    from rich.table import Table
+    from rich.table import Table  # for commands that print one
 
     made = Table(box=None, pad_edge=False, title=title)
     for name in heads:

@@ -18,12 +18,14 @@ import signal
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+import raypipe
 from raypipe.api.cli.command import Declared, Shell, add, run, say
 from raypipe.api.cli.commands import COMMANDS, GROUPS
 from raypipe.api.session import from_environment
@@ -145,8 +147,7 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
         print(overview())
         return 0
     if argv[0] == "--version":
-        import raypipe
-        from raypipe.core.environment import commit
+        from raypipe.core.environment import commit  # 20 ms: it knows packages
 
         print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
         return 0
@@ -192,13 +193,11 @@ def _kept_stdout(json: bool, own: bool) -> Iterator[TextIO]:
 
 def _failed(command: str, error: Exception) -> int:
     """Says what no command expects: a full disk, or a defect with its trace."""
-    from raypipe.store.errors import DiskFull, is_full
+    from raypipe.store.errors import DiskFull, is_full  # Arrow: help needs none
 
     if is_full(error):
         print(f"raypipe {command}: {_FULL}: {error}", file=sys.stderr)
         return DiskFull.exit_code
-    import traceback
-
     traceback.print_exception(error)
     print(f"raypipe {command}: this is a defect in raypipe; the trace above says where", file=sys.stderr)
     return 70

@@ -12,6 +12,7 @@ import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, on_console, say
 from raypipe.core.errors import ConfError
+from raypipe.core.textfile import require_file
 
 if TYPE_CHECKING:
     from raypipe.api.plans import PlanResult
@@ -149,8 +150,6 @@ def rank(
     by: str = arg("a score's name, such as bm25, dense, fuse; or final (final)", "BY", default="final"),
     top: int = arg("documents a query (20)", "N", shared.whole(1), default=20),
 ) -> int:
-    from raypipe.core.textfile import require_file
-
     require_file(out, "--out")
     session = named.session(shell, sets)
     store = place.uri(session, read=True)

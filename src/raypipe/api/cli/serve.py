@@ -13,6 +13,8 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, say
 from raypipe.core.errors import ConfError
 from raypipe.core.records import ABSTAINED
+from raypipe.evaluation.report.wording import cut
+from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
 
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
@@ -80,8 +82,6 @@ def serve(
 
 def _capture(rate: float | None, days: float | None, redact: str | None) -> CaptureConfig | None:
     """What is captured. Raises ConfError for options of a capture that is off."""
-    from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
-
     if rate is None:
         for name, value in (("retention", days), ("redact", redact)):
             if value is not None:
@@ -129,7 +129,6 @@ def _print(found: AskResult, verbose: bool) -> None:
     """Prints the answer, its place, and three lines of evidence; `verbose`: the ranking and times, too."""
     from rich.text import Text
 
-    from raypipe.evaluation.report.wording import cut
     from raypipe.text.cite import context
 
     out, answered, question = console(), found.result, found.result.question

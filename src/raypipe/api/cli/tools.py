@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, folded, on_console, say
+from raypipe.api.cli.main import parser
 from raypipe.api.session import Session
+from raypipe.core.config import read_value
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.textfile import require_writable
 
 if TYPE_CHECKING:
     from raypipe.api.check import CheckResult
@@ -74,7 +77,6 @@ def check(
 
 def _write_schemas(folder: Path) -> int:
     from raypipe.api.schemas import schema_names
-    from raypipe.core.textfile import require_writable
 
     require_writable(folder, "--schemas")
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,8 +88,6 @@ def _write_schemas(folder: Path) -> int:
 
 
 def _fields(text: str) -> Mapping[str, Any]:
-    from raypipe.core.config import read_value
-
     fields = read_value(text, "--fields")
     if not isinstance(fields, Mapping):
         raise ConfError(f"--fields: expected a mapping of fields to values, found {text!r}")
@@ -107,8 +107,6 @@ def _print_problems(found: CheckResult) -> None:
 @command("completion", "bash")
 def completion(shell: Literal["bash", "zsh"] = arg("whose script", needed=True)) -> int:
     import shtab
-
-    from raypipe.api.cli.main import parser
 
     print(shtab.complete(parser(), shell))
     return 0

@@ -1,8 +1,12 @@
 """The commands `kg` and `facts`: run calls over a graph, serve a folder of tables, draft and import examples
-of calls, score written calls, propose refresh periods, convert public data."""
+of calls, score written calls, propose refresh periods, convert public data.
+
+What calls the API is imported when the command runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +16,7 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, table
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.textfile import require_file, write_json_lines
 
 if TYPE_CHECKING:
     from raypipe.contrib.crag.api.graphs import CallsResult
@@ -73,8 +78,6 @@ def kg_serve(
     port: int = arg("on this machine only (8000); 0: free", "N", shared.whole(0, 65535), default=8000),
 ) -> int:
     """Serve a folder of tables with the mock API's endpoints, for tests and demonstrations."""
-    import signal
-
     from raypipe.contrib.crag.api.graphs import serve_graph
 
     with serve_graph(graph, port) as url:
@@ -102,7 +105,6 @@ def kg_examples_draft(
 ) -> int:
     """Ask a model for the calls of some questions, run them, and show what failed."""
     from raypipe.contrib.crag.api.graphs import draft_examples
-    from raypipe.core.textfile import require_file, write_json_lines
 
     require_file(out, "--out")
     session = shell.session(models)
@@ -145,7 +147,6 @@ def kg_score(
 ) -> Shown[Any]:
     """Score written calls against gold programs: to the letter, and by what both give over a graph."""
     from raypipe.contrib.crag.api.kg_score import score_calls
-    from raypipe.core.textfile import require_file, write_json_lines
 
     if out is not None:
         require_file(out, "--out")

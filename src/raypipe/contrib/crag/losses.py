@@ -112,8 +112,8 @@ class GraphPath(EvidencePath):
         )  # fmt: skip
 
     def _canonical(self, program: str) -> str:
-        if self._parse is None:  # reading the grammar takes .4 s
-            from raypipe.contrib.crag.language.parser import parser
+        if self._parse is None:
+            from raypipe.contrib.crag.language.parser import parser  # reading the grammar takes .4 s
 
             self._parse = parser(self._grammar)
         return print_program(self._parse(program)).casefold()

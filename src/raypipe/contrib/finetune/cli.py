@@ -1,4 +1,7 @@
-"""Commands that teach a step of a recipe: labels, finetune."""
+"""Commands that teach a step of a recipe: labels, finetune.
+
+What calls the API is imported when the command runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console
+from raypipe.api.cli.runs import shown_plan, tell
 from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
@@ -48,7 +54,6 @@ def labels(
     dry_run: bool = arg("check everything, print the plan, ask nothing"),
     out: str | None = arg("folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)", "DIR"),
 ) -> Shown[Any]:
-    from raypipe.api.cli.runs import shown_plan, tell
     from raypipe.contrib.finetune.labels import make_labels, plan_labels
 
     session = named.session(shell, sets)
@@ -106,8 +111,6 @@ def finetune(
 
 
 def _print_trained(made: FinetuneResult) -> None:
-    import yaml
-
     from raypipe.contrib.finetune.tables import print_finetune
 
     done = made.to_dict()

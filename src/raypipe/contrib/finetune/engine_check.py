@@ -2,7 +2,8 @@
 engine.
 
 vLLM loads an adapter whose names or shapes fit nothing without a word, and answers as the base. So the engine
-itself is asked, and equal replies with equal log-probabilities mean an adapter that changes nothing.
+itself is asked, and equal replies with equal log-probabilities mean an adapter that changes nothing. Ray is
+imported for the check alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from raypipe.core.errors import RaypipeError
 from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
+from raypipe.models.engine import Engine
 from raypipe.models.folder import identity
 from raypipe.models.hosts import EngineLimits
 
@@ -68,8 +70,6 @@ def ask_both(
 def _ask(
     model: Model, name: str, adapter: Mapping[str, bytes], chat: Chat, room: int, limits: EngineLimits
 ) -> EngineReplies:
-    from raypipe.models.engine import Engine
-
     async def both(tuned: Model) -> EngineReplies:
         engine = Engine(tuned, limits)
         try:

@@ -1,4 +1,7 @@
-"""Fine-tuning: a plan, rows to look at, and an adapter in the store with the entry that recipes need."""
+"""Fine-tuning: a plan, rows to look at, and an adapter in the store with the entry that recipes need.
+
+Ray is imported to train: a plan needs none.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from pydantic_core import to_jsonable_python
 
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
+from raypipe.contrib.finetune.engine_check import ask_both, engine_is_here, require_effect
 from raypipe.contrib.finetune.estimate import TrainingEstimate
 from raypipe.contrib.finetune.finetune_inputs import FinetuneInputs, read_inputs
-from raypipe.contrib.finetune.model import Device, FourBit
+from raypipe.contrib.finetune.model import Device, FourBit, write_adapter
 from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.textfile import require_writable, write_text
@@ -143,8 +147,6 @@ def _train(
     folder: str,
 ) -> None:  # fmt: skip
     """Trains, checks that the adapter acts, and puts it into the store."""
-    from raypipe.contrib.finetune.engine_check import require_effect
-    from raypipe.contrib.finetune.model import write_adapter
     from raypipe.contrib.finetune.workers import train_on_ray
     from raypipe.runs.cluster import connection
 
@@ -186,8 +188,6 @@ def _asked(
 ) -> EngineReplies | None:
     """Returns what an engine of the session's cluster says with and without the adapter; None: vLLM is not
     here, or the cluster file has no engines."""
-    from raypipe.contrib.finetune.engine_check import ask_both, engine_is_here
-
     file = session.cluster_file()
     if not engine_is_here() or (engines := file.engines) is None:
         return None

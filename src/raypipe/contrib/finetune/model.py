@@ -2,6 +2,8 @@
 
 peft's own writer names a folder of one machine as the base, so the configuration is written here, from the
 same values.
+
+Torch, transformers and peft are imported by what trains: plans need none.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ChatTokenizer:
 def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatTokenizer:
     """The tokenizer in a model's folder. `template`: arguments of its chat template as JSON. Raises ConfError
     for one that cannot be read, and for one without a chat template or without an end mark."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # five seconds, which a plan from a cached count saves
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)

@@ -2,7 +2,7 @@
 
 Ray Train starts the workers, joins them in one group of torch, restarts all of them when one dies, and keeps
 checkpoints; each trains by `trainer.train`. The name of a run is the digest of all that decides its numbers,
-so only an equal run continues it.
+so only an equal run continues it. Ray Train and torch are imported where training starts.
 """
 
 from __future__ import annotations

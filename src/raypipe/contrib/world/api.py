@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,6 +80,11 @@ class StandinsResult(Result):
 
     made: Standins
 
+    @property
+    def models(self) -> Path:
+        """The models file."""
+        return self.made.chat.with_name("models.yaml")
+
     def rows(self) -> Sequence[Mapping[str, Any]]:
         made = self.made
         folders = [("chat", made.chat), *made.adapters]
@@ -86,12 +92,16 @@ class StandinsResult(Result):
         return [{"name": name, "folder": str(folder)} for name, folder in folders]
 
     def record(self) -> Mapping[str, Any]:
-        return {**asdict(self.made), "adapters": dict(self.made.adapters)}
+        return {**asdict(self.made), "adapters": dict(self.made.adapters), "models": self.models}
 
 
 def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
-    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker. `trainable`: the
-    chat model can learn to end its replies, so that `finetune` can teach it."""
+    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker, and a models file
+    that gives them the names that recipes use. `trainable`: the chat model can learn to end its replies, so
+    that `finetune` can teach it."""
     prose, draw = Prose(random.Random(0)), random.Random(1)
     texts = [prose.sentence(draw) for _ in range(SENTENCES)]
-    return StandinsResult(standins.build(target, texts, trainable=trainable))
+    made = StandinsResult(standins.build(target, texts, trainable=trainable))
+    names = Path(__file__).with_name("standins.yaml").read_text(encoding="utf-8")
+    made.models.write_text(names.replace("standins DIR", f"standins {shlex.quote(str(target))}"))
+    return made

@@ -1,7 +1,11 @@
-"""Commands that make invented data and models: synth, standins."""
+"""Commands that make invented data and models: synth, standins.
+
+What calls the API is imported when the command runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +39,7 @@ def synth(
     return Shown(synthesize_papers(folder, papers, questions, seed, session), lambda made: print(made.title))
 
 
-@command("standins", ".cache/standins")
+@command("standins", "standins")
 def standins(
     folder: Path = arg("gets a chat model, embedders and a reranker", "DIR", needed=True),
     *,
@@ -49,4 +53,4 @@ def standins(
 def _print_standins(made: StandinsResult) -> None:
     chat = made.made.chat
     print(f"{chat.parent}: a chat model, {len(made.made.adapters)} adapters, an embedder, a reranker")
-    print("use them: raypipe eval RECIPE --models conf/models.standin.yaml ...")
+    print(f"use them: raypipe eval RECIPE --models {shlex.quote(str(made.models))} ...")

@@ -2,9 +2,9 @@
 
 `build` writes a chat model of the Llama shape with two LoRA adapters, an embedder and a cross-encoder of the
 BERT shape, and an embedder of the T5 shape. They know nothing, and what they say depends on every token they
-read: weights are drawn wide,
-so that 200 prompts get 200 replies. (A briefly trained model says the same thing to everything, and equality
-tests on it prove nothing.) The same texts and seed give the same files, byte for byte.
+read: weights are drawn wide, so that 200 prompts get 200 replies. (A briefly trained model says the same
+thing to everything, and equality tests on it prove nothing.) The same texts and seed give the same files,
+byte for byte. Torch, tokenizers and transformers are imported by what writes a model.
 """
 
 from __future__ import annotations

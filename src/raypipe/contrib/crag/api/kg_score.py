@@ -22,6 +22,7 @@ from raypipe.contrib.crag.language.parser import Parse
 from raypipe.contrib.crag.language.program import Program
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.textfile import TextLine, filled
+from raypipe.evaluation.result_table import read_table
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.runs.run_parts import RunFolder
 from raypipe.text.moments import moment
@@ -189,8 +190,6 @@ def _written(path: Path, reply: str) -> dict[str, str]:
 
 
 def _of_run(folder: Path, reply: str) -> dict[str, str]:
-    from raypipe.evaluation.result_table import read_table
-
     file = RunFolder(folder).results
     if not file.is_file():
         raise DataError(f"{folder}: expected a file of JSON lines, or the folder of a run with {file.name}")
