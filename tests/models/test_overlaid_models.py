@@ -78,6 +78,6 @@ def test_the_remote_model_of_the_page_answers_through_the_command_of_the_page(tm
         page = re.search(r'^    (\{"interaction_id".*)$', FORMATS, re.MULTILINE)[1]
         Path("page.jsonl").write_text(page)
         assert main(command) == 0
-    # A chat with the body of each of its two steps before work, then the question's.
-    assert asked == 3 * [("Bearer the-key", "meta-llama/Meta-Llama-3-8B-Instruct")]
+    # A chat with the body of the step that asks it before work, then the question's.
+    assert asked == 2 * [("Bearer the-key", "meta-llama/Meta-Llama-3-8B-Instruct")]
     assert "Ada Lovelace   [answered]" in capsys.readouterr().out

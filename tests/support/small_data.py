@@ -56,7 +56,7 @@ def oag(folder, papers, questions):
     """The invented collection in the files of OAG-QA, each question with a body in HTML."""
     write_collection(folder / "beir", papers, questions, seed=5)
     lines = {
-        n: [json.loads(x) for x in (folder / f"beir/{n}.jsonl").read_text().splitlines()]
+        n: [json.loads(line) for line in (folder / f"beir/{n}.jsonl").open(encoding="utf-8")]
         for n in ("corpus", "queries")
     }
     golds: dict[str, list[str]] = {}
