@@ -22,7 +22,7 @@ def case(file):
     return pytest.param(name, root_of(file), marks=[pytest.mark.slow] if name in SLOW else [], id=name)
 
 
-@pytest.mark.parametrize(("name", "root"), map(case, WITH))
+@pytest.mark.parametrize(("name", "root"), [case(file) for file in WITH])
 def test_the_examples_of_a_module_are_true(name, root, monkeypatch):
     monkeypatch.syspath_prepend(root)
     failed, tried = doctest.testmod(importlib.import_module(name))

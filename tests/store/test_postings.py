@@ -223,7 +223,7 @@ def test_okapi_over_postings_gives_the_scores_of_rank_bm25(tmp_path, common):
     texts = {source_id("document", str(i)): " ".join(w) for i, w in enumerate(words)}
     made = Store.create(str(tmp_path / "store"))
     rows, _ = tables(texts)
-    spans = [(s, 0, len(t), 0, len(t)) for s, t in texts.items()]
+    spans = [(bytes.fromhex(s), 0, len(t), 0, len(t)) for s, t in texts.items()]
     passages = pa.Table.from_pylist([dict(zip(PASSAGES.names, x, strict=True)) for x in spans], PASSAGES)
     lengths, postings = _inverted(made, rows, passages, list(texts))
     for table, schema, data in ((WORDS, POSTINGS, postings), (LENGTH, LENGTHS, lengths)):

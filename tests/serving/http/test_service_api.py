@@ -307,10 +307,11 @@ def test_a_client_that_disconnects_in_the_middle_of_its_body_is_no_defect(filled
 
 def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
     def cited(rank, page, url):
-        return {"rank": rank, "page": page, "snippet": None, "name": None, "url": url}
+        return {"rank": rank, "page": bytes.fromhex(page), "snippet": None, "name": None, "url": url}
 
+    s1, s2 = "1" * 32, "2" * 32
     here, there = "https://a.example/1", "https://b.example/2"
-    rows = [{"id": "q1", "citations": [cited(0, "s1", here), cited(1, "s1", there), cited(2, "s2", here)]}]
+    rows = [{"id": "q1", "citations": [cited(0, s1, here), cited(1, s1, there), cited(2, s2, here)]}]
 
     class Stored:
         def scan(self, name, columns, version):
@@ -318,14 +319,14 @@ def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
 
     catalogue = CitationCatalog(Stored(), 1)
     for hosts, found in (
-        (("a.example",), [("s1", here), ("s2", here)]),
-        (("b.example",), [("s1", there)]),
+        (("a.example",), [(s1, here), (s2, here)]),
+        (("b.example",), [(s1, there)]),
         (("c.example",), []),
-        ((), [("s1", here), ("s2", here)]),
+        ((), [(s1, here), (s2, here)]),
     ):
         citations = catalogue.citations("q", Filters(hosts))
         assert [(c.snippet or c.page or c.name, c.url) for c in citations] == found
-    assert catalogue.urls({"s1"}) == {"s1": here}
+    assert catalogue.urls({s1}) == {s1: here}
 
 
 def test_a_request_needs_a_key_and_keys_can_be_rotated(filled, job):
