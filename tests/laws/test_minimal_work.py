@@ -318,8 +318,11 @@ def alternating(verb, work, tasks):
 
 @pytest.mark.parametrize(
     ("sizes", "workers", "texts_in_two_tasks"),
-    [(TaskSizes(3, 3), 1, 0), (TaskSizes(3, 3), 2, 0), (TaskSizes(3, 2), 1, 5)],
-    ids=["whole tasks", "rows spread over workers", "more questions than a task may have"],
+    [
+        pytest.param(TaskSizes(3, 3), 1, 0, id="whole tasks", marks=pytest.mark.drill),
+        pytest.param(TaskSizes(3, 3), 2, 0, id="rows spread over workers"),
+        pytest.param(TaskSizes(3, 2), 1, 5, id="more questions than a task may have"),
+    ],
 )
 def test_two_workers_make_no_call_twice_for_a_question_unless_no_task_has_room_for_all_that_ask_it(
     world, tmp_path, sizes, workers, texts_in_two_tasks

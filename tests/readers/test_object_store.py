@@ -110,6 +110,7 @@ def test_a_collection_in_a_bucket_is_ranked_by_its_postings_as_one_in_a_folder(b
     assert ranked[0] == ranked[1] and "bm25" in ranked[0]
 
 
+@pytest.mark.drill
 def test_a_second_driver_is_kept_out_of_a_bucket_as_of_a_folder(filled):
     uri = filled[0].store.uri
     second = Store.open(uri).lease("driver", "second")

@@ -46,6 +46,7 @@ question:
       model: small
       prompt: {variables: [text], system: Write the calls that answer the question., user: "{{ text }}"}
       reply: calls
+      grammar: calls
       into: calls
       max_tokens: 64
   - kg_query: {graph: world, calls: calls, into: facts}

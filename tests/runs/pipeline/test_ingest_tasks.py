@@ -161,7 +161,7 @@ ingest(store, [Path(sys.argv[2])], "crag", SILENT, reading=how)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_killed_read_continues_with_the_shards_that_are_left(tmp_path):
     data = crag(tmp_path / "data")
     one, many = (Store.create(str(tmp_path / n)) for n in ("one", "many"))
