@@ -15,6 +15,7 @@ from raypipe.api.cli.main import main, parser
 from raypipe.api.cli.serve import _print
 from raypipe.api.data import documents_store
 from raypipe.api.indexes import open_docs
+from raypipe.api.plans import plan
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
 from raypipe.core.errors import DataError
@@ -195,8 +196,8 @@ def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_
     assert "broken.pdf" in capsys.readouterr().out
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
     (tmp_path / "faq.jsonl").write_text('{"query": "where?", "answer": "Delft"}\n')
-    plan = ["plan", "rag", "--docs", str(docs), "--models", FAKES, "--data", str(tmp_path / "faq.jsonl")]
-    assert main(plan) == 0
+    planned = ["plan", "rag", "--docs", str(docs), "--models", FAKES, "--data", str(tmp_path / "faq.jsonl")]
+    assert main(planned) == 0
     assert "checked" not in capsys.readouterr().err, "a plan reads nothing"
     assert main(["eval", "rag", "--until", "answer", "--docs", str(docs), "--models", FAKES]) == 3
     assert "1 changed" in capsys.readouterr().err.splitlines()
@@ -220,3 +221,25 @@ def test_a_plan_of_a_folder_without_questions_is_one_of_what_changed_in_it(
     assert calls() == {"parse": 0, "tokenize": 0, "split": 0, "embed": 0}
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
     assert calls()["embed"] == 1
+
+
+def test_a_plan_of_a_folder_leaves_out_what_went_and_refuses_one_without_a_document(docs, session):
+    open_docs("rag", docs, session=session())
+    (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
+    (docs / "inside/contact.md").unlink()
+    for sets in ((), ("split.child_chars=300",)):  # what went is nothing to split again, either
+        steps = plan("rag", docs=docs, session=session(sets=sets)).plan.steps
+        assert {s.step: (s.rows, s.max_calls) for s in steps if s.step != "tokenize"} == {
+            "parse": (1, 1),
+            "split": (1, 1),
+            "embed": (1, 1),
+        }
+    (docs / "falcon.txt").unlink()
+    with pytest.raises(DataError, match="expected txt, md, html"):
+        plan("rag", docs=docs, session=session())
+
+
+def test_passages_to_embed_are_counted_once_where_a_language_model_writes_for_each(docs, session, capsys):
+    with serving(lambda request, body: request.reply("It is in a manual.")) as server:
+        open_docs("contextual", docs, session=session(llm=f"{server.url}#m", progress=True))
+    assert "about 2 passages to embed" in capsys.readouterr().err

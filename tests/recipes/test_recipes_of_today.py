@@ -228,6 +228,7 @@ def test_contextual_is_priced_before_anything_runs_within_a_fifth_of_what_it_ask
     bench = Bench(tmp_path, world / "world", models=ALL_MODELS)
     steps, plans = bench.run(text)
     plan, (_, made) = plans["embed_contextual"], steps["embed_contextual"]
-    assert plan.expected[0] == plan.expected[1] and abs(plan.expected[1] - made) <= 0.2 * made
+    assert plan.expected is not None and plan.expected[0] == plan.expected[1]
+    assert abs(plan.expected[1] - made) <= 0.2 * made
     price = TokenPrice(1.0, 4.0)
     assert plan.cost.usd(price)[1] > 0

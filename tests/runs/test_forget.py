@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from checkout import BENCH
+from chat_server import serving
+from checkout import BENCH, ROOT, SUPPORT
 
 sys.path.insert(0, str(BENCH / "drills"))
 from forget import World, address, drill, holding, sound, word
 
 from raypipe.api.cli.main import main
+from raypipe.api.data import documents_store
 from raypipe.api.forget import forget
+from raypipe.api.indexes import open_docs
 from raypipe.api.session import Session, from_environment
 from raypipe.core.arrow import id_texts
 from raypipe.core.errors import ConfError, DataError
@@ -140,6 +143,22 @@ class DyingFiles(Files):
         if self.left < 0:
             raise KeyboardInterrupt
         super().write(name, content)
+
+
+def test_vectors_in_the_words_of_a_language_model_go_with_the_page(tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name, text in {"falcon": "The Falcon flies for 31 minutes.", "owl": "The owl sleeps."}.items():
+        (tmp_path / f"docs/{name}.txt").write_text(text)
+    where = {"RAYPIPE_HOME": str(tmp_path / "home"), "RAYPIPE_CONF": str(ROOT / "conf")}
+    with serving(lambda request, body: request.reply(f"It is number {len(str(body))}.")) as server:
+        models = str(SUPPORT / "fake_models.yaml")
+        session = Session(from_environment(where), models=models, llm=f"{server.url}#m")
+        open_docs("contextual", tmp_path / "docs", session=session)
+    store = Store.open(documents_store(tmp_path / "docs", session))
+    [table] = [t for t in store_tables(store) if t.startswith("embeddings-")]
+    assert store.count(table) == 2
+    forget("falcon.txt", store, False, "the licence ended", session=session)
+    assert store.count(table) == 1
 
 
 @pytest.mark.drill

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -26,9 +27,12 @@ from raypipe.store.memo.disk import memo_tables
 from raypipe.store.memo.lookup import lookup
 from raypipe.store.memo.memo import MemoTable, score_keys, vector_keys
 from raypipe.store.text_places import PARTS, Gone, holding
+from raypipe.text.replies import UnreadableReply, placed, read_text
+from raypipe.text.thoughts import answer_of
 
 ROWS = 4096  # questions at a time
 AT_ONCE = 256  # rows with texts in memory
+KEYS = 1 << 16  # of vectors, looked up together
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,11 @@ class _Search:
                 others.setdefault(row["recipe"], set()).add(row["id"])
         safe = {recipe: tuple(sorted(ids - resting)) for recipe, ids in others.items()}
         ids = dict(documents=documents, resting=resting, cited=cited, graded=graded, answers=answers)
-        keyed = {**self._segments(), **self._cached(asked), **self._replies(safe)}
+        passages, replies = self._passages(), self._replies(safe)
+        cached = self._cached(asked, passages)
+        for table, keys in self._written(replies, passages).items():
+            cached[table] |= keys
+        keyed = {**self._segments(), **cached, **replies}
         return replace(
             start,
             **{name: tuple(sorted(found)) for name, found in ids.items()},
@@ -253,10 +261,10 @@ class _Search:
         }
         return sorted({x for text in cut - {""} for x in (text, text.lower())})
 
-    def _cached(self, asked: Collection[str]) -> dict[str, set[Any]]:
+    def _cached(self, asked: Collection[str], passages: Sequence[str]) -> dict[str, set[Any]]:
         """Memo table of vectors or scores -> its keys of texts of the targets. `asked`: questions that were
         scored with passages of the sources."""
-        passages, found = self._passages(), dict[str, set[Any]]()
+        found = dict[str, set[Any]]()
         own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
         pairs = [(query, passage) for query in asked for passage in passages]
         for table in memo_tables(self.store):
@@ -265,6 +273,38 @@ class _Search:
             if kind == "embeddings":
                 keys = vector_keys(identity, "passage", passages) + vector_keys(identity, "query", own)
             found[table] = lookup(self.store, MemoTable(table), sorted(keys))
+        return found
+
+    def _written(
+        self, replies: Mapping[str, Collection[Any]], passages: Sequence[str]
+    ) -> dict[str, set[Any]]:
+        """Memo table of vectors -> its keys of replies that go: searched with (`hyde`), or said of the place
+        of a chunk of the sources (`embed_contextual`)."""
+        identities = [
+            identity
+            for kind, _, identity in (table.partition("-") for table in memo_tables(self.store))
+            if kind == "embeddings"
+        ]
+        found: dict[str, set[Any]] = {f"embeddings-{identity}": set() for identity in identities}
+
+        def search(said: Collection[str]) -> None:
+            chunks = [placed(place, passage) for place in said for passage in passages]
+            for identity in identities:
+                keys = vector_keys(identity, "query", list(said)) + vector_keys(identity, "passage", chunks)
+                table = f"embeddings-{identity}"
+                found[table] |= lookup(self.store, MemoTable(table), sorted(keys))
+
+        for table, keys in replies.items() if identities else ():
+            said = set[str]()
+            for row in self._rows(table, "key", "text"):
+                if row["key"] not in keys:
+                    continue
+                with suppress(UnreadableReply):  # nothing is embedded with it
+                    said.add(read_text(answer_of(row["text"])).text)
+                if len(said) * (1 + len(passages)) >= KEYS:
+                    search(said)
+                    said.clear()
+            search(said)
         return found
 
     def _replies(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:

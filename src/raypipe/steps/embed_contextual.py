@@ -17,7 +17,7 @@ from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Fault, Reply
 from raypipe.steps.embed import EmbedsChunks, with_faults, with_vectors
 from raypipe.steps.model_replies import read_reply, require_prompt
-from raypipe.text.replies import read_text
+from raypipe.text.replies import placed, read_text
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt
 
@@ -87,7 +87,7 @@ class EmbedContextual(EmbedsChunks):
             for i, said in zip(asked, replies, strict=True):
                 where = read_reply(said, "embed_contextual", read_text)
                 if not isinstance(where, Reply):
-                    texts[i] = f"{' '.join(where.text.split())}\n{texts[i]}"
+                    texts[i] = placed(where.text, texts[i] or "")
                 elif where.fault is not None and where.fault.transient:
                     texts[i], faults[i] = None, where.fault
             return await with_vectors(with_faults(table, faults), texts, self.model, embedder)

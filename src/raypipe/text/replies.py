@@ -155,6 +155,15 @@ def read_text(text: str, what: str = "a text") -> ParsedReply:
     return ParsedReply(said, ANSWERED)
 
 
+def placed(place: str, chunk: str) -> str:
+    """The chunk behind what a model says of its place, as it is embedded.
+
+    >>> placed("Of the manual,  its end.", "It lasts a year.")
+    'Of the manual, its end.\\nIt lasts a year.'
+    """
+    return f"{' '.join(place.split())}\n{chunk}"
+
+
 _KEYWORDS = re.compile(r"keywords|:", re.IGNORECASE)
 _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
 

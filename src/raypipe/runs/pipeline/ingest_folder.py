@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
-from raypipe.readers.rows import ReadCounts, UnusableLine
+from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
 from raypipe.runs.pipeline.ingest_staging import (
@@ -185,7 +185,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         for batch in read.batches(files, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())
-        refused = _without_documents(root, read, staging)
+        refused = _without_documents(root, read, staging.rows.bad_lines())
         if refused and not any(f.document for f in read.before.values()):
             raise refused
         if changes := read.changes():
@@ -205,12 +205,27 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     return summary
 
 
-def changed_sources(store: Store, root: Path, progress: Progress) -> Iterator[Source]:
-    """What `ingest_folder` would store of a folder: the texts of its files that are new or changed. Raises
-    DataError for a folder that is not there."""
-    read = _Read(of := folder_id(root), root, _known(store, of), Tombstones(tombstones(store)))
-    for batch in read.batches(list(walk(root, (), DOCUMENT_LIMITS)), progress):
-        yield from batch.sources
+class FolderChanges:
+    """Sources that `ingest_folder` would store of a folder and take out. Writes nothing.
+
+    Raises DataError where that would: for a folder that is not there, or without a file that can be read.
+    """
+
+    def __init__(self, store: Store, root: Path, progress: Progress) -> None:
+        self._store, self._root, self._progress = store, root, progress
+        of = folder_id(root)
+        self._read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
+
+    def sources(self) -> Iterator[Source]:
+        """Yields the texts of files that are new or changed."""
+        for batch in self._read.batches(list(walk(self._root, (), DOCUMENT_LIMITS)), self._progress):
+            yield from batch.sources
+        if refused := _without_documents(self._root, self._read, ()):
+            raise refused
+
+    def gone(self) -> tuple[str, ...]:
+        """Ids of the sources that go; known when `sources` has ended."""
+        return _gone(self._store, self._read).get("sources", ())
 
 
 def _state_file(of: str) -> str:
@@ -227,11 +242,11 @@ def _known(store: Store, of: str) -> dict[str, FileState]:
     }
 
 
-def _without_documents(root: Path, read: _Read, staging: Staging) -> DataError | None:
+def _without_documents(root: Path, read: _Read, bad_lines: Iterable[BadLine]) -> DataError | None:
     """Says that a folder has no file that can be read; None where it has one."""
     if any(f.document for f in read.now.values()):
         return None
-    shown = "".join(f"\n  {bad}" for bad in staging.rows.bad_lines())
+    shown = "".join(f"\n  {bad}" for bad in bad_lines)
     shown = f":{shown}" if shown else ""
     found = f"none of {len(read.now)} files could be read{shown}" if read.now else "found no files"
     before = sum(bool(f.document) for f in read.before.values())

@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 
-from raypipe.core.protocols import Bound, CorpusBound, Reach, Step
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Question
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import bound_of, corpus_bound_of, table_of
@@ -43,6 +43,12 @@ def stage_bounds(
             elif stage.when:
                 after = Reach(*map(max, astuple(before[id]), astuple(after)))
             before[id] = after
+
+
+def calls_each(step: CorpusStep) -> int:
+    """Calls that a chunk takes to be embedded: those of a language model that writes for it, too."""
+    bound = corpus_bound_of(step, 0.0)
+    return int(bound.calls) if bound.replies else 1
 
 
 class SourceBounds:

@@ -33,7 +33,7 @@ from raypipe.recipes.step_contract import (
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.plan.bounds import Range, SourceBounds, embedded_bytes, times
+from raypipe.runs.plan.bounds import Range, SourceBounds, calls_each, embedded_bytes, times
 from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
@@ -88,7 +88,8 @@ class CorpusPlanner:
 
     def _all_wanted(self, questions: Sequence[Question]) -> Ids:
         """Sources that the corpus half must hold, those to come included."""
-        stored, coming = self._pipeline.sources(questions), self._context.coming
+        coming = self._context.coming
+        stored = self._pipeline.sources(questions).without(coming.gone)
         if not coming.kinds:
             return stored
         kinds = self._pipeline.recipe.source_kinds()
@@ -146,7 +147,7 @@ class CorpusPlanner:
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
         asks = corpus_bound_of(stage.step, self.longest)
-        each = int(asks.calls) if asks.replies else 1  # calls of a chunk
+        each = calls_each(stage.step)
         calls = functools.partial(self._bounds.calls, name)
         reasons = self._context.reasons(
             name, known * each + calls(before & rest), others * each + calls(~before & rest)

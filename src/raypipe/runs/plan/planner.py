@@ -30,6 +30,7 @@ from raypipe.runs.pipeline.ingest_log import noted
 from raypipe.runs.pipeline.ingest_staging import BAD_SHOWN
 from raypipe.runs.pipeline.recipe_tables import ann_states
 from raypipe.runs.pipeline.tasks import WorkerConfig
+from raypipe.runs.plan.bounds import calls_each
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, summed
 from raypipe.runs.plan.questions import QuestionPlanner
@@ -150,11 +151,11 @@ def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[in
     """Estimates the passages of the whole store that are to be embedded (0: not known, too), and the seconds
     that they take; None: no run of this machine says."""
     every = plan_corpus(pipeline, None, measured).steps
-    names = {stage.name for stage in pipeline.recipe.corpus if table_of(stage.step) == "vectors"}
-    steps = [s for s in every if s.step in names]
-    calls = sum(s.expected[1] if s.expected else s.max_calls for s in steps)
-    if math.isinf(calls) or not calls:
+    each = {s.name: calls_each(s.step) for s in pipeline.recipe.corpus if table_of(s.step) == "vectors"}
+    steps = [s for s in every if s.step in each]
+    chunks = sum((s.expected[1] if s.expected else s.max_calls) / each[s.step] for s in steps)
+    if math.isinf(chunks) or not chunks:
         return 0, None
     took = summed([s.cost.seconds for s in steps])
-    each = pipeline.workers("embed").count * pipeline.worker.threads
-    return int(calls), None if took is None else took[1] / each
+    threads = pipeline.workers("embed").count * pipeline.worker.threads
+    return round(chunks), None if took is None else took[1] / threads

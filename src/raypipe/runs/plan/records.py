@@ -96,3 +96,4 @@ class NewSources:
     chars: Mapping[str, int] = field(default_factory=dict)  # source id -> characters
     some: Mapping[str, Source] = field(default_factory=dict)  # some of them whole: `sample.Sampler`
     golds: tuple[Gold, ...] | None = None  # of the files' questions; None: the store has them
+    gone: tuple[str, ...] = ()  # ids of stored sources that are to be taken out
