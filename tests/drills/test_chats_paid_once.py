@@ -87,13 +87,14 @@ def driver_killed(command, env, paid, after):
     first.wait()
 
 
-def require_once(paid, report, questions):
-    """Asserts that each question has an answer, and was paid twice only if a kill found it in flight."""
+def require_once(paid, report, questions, ends=1):
+    """Asserts that each question has an answer, and was paid twice only if an end of the run found it in
+    flight."""
     said = json.loads(report)
     assert said["questions"] == questions == len(paid.chats) and not said["faults"]
     twice = [n for n in paid.chats.values() if n > 1]
     # Two workers of the laptop's file have as many in flight at the address each.
-    assert max(paid.chats.values()) <= 2 and len(twice) <= 2 * AT_ONCE
+    assert max(paid.chats.values()) <= 2 and len(twice) <= ends * 2 * AT_ONCE
     [step] = [s for s in said["steps"] if s["step"] == "generate:llm"]
     assert step["computed"] + step["cached"] >= questions - step["resumed"]
 
@@ -130,8 +131,9 @@ def test_the_driver_and_the_engine_of_a_real_model_are_killed_and_each_chat_is_p
             paid.behind = engine.ready()
             second.communicate(timeout=600)  # it waited long enough, or says that the server was down
             assert second.returncode in (0, 6, 69)
+            ends = 1 + (second.returncode != 0)  # one that gives up leaves chats in flight, too
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stderr[-3000:]
     finally:
         engine.end()
-    require_once(paid, done.stdout, QUESTIONS)
+    require_once(paid, done.stdout, QUESTIONS, ends)
