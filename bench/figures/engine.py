@@ -292,6 +292,7 @@ def _reply(reply: Generated | Fault) -> Generated:
 def report(ways: list[Way], folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     base, said = ways[0], {w.name: [r for run in w.runs for r in run.said] for w in ways}
     words = {name: texts(folder, replies) for name, replies in said.items()}
+    told = [w for w in ways if w.name != "data"]  # whose CPU and cache are measured
 
     def total(way: Way, what: str) -> float:
         return float(sum(getattr(run, what) for run in way.runs))
@@ -306,11 +307,11 @@ def report(ways: list[Way], folder: Path, args: argparse.Namespace) -> dict[str,
         "distinct_replies": len(set(words[base.name])),
         "generated_tokens": sum(len(r) for r in said[base.name]),
         "seconds": {w.name: [round(r.seconds, 2) for r in w.runs] for w in ways},
-        "cpu_seconds": {w.name: [round(r.cpu, 1) for r in w.runs] for w in ways},
+        "cpu_seconds": {w.name: [round(r.cpu, 1) for r in w.runs] for w in told},
         "ratio_of_seconds": {w.name: round(total(w, "seconds") / total(base, "seconds"), 3) for w in ways},
         "ratio_of_medians": {w.name: round(median(w) / median(base), 3) for w in ways},
-        "ratio_of_cpu": {w.name: round(total(w, "cpu") / total(base, "cpu"), 3) for w in ways},
-        "cached": {w.name: round(statistics.mean(r.cached for r in w.runs), 3) for w in ways},
+        "ratio_of_cpu": {w.name: round(total(w, "cpu") / total(base, "cpu"), 3) for w in told},
+        "cached": {w.name: round(statistics.mean(r.cached for r in w.runs), 3) for w in told},
         "token_equal": same({n: r for n, r in said.items() if n != "actor"}),
         "text_equal": same(words),
     }

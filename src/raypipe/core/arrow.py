@@ -177,7 +177,7 @@ def id_texts(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def with_id_texts(value: Any) -> Any:
-    """What `to_pylist` gives, with the hex digits of each id that is a digest."""
+    """Puts the hex digits of each id that is a digest into rows of `to_pylist`."""
     if isinstance(value, dict):
         return {name: with_id_texts(v) for name, v in value.items()}
     if isinstance(value, list | tuple):

@@ -16,14 +16,13 @@ from raypipe.core.llm import Generator, Sampling
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Fault, Reply
 from raypipe.steps.embed import EmbedsChunks, with_faults, with_vectors
-from raypipe.steps.model_replies import read_reply, require_prompt
+from raypipe.steps.model_replies import CHARS_PER_TOKEN, read_reply, require_prompt
 from raypipe.text.replies import placed, read_text
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt
 
 OWN = frozenset({"document", "passage"})
 """Variables that a prompt of this step may use."""
-CHARS_PER_TOKEN = 4  # of English text, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

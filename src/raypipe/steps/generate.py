@@ -14,6 +14,7 @@ from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
 from raypipe.steps.model_replies import (
+    CHARS_PER_TOKEN,
     PromptPassage,
     ask_by_adapter,
     prompt_passages,
@@ -34,8 +35,6 @@ from raypipe.text.windows import require_splitter
 
 SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs", "repeats")
 """Fields of the step that `core.llm.Sampling` has under the same names."""
-CHARS_PER_TOKEN = 4
-"""Characters of a token of English text, about, with vocabularies of 32,000 to 256,000."""
 ReplyKind: TypeAlias = Literal[
     "plain", "label", "certainty", "json", "confidence", "calls", "text", "keywords", "rewrite"
 ]

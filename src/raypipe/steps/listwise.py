@@ -15,6 +15,7 @@ from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.steps.model_replies import (
+    CHARS_PER_TOKEN,
     ask_each,
     prompt_passages,
     prompt_values,
@@ -28,7 +29,6 @@ from raypipe.text.template import REPLY, Prompt
 
 PASSAGES = "passages"
 """Variable that a prompt of this step may use on top of fields and replies: the passages, numbered from 1."""
-CHARS_PER_TOKEN = 4  # of English text, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from raypipe.text.template import REPLY, ByLabel, Prompt, field_of
 from raypipe.text.thoughts import answer_of
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
+CHARS_PER_TOKEN = 4
+"""Characters of a token of English text, about, with vocabularies of 32,000 to 256,000."""
 
 T = TypeVar("T")
 

@@ -118,14 +118,14 @@ def _encoders(asked: Sequence[Model]) -> list[Model]:
 
 
 def _held(models: Sequence[Model]) -> list[MemoryUse]:
-    """What models take of the memory of a process. Weights that several share lie there once."""
+    """Memory that models take in a process. Weights that several share lie there once."""
     sizes = {(m.weights.partition("+maxsim@")[0], m.dtype): (m.name, model_size(m)) for m in models}
     return [MemoryUse(name, size.bytes / GIB) for name, size in sizes.values() if size is not None]
 
 
 def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
-    """How many engines of these models one GPU can have next to workers, and what they hold of it as Ray
-    counts: a whole GPU is not shared."""
+    """Counts the engines of these models that one GPU can have next to workers, and the part of it that they
+    hold as Ray counts: a whole GPU is not shared."""
     shares = [need for m in own if (need := engines.needs(m)["GPU"]) < 1]
     if not shares or not engines.gpus:
         return 0, 0.0
@@ -136,7 +136,7 @@ def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
 
 
 def _together(pool: Pool, taken: float) -> int:
-    """How many workers of a pool one GPU may have, of which engines hold `taken`."""
+    """Counts the workers of a pool that may share one GPU, of which engines hold `taken`."""
     return max(1, int((1 - taken) / pool.gpus + 1e-6))
 
 

@@ -69,7 +69,7 @@ class _SampleKit(CacheOnlyKit):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What came of the sources that were looked at."""
+    """The chunks of the sources that were looked at, and their counts."""
 
     chunks: pa.Table  # of those without a fault: arrow.SPANS, chunk_text, fault
     each: Mapping[str, int]  # source without a fault -> its chunks
@@ -80,7 +80,7 @@ class Sample:
 
     @property
     def known(self) -> bool:
-        """Whether any source has a chunk: else there is nothing to expect from."""
+        """True where a source has a chunk: else there is nothing to expect from."""
         return bool(self.chunks.num_rows)
 
     def expected(self, chars: np.ndarray) -> np.ndarray:

@@ -172,7 +172,7 @@ AT_ONCE = 100  # answers that are followed at once
 
 
 def in_doubt(store: Store, step: Step) -> bool:
-    """Whether a request of the step may have to be made again, by what the memo notes."""
+    """Tells by the memo whether a request of the step may have to be made again."""
     if any(ref.periods() for ref in requested_by(step)):
         return True
     of = {"embedder": vectors_of, "reranker": scores_of, "generator": replies_of}
