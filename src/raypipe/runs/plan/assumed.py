@@ -1,4 +1,4 @@
-"""What a corpus that is not there would take.
+"""The cost of a corpus that is not there.
 
 Tasks, bytes, requests, hours and money are arithmetic over the cluster file, what a real page is, what the
 recipe's own split makes of a text of that length, and the rates of finished runs of the same steps on the
@@ -75,7 +75,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class AssumedStep:
-    """What one kind of work takes."""
+    """The cost of one kind of work."""
 
     step: str  # ingest, or a step of the corpus half
     rows: float  # pages, or chunks
@@ -87,7 +87,7 @@ class AssumedStep:
 
 @dataclass(frozen=True, slots=True)
 class AssumedPlan:
-    """What all of it takes."""
+    """The cost of all of it."""
 
     assumed: Assumed
     cluster: str  # name or path of the file

@@ -43,7 +43,7 @@ class Rate:
 
 
 def rate(stage: StageRecord, runs: Iterable[Run], backend: str, device: str) -> Rate:
-    """What these runs, the last first, say of a stage with the same models."""
+    """Reads from these runs, the last first, how fast a stage with the same models is."""
     here = (r for r in runs if (r.backend, r.device) == (backend, device))
     lines = [line for line, old in _lines(stage, here) if _forms(old, "model") == _forms(stage, "model")]
     asked = next((line for line in lines if line.computed), None)
@@ -70,7 +70,7 @@ def asked_before(stage: StageRecord, runs: Iterable[Run], rows: int, most: float
 
 
 def _lines(stage: StageRecord, runs: Iterable[Run]) -> Iterable[tuple[StepLine, StageRecord]]:
-    """What these runs counted of stages of the same class, and what they were."""
+    """Yields the counts that these runs have of stages of the same class, each with its record."""
     lines = ((line, run.stage(line.step)) for run in runs for line in run.steps)
     return ((line, old) for line, old in lines if old is not None and old.step == stage.step)
 
