@@ -3,7 +3,7 @@
 #   docker build -t raypipe:0.1.0-ray2.60.0 .                                       # no vLLM: PROFILE=cpu has it
 #   docker build --build-arg PROFILE=gpu -t raypipe:0.1.0-ray2.60.0-gpu .
 #
-# Not built where it was written: tests/k8s/test_dockerfile.py reads it, no container runtime was available.
+# Not built where it was written, for want of a container runtime: bench/drills/image.py ran its steps in an empty Debian.
 FROM python:3.11.9-slim-bookworm
 
 # make builds; wget is what KubeRay's health probes call; vLLM (profiles cpu and gpu) compiles kernels with gcc.
@@ -18,7 +18,7 @@ WORKDIR /opt/raypipe
 
 # The environment before the code: a change of code alone does not install again.
 ARG PROFILE=local
-COPY --chown=1000:1000 pyproject.toml README.md Makefile ./
+COPY --chown=1000:1000 pyproject.toml hatch_build.py README.md Makefile ./
 COPY --chown=1000:1000 requirements requirements
 COPY --chown=1000:1000 conf conf
 COPY --chown=1000:1000 src src

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 
 from checkout import ROOT
 
@@ -30,6 +31,17 @@ def test_what_is_copied_is_here_and_setup_is_a_target():
         assert "--chown=1000:1000" in words
     assert any("make setup PROFILE=$PROFILE" in words for _, words in STEPS)
     assert re.search(r"^setup:", (ROOT / "Makefile").read_text(), re.M)
+
+
+def test_what_builds_the_package_is_copied_before_it_is_installed():
+    """`make setup` builds it: hatchling reads the readme and the build script next to pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "custom" in project["tool"]["hatch"]["build"]["hooks"]
+    setup = next(i for i, (_, words) in enumerate(STEPS) if "make setup" in words)
+    copied = {
+        source for step, words in STEPS[:setup] if step == "COPY" for source in shlex.split(words)[1:-1]
+    }
+    assert {"pyproject.toml", "hatch_build.py", project["project"]["readme"], "src", "conf"} <= copied
 
 
 def test_no_secret_and_no_address_stands_in_it():
