@@ -54,7 +54,7 @@ class AnswerProbability:
             )
         for name in self.weights:
             if unknown(name):
-                raise ValueError(f"weights: {name!r} is no feature; docs/fit.md lists them")
+                raise ValueError(f"weights: {name!r} is no feature; docs/tune.md lists them")
 
     def probability(self, features: Mapping[str, float]) -> float:
         """0..1"""
