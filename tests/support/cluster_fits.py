@@ -70,22 +70,22 @@ def cell(recipe: Recipe, written: Cluster) -> str:
     engines = [p for p in placed if p.name.startswith("engines ")]
     if sized.device == "cpu":
         gib = sum(p.required_gib * p.actors for p in engines)
-        return f"model {gib:.0f} GiB" if engines else "fits"
+        return f"fits, model {gib:.0f} GiB" if engines else "fits"
     answers = placed[-1]
     room = f"{answers.required_gib:.0f}/{answers.available_gib:.0f} GiB"
     if not engines:
         return room
     assert sized.engines is not None
     each, most = sized.engines.count, sized.engines.most
-    count = " + ".join([str(each) if each == most else f"{each}-{most}"] * len(engines))
-    return f"engines {count}, workers {answers.actors}, {room}"
+    count = "+".join([str(each) if each == most else f"{each}-{most}"] * len(engines))
+    return f"{count} : {answers.actors}, {room}"
 
 
 def short(message: str) -> str:
     known = {
-        "no `engines`": "no `engines`: give `--llm`",
+        "no `engines`": "no `engines`",
         "float16 is not computed on a CPU": "no: float16 needs a GPU",
-        "GPU in all = ": "no: one GPU per language model",
+        "GPU in all = ": "no: too few GPUs",
     }
     found = next((said for part, said in known.items() if part in message), None)
     return found or f"no: {re.sub(r'[.] .*', '', message)}"
