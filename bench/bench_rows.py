@@ -160,8 +160,8 @@ def table(day: str, commit: str, machine: Mapping[str, Any], results: Sequence[B
     facts = "; ".join(f"{name} {value}" for name, value in machine.items())
     lines = [
         f"{day}, commit {commit[:12] or 'unknown'}. {facts}.", "",
-        "| row | what | ours | peer | ratio (lowest - highest) | CPU s, wall s | limit, our share | equal |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | what | ours | peer | ratio (lowest - highest) | limit, our share | equal |",
+        "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     lines += ["| " + " | ".join(_cells(r)) + " |" for r in results]
     for r in (r for r in results if r.falls_short):
@@ -172,7 +172,7 @@ def table(day: str, commit: str, machine: Mapping[str, Any], results: Sequence[B
 
 def _cells(r: BenchResult) -> list[str]:
     if r.not_measured:
-        return [f"`{r.name}`", r.does, "", r.peer, r.not_measured, "", "", ""]
+        return [f"`{r.name}`", r.does, "", r.peer, r.not_measured, "", ""]
     ours = f"{_number(r.rate)} {r.unit}/s"
     peer = f"{r.peer}: {_number(r.peer_rate)}" if r.peer else "none"
     ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f} - {r.ratio.high:.2f}), {r.by}" if r.ratio else ""
@@ -183,7 +183,7 @@ def _cells(r: BenchResult) -> list[str]:
         ratio = f"{r.seconds.median:.2f} s ({r.seconds.low:.2f} - {r.seconds.high:.2f}); wanted {r.most_s:g}"
     share = f"{r.limit}: {_number(r.limit_rate)}, {r.share:.2f}" if r.share is not None else ""
     equal = r.unequal or ("yes" if r.peer else "")
-    return [f"`{r.name}`", r.does, ours, peer, ratio, f"{r.cpu_s:.2f}, {r.wall_s:.2f}", share, equal]
+    return [f"`{r.name}`", r.does, ours, peer, ratio, share, equal]
 
 
 def _number(value: float | None) -> str:

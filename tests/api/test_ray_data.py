@@ -12,7 +12,7 @@ from raypipe.core.records import parse_chunk_id
 from raypipe.store import Store
 
 FAKES = str(SUPPORT / "fakes.yaml")
-pytestmark = pytest.mark.drill  # tests/docs/test_ray_data_page.py has a table and a step
+pytestmark = pytest.mark.drill  # tests/docs/test_formats_page.py has a table and a step
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """The walks of a value: the files whose functions are handed it, in the order in which they first are.
 
 A file counts where a call of one of its functions has the value among its arguments, whole or inside a
-record, a list or a mapping. `python tests/laws/test_walk.py` prints the walks that docs/architecture.md
-lists.
+record, a list or a mapping. `python tests/laws/test_walk.py` prints the walks whose lengths are in
+docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All recipes against all cluster files, by the published sizes of models: the table of docs/clusters.md.
+"""All recipes against all cluster files, by the published sizes of models: the table of docs/operations.md.
 
 `python tests/support/cluster_fits.py` writes it. No model's files are needed: a size is that of its entry.
 """
@@ -26,7 +26,7 @@ from raypipe.runs.cluster.file import Cluster
 CONF = Conf((ROOT / "conf",))
 FILES = ("laptop", "autoscaling", "one-gpu", "two-gpus", "eight-gpus", "autoscaling-gpus")
 RECIPES = sorted(p.stem for p in (ROOT / "conf/recipes").glob("*.yaml"))
-PAGE = ROOT / "docs/clusters.md"
+PAGE = ROOT / "docs/operations.md"
 MARK = "<!-- fits: tests/support/cluster_fits.py writes from here to the end -->\n"
 
 
@@ -70,22 +70,22 @@ def cell(recipe: Recipe, written: Cluster) -> str:
     engines = [p for p in placed if p.name.startswith("engines ")]
     if sized.device == "cpu":
         gib = sum(p.required_gib * p.actors for p in engines)
-        return f"fits: {gib:.0f} GiB for the model" if engines else "fits"
+        return f"fits, model {gib:.0f} GiB" if engines else "fits"
     answers = placed[-1]
-    room = f"{answers.required_gib:.0f} of {answers.available_gib:.0f} GiB"
+    room = f"{answers.required_gib:.0f}/{answers.available_gib:.0f} GiB"
     if not engines:
-        return f"fits: {room}"
+        return room
     assert sized.engines is not None
     each, most = sized.engines.count, sized.engines.most
-    count = " + ".join([str(each) if each == most else f"{each} to {most}"] * len(engines))
-    return f"fits: engines {count}, workers {answers.actors}; {room}"
+    count = "+".join([str(each) if each == most else f"{each}-{most}"] * len(engines))
+    return f"{count} : {answers.actors}, {room}"
 
 
 def short(message: str) -> str:
     known = {
-        "no `engines`": "no: it has no `engines`; name a server by `--llm`",
-        "float16 is not computed on a CPU": "no: embedders in float16 need a GPU",
-        "GPU in all = ": "no: a GPU for each of its language models",
+        "no `engines`": "no `engines`",
+        "float16 is not computed on a CPU": "no: float16 needs a GPU",
+        "GPU in all = ": "no: too few GPUs",
     }
     found = next((said for part, said in known.items() if part in message), None)
     return found or f"no: {re.sub(r'[.] .*', '', message)}"

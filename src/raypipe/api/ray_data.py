@@ -1,6 +1,6 @@
 """Ray Data: the tables of a store as Datasets, and steps of recipes for `Dataset.map_batches`.
 
-docs/ray-data.md shows both. Ray is the caller's own: nothing here starts or configures it.
+docs/formats.md shows both. Ray is the caller's own: nothing here starts or configures it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/ray-data.md: its blocks run in order, and print what it shows."""
+"""docs/formats.md: its blocks run in order, and print what it shows."""
 
 import re
 
@@ -6,7 +6,7 @@ from checkout import ROOT
 
 from raypipe.contrib.world.write import write
 
-PAGE = (ROOT / "docs/ray-data.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(python|text)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 OWN = ('ray.init(address="local", include_dashboard=False)\n', "ray.shutdown()\n")
 """Lines for a Ray of one's own: here it is that of all tests."""
