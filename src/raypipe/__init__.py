@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.judged_runs import pick_to_label as pick_to_label
     from raypipe.api.look import export_run as export_run
     from raypipe.api.look import faults as faults
+    from raypipe.api.look import fields as fields
     from raypipe.api.look import finished_run as finished_run
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why

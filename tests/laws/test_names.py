@@ -44,7 +44,7 @@ ELSEWHERE = """
     glossary/commands.py glossary/conf/recipes/define.yaml
     RAY_PROMETHEUS_HOST graphs.txt csv.reader csv.Error Date.toString numbering.xml Document.xml
     Dataset.map_batches ray.data.Dataset ray.data.llm ds.stats HTTPS_PROXY
-    movie.csv company.csv entity.csv tokenizer_config.json
+    movie.csv company.csv entity.csv tokenizer_config.json metadata.csv
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")

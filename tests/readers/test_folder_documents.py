@@ -386,3 +386,15 @@ def test_a_file_that_changes_between_stat_and_open_is_refused(tmp_path):
     [found] = walk(tmp_path, [], DOCUMENT_LIMITS)
     (tmp_path / "a.txt").write_text("longer text")
     assert refused(fresh_bytes, found) == "changed"
+
+
+def test_front_matter_gives_fields_and_neither_a_title_nor_a_section(reader):
+    said = "# of a wiki\nTeam Name: HR\nDate: 2 March 2025\ntags: [a]\nn: 0x10\n"
+    text = f"---\n{said}---\n# Leave\n\nThe leave.\n"
+    found = reader.read("leave.md", text.encode())
+    assert found.fields == {"date": "2025-03-02", "n": "16", "team_name": "HR"}
+    assert (found.title, [m.label for m in found.sections]) == ("Leave", ["Leave"])
+    assert "Team Name: HR" in found.content, "it is text to search, too"
+    deep = "[" * 9_000
+    for broken in ("---\na: [\n---\nx", f"---\n{deep}\n---\nx", "---\na: 1\nx", "---\n- a\n---\nx"):
+        assert reader.read("x.txt", broken.encode()).fields == {}

@@ -14,14 +14,14 @@ import pytest
 from pace import within
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Citation, Question
+from raypipe.core.records import Citation
 from raypipe.readers import LIMITS, ReadCounts, files, formats, row_files
 from raypipe.readers.documents import docx, docx_parts
 from raypipe.readers.documents.pdf import Box, in_order
 from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
-from raypipe.serving.query import Filters, narrow
-from raypipe.serving.store_snapshot import CitationCatalog
+from raypipe.store.fields import SourceFields
+from raypipe.text.filters import Filters
 
 pytestmark = pytest.mark.slow
 
@@ -98,20 +98,28 @@ def test_row_groups_fill_shards_one_by_one(tmp_path):
     assert [s.size for s in found] == [sum(sizes[s.start : s.stop]) for s in spans]
 
 
+def cited(ids):
+    places = (("https://a.example/", id) for id in ids)
+    return tuple(Citation("q", i, url, "", id, None, None) for i, (url, id) in enumerate(places))
+
+
 def test_a_question_with_as_many_sources_as_a_filter_names():
-    ids = [f"s{i}" for i in range(15_000)]
-    cited = tuple(Citation("q", i, "https://a.example/", "", id, None, None) for i, id in enumerate(ids))
+    ids = [f"{i:032x}" for i in range(15_000)]
     with within(LOOPS):
-        found = narrow(Question("q", "who?", citations=cited), Filters((), tuple(reversed(ids))))
-    assert found.citations == cited
+        found = SourceFields.of(()).narrowed(cited(ids), Filters((), tuple(reversed(ids))))
+    assert found == cited(ids)
 
 
 def test_a_page_that_stands_under_thousands_of_addresses():
-    cited = [{"rank": i, "page": "s", "snippet": None, "name": None, "url": f"u{i}"} for i in range(40_000)]
-
-    class Stored:
-        def scan(self, name, columns, version):
-            return pa.Table.from_pylist([{"id": "q", "citations": cited + cited}]).select(columns)
-
+    page = "0" * 32
+    places = tuple(Citation("q", i, f"u{i}", "", page, None, None) for i in range(40_000))
     with within(LOOPS):
-        assert CitationCatalog(Stored(), 1).urls({"s"}) == {"s": "u0"}
+        fields = SourceFields.of(places)
+        assert fields.urls([page]) == {page: "u0"}
+        assert fields.within(Filters(where="url like 'u%9'")).urls([page]) == {page: "u9"}
+
+
+def test_a_condition_as_long_as_it_may_be():
+    where = " or ".join(["url = 'a'"] * 600)
+    with within(LOOPS):
+        assert SourceFields.of(cited(["0" * 32])).within(Filters(where=where)).ids == ()

@@ -33,8 +33,8 @@ from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.key_filters import KeyFilter
-from raypipe.serving.query import Filters
 from raypipe.store import Store
+from raypipe.text.filters import Filters
 
 pytestmark = pytest.mark.slow
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import re
+import shutil
 from dataclasses import replace
 from typing import get_args
 from urllib.parse import quote, unquote
@@ -13,10 +14,11 @@ from checkout import ROOT, SUPPORT
 from http_app import JSON, send
 
 from raypipe.api.session import load_recipe
+from raypipe.core import arrow
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
-from raypipe.core.records import Question
+from raypipe.core.records import Document, Layout, Question
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer, CorpusMemo
@@ -24,9 +26,10 @@ from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import Include
 from raypipe.serving.key_filters import KeyFilter, read_key_filters
-from raypipe.serving.query import Filters, QueryRequest, host_matches
-from raypipe.store import Store
+from raypipe.serving.query import QueryRequest
+from raypipe.store import Store, put
 from raypipe.store.memo.memo import MemoryMemo
+from raypipe.text.filters import Filters, host_matches
 
 
 def words(text):
@@ -63,6 +66,7 @@ filters:
   acme:
     keys: [{ACME}]
     hosts: [acme.example]
+    where: team = 'acme'
   blue: {{keys: [{BLUE}]}}
 """
 
@@ -76,6 +80,7 @@ def test_a_file_of_filters_is_read_and_holds_no_key_afterwards(tmp_path):
     assert acme.keys.accepts(ACME) and not acme.keys.accepts(BLUE)
     assert ACME not in repr((acme, blue))
     assert host_matches("https://www.acme.example/a", acme.filters.hosts)
+    assert acme.filters.where == "team = 'acme'"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +95,7 @@ def test_a_file_of_filters_is_read_and_holds_no_key_afterwards(tmp_path):
         ("  blue", f"  {BLUE}=", r"filters\.\.\.\.: expected a name of small letters"),
         (f"[{BLUE}]", BLUE, r"filters\.blue\.keys: expected a list, found text \('\.\.\.'\)"),
         (f"keys: [{BLUE}]", f"{BLUE}: 1", r"filters\.blue: unknown field '\.\.\.'; known: hosts, keys"),
+        ("team = 'acme'", "team = 'acme' or 1=1", r"filters\.acme: where: .* character 18 fits none"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_filters_is_said_without_a_key(tmp_path, found, put, said):
@@ -109,23 +115,64 @@ def halves(filled):
     return [sorted(found[0] - found[1]), sorted(found[1] - found[0])], filled.answers[:2]
 
 
-@pytest.fixture(scope="module")
-def two(filled, halves, tmp_path_factory):
-    """An endpoint with two keys' filters, each for the pages of one question, over one set of models, one of
-    which writes; it captures what it may."""
+TEAMS = {"acme": ACME, "blue": BLUE}
+SECRET = "ledgerofblue"  # a field that only documents of blue have
+
+
+def with_teams(filled, hosts, folder):
+    """A copy of the store, in which each page is a document of the team that its host belongs to."""
+    shutil.copytree(filled.store.uri, folder / "teams")
+    store, places = Store.open(str(folder / "teams")), []
+    for c in {c.url: c for q in filled.answers for c in q.citations}.values():
+        team = next((t for t, own in hosts.items() if host_matches(c.url, own)), "others")
+        fields = {**({SECRET: "1"} if team == "blue" else {}), "team": team}
+        for n, source in enumerate(c.sources()):
+            places.append((c.url, Document(f"{n} {c.url}", f"a page of {team}", source, fields)))
+    put(store, "documents", arrow.document.table(d for _, d in places))
+    store.ensure("layouts", arrow.layout.schema)
+    layouts = (Layout(d.id, d.source, url, d.title, (), ()) for url, d in places)
+    put(store, "layouts", arrow.layout.table(layouts))
+    return store.uri
+
+
+@pytest.fixture(scope="module", params=["hosts", "fields"])
+def two(filled, halves, tmp_path_factory, request):
+    """An endpoint with two keys' filters, each for the pages of one question, by their hosts or by a field,
+    over one set of models, one of which writes; it captures what it may."""
     (mine, others), _ = halves
-    file = tmp_path_factory.mktemp("filters") / "writes.yaml"
+    folder, hosts = tmp_path_factory.mktemp("filters"), {"acme": mine, "blue": others}
+    file = folder / "writes.yaml"
     file.write_text(WRITES)
     recipe = load_recipe(str(file), None, Conf((ROOT / "conf",)))
-    filters = (
-        key_filter("acme", ACME, filters=Filters(tuple(mine))),
-        key_filter("blue", BLUE, filters=Filters(tuple(others))),
-    )
+    uri, by = filled.store.uri, {team: Filters(tuple(own)) for team, own in hosts.items()}
+    if request.param == "fields":
+        uri, by = with_teams(filled, hosts, folder), {t: Filters(where=f"team = '{t}'") for t in hosts}
+    filters = tuple(key_filter(team, TEAMS[team], filters=own) for team, own in by.items())
     memo = MemoryMemo()
-    online = Answerer(recipe, LocalKit(None, "transformers"), filled.store.uri, memo)
+    online = Answerer(recipe, LocalKit(None, "transformers"), uri, memo)
     config = ServerConfig(limits=RequestLimits(max_body_bytes=1 << 20), key_filters=filters)
     capture = Capture(Store.create(str(file.parent / "store")).uri, CaptureConfig(1.0))
     return create_app(online, config, capture=capture), memo, capture
+
+
+CONDITIONS = [
+    "team = 'blue'", "team != 'acme'", "not team = 'acme'", "team = 'acme' or team = 'blue'",
+    "`team` = 'blue'", "url like '%'", "team in ('acme', 'blue')", "title like 'a page of blue%'",
+    "date is null or date is not null", "host like '%' or team like '%'", f"{SECRET} = 1",
+    f"{SECRET} is null", f"{SECRET} = 'x'", "team > 3", "team = 'acme' or 1=1", "1=1", "true",
+    "' or '1'='1", "team = 'x' or 'a'='a'", "team = 'blue' --", "/**/1=1",
+    "team = 'acme') or (team = 'blue'", "team = 'acme'; select * from documents", 'team = "blue"',
+    "team = ''''", "team in (select team from documents)", "exists (select 1)",
+    "team = 'x' union select title from documents", "lower(team) = 'blue'", "upper(team) like 'BLUE'",
+    "coalesce(team, 'blue') = 'blue'", "team is not null", "cast(team as text) = 'blue'",
+    "team::text = 'blue'", "concat(team, '') = 'blue'", "regexp_like(team, '.*')", "_rowid >= 0",
+    "source is not null", "fields is not null", "id like '%'", "team ilike '%'", "team ~ '.*'",
+    "t\u0435am = 'blue'", "\uff54\uff45\uff41\uff4d = 'blue'", "team = 'blu\u0435'", "team \uff1d 'blue'",
+    "team\u00a0= 'blue'", "te\u200bam = 'blue'", "case when true then true end",
+    "not " * 18 + "team = 'acme'", "(" * 300 + "team = 'blue'" + ")" * 300,
+    "not (team = 'acme' and not (team = 'blue' or team = 'acme'))", "team not in ('acme')",
+    "team not like 'acme'", "team between 'a' and 'z'", "team < 'c' or team >= 'c'",
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -178,8 +225,8 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
 @pytest.mark.slow
 def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filter(filled, halves, two):
     """Words that only pages of the other key have, and that the try does not say itself, in all that comes
-    back: by ids, quotes, batches, forged filters, own pages with the other's addresses, answers that the
-    other was given, the memo that it filled, streams and the chat protocol."""
+    back: by ids, quotes, batches, forged filters and conditions, own pages with the other's addresses,
+    answers that the other was given, the memo that it filled, streams and the chat protocol."""
     (mine, others), (first, second) = halves
     app, *_ = two
     ask = {"query": second.text, "include": INCLUDE}
@@ -193,6 +240,7 @@ def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filte
     )  # fmt: skip
     poison = {w for w in words(" ".join(texts)) if len(w) > 4 and w.isalpha()} - set(words(known))
     secret = sorted(poison)
+    poison.add(SECRET)
     sources = [h.source for h in second.hits]
     named = [
         second.id, second.text, *(h["chunk"] for h in own["hits"]), *sources,
@@ -215,9 +263,11 @@ def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filte
 
     def body():
         made = {"query": query(), "include": rng.sample(INCLUDE, rng.randrange(len(INCLUDE) + 1))}
-        if rng.random() < 0.5:
+        if rng.random() < 0.6:
             forged = [{"hosts": rng.choice(hosts)}, {"sources": rng.sample(sources, 3)}, {}]
-            made["filters"] = rng.choice(forged)
+            addressed = f"url = '{rng.choice(own['passages'])['url']}'"
+            where = {"where": rng.choice([*CONDITIONS, addressed])} if rng.random() < 0.5 else {}
+            made["filters"] = {**rng.choice(forged), **where}
         if rng.random() < 0.2:
             page = {"page_url": rng.choice(own["passages"])["url"], "page_result": f"<p>{query()}</p>"}
             made["documents"] = [page]
@@ -242,6 +292,7 @@ def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filte
         return posted(ACME, {**body(), **({"stream": True} if kind == 5 else {})}, "/v1/answer", **forged)
 
     tries = [attack() for _ in range(200)]
+    tries += [posted(ACME, {**ask, "filters": {"where": where}}) for where in CONDITIONS]
     replies = [
         r for at in range(0, len(tries), 8) for r in send(app, *tries[at : at + 8])
     ]  # within its slots

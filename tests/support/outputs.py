@@ -25,7 +25,7 @@ from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.experiments import DecideFitResult, FuseFitResult, RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
 from raypipe.api.judged_runs import PickResult
-from raypipe.api.look import ExportResult, LossesResult
+from raypipe.api.look import ExportResult, FieldsResult, LossesResult
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
@@ -109,6 +109,7 @@ OUTPUTS: Mapping[str, Any] = {
         rows=list[RowCounts],
         faults=list[RowFault],
     )
+    | printed("FieldsOutput", "`inspect --fields --json`.", FieldsResult)
     | printed("LossesOutput", "`inspect --losses --json`.", LossesResult),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
     "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult),

@@ -28,6 +28,8 @@ from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.record import Run, answer_keys, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
+from raypipe.store.fields import Field
+from raypipe.store.index import fields_now
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,6 +54,14 @@ class FaultsResult(Result):
 
     def record(self) -> Mapping[str, Any]:
         return {"run": self.run, "rows": self.found.counts, "faults": self.found.rows}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FieldsResult(Result, rows="fields"):
+    """The fields that conditions can test in a store; a row for each."""
+
+    store: str  # its address
+    fields: tuple[Field, ...]  # by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,12 @@ def why(run: str | Path, row: str) -> WhyResult:
     """
     record = read(Path(run))
     return WhyResult(explain.why(Store.open(record.store), record, row))
+
+
+def fields(store: Place = None, session: Session | None = None) -> FieldsResult:
+    """Lists the fields of the documents of a store, which conditions (`where`) test, with their types."""
+    opened = (session or Session()).store(store)
+    return FieldsResult(opened.uri, tuple(fields_now(opened).fields()))
 
 
 @outside_loop

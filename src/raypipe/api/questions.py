@@ -40,6 +40,7 @@ from raypipe.serving.query import Listener, QueryRequest, QueryResult, RankedPas
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.text.filters import Filters
 from raypipe.text.moments import moment
 
 if TYPE_CHECKING:
@@ -94,16 +95,17 @@ class RankResult(Result):
 def ask(
     recipe: Named, question: str, pages: str | Path | None = None, asked_at: str = "", store: Place = None,
     passages: bool = True, on_text: Callable[[str], None] | None = None, session: Session | None = None,
-    docs: str | Path | None = None,
+    docs: str | Path | None = None, where: str = "",
 ) -> AskResult:  # fmt: skip
     """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
 
     `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
     one CRAG line, whose search results are searched in place of the store. `asked_at` is its time, as
     `03/05/2024, 23:18:31 PT`. `docs` is a folder of documents, whose changed files are read and indexed
-    first, in a store of its own unless `store` names one. `passages`: whether the result has the texts of its
-    ranking. `on_text` gets the pieces of a language model's reply as they are generated. Raises ConfError,
-    DataError, ModelMissing.
+    first, in a store of its own unless `store` names one. `where` is a condition on the fields of what is
+    searched, such as `team = 'hr' and date >= '2025-01-01'`. `passages`: whether the result has the texts of
+    its ranking. `on_text` gets the pieces of a language model's reply as they are generated. Raises
+    ConfError, DataError, ModelMissing.
     """
     session = session or Session()
     if not question.strip():
@@ -120,7 +122,7 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
-    request = _request(question, pages, asked_at, passages)
+    request = replace(_request(question, pages, asked_at, passages), filters=Filters(where=where))
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
     opened = None

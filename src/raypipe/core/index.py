@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from raypipe.core.records import Block, Layout, Span, chunk_id
+from raypipe.core.records import Block, Citation, Layout, Span, chunk_id
 
 if TYPE_CHECKING:
     from raypipe.core.protocols import Model
@@ -167,6 +167,15 @@ class Index(Protocol):
 
     async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
         """Returns the place and time of the file of each source, in order; None where it is of none."""
+        ...
+
+    async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
+        """The ids of all sources with fields for which all conditions hold, ascending. Raises ConditionError
+        for one that the fields do not fit."""
+        ...
+
+    async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
+        """Those citations, and parts of them, for which a condition holds."""
         ...
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:

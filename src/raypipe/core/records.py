@@ -87,6 +87,7 @@ class Document:
     id: str  # external id: a paper, a BEIR document
     title: str  # may be ""
     source: str  # source id; of a BEIR document the content is the title, a newline, and the text
+    fields: Mapping[str, str] = field(default_factory=dict)  # what it says of itself, by name, as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ class Question:
     faults: tuple[Fault, ...] = ()
     degraded: tuple[str, ...] = ()  # stages omitted because of time or a dead service
     due: float | None = None  # deadline, seconds since the epoch; in no digest
+    where: str = ""  # condition on the fields of what may be searched (`text.filters`); "": none
 
     def sources(self) -> tuple[str, ...] | None:
         """Distinct source ids that may be searched, in citation order; None: the whole snapshot."""

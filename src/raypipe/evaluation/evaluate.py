@@ -143,7 +143,7 @@ def _write_run(
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
     folder.graphs.write_text("\n\n".join(pipeline.stats))
-    tables = (*table_names(store, recipe), "answers", "questions", "golds")
+    tables = (*table_names(store, recipe), "answers", "questions", "golds", "documents")
     tables += ("layouts",) if store.has("layouts") else ()
     before = earlier_run(store, {k.question for k in keys})
     record = record_of({t: store.version(t) for t in tables}, before.run if before else "")

@@ -31,6 +31,7 @@ from pathlib import Path
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.readers import files, lines
+from raypipe.readers.fields import fields_of
 from raypipe.readers.files import Input, Span
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import (
@@ -107,7 +108,8 @@ def _document(line: JsonLine) -> Row | None:
     if content.isspace():
         return None
     source = source_of("document", content)
-    return Row(line.where, document=Document(id, title, source.id), sources=(source,))
+    said = fields_of({**inner} if isinstance(inner := value.get("metadata"), dict) else {})
+    return Row(line.where, document=Document(id, title, source.id, said), sources=(source,))
 
 
 def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row | None:

@@ -41,6 +41,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "time": ("query_time", "asked_at"),
     "domain": ("domain", "category", "topic"),
     "question_type": ("question_type",),
+    "where": ("where",),
     "made_by": ("made_by",),
     "review": ("review",),
     "url": ("url", "page_url", "link", "uri"),
@@ -57,7 +58,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""
 
 OF_QUESTION = (
-    "query", "answer", "id", "documents", "time", "domain", "question_type", "made_by", "review",
+    "query", "answer", "id", "documents", "time", "where", "domain", "question_type", "made_by", "review",
 )  # fmt: skip
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
 CONTENT = ("html", "text", "path")  # one of them makes an object a document

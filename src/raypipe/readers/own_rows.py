@@ -36,6 +36,7 @@ from raypipe.readers import row_files
 from raypipe.readers.documents import DocumentReader
 from raypipe.readers.documents.reader import FileText, inside, read_named
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, columns, find, listed, missing
+from raypipe.readers.fields import fields_of
 from raypipe.readers.files import Span
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.page_dates import order_of
@@ -55,6 +56,7 @@ from raypipe.readers.rows import (
     settled,
     source_of,
 )
+from raypipe.text.filters import ConditionError, Filters
 
 NAME = "rows"
 SCALARS = (str, int, float, Decimal, date, datetime)
@@ -207,8 +209,13 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
             found.append(document)
             faults += document.faults
     searches_all = fields.fields.keys().isdisjoint(("documents", *CONTENT))
-    asked_at = _said(fields.get(value, "time"))
-    id = _said(fields.get(value, "id")) or digest(text, asked_at, *(d.source.id for d in found))[:16]
+    asked_at, where = (_said(fields.get(value, role)) for role in ("time", "where"))
+    try:
+        Filters(where=where)
+    except ConditionError as e:
+        raise UnusableLine("wrong_type", str(e)) from e
+    named = digest(text, asked_at, *(d.source.id for d in found), *filter(None, [where]))[:16]
+    id = _said(fields.get(value, "id")) or named
     citations = tuple(
         Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
         for rank, d in enumerate(found)
@@ -216,7 +223,9 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     counts.questions_without_pages += not found and not searches_all
     labels = {n: label for n in LABELS if (label := _said(fields.get(value, n)))}
     sources = {s.id: s for d in found for s in d.sources()}
-    question = Question(id, text, asked_at=asked_at, citations=None if searches_all else citations)
+    question = Question(
+        id, text, asked_at=asked_at, citations=None if searches_all else citations, where=where
+    )
     gold = Gold(id, answers, labels) if answers else None
     return Row(line.where, question, gold, sources=tuple(sources.values()), faults=tuple(faults))
 
@@ -229,8 +238,17 @@ def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     source = found.source.id
     id = _said(fields.get(value, "id")) or found.url or digest(source)[:16]
     layout = Layout(id, source, found.url, found.title, found.pages, found.sections) if found.url else None
-    document = Document(id, found.title, source)
+    document = Document(id, found.title, source, _fields(value, fields, found.modified))
     return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
+
+
+def _fields(value: Mapping[str, Any], fields: FieldMap, modified: str) -> dict[str, str]:
+    """What a row says of its document in columns without a role, and in an object `metadata`."""
+    used = {name.partition(".")[0] for names in fields.fields.values() for name in names}
+    inner = value.get("metadata")
+    given = {**(inner if isinstance(inner, Mapping) else {}), **value}
+    own = fields_of({name: v for name, v in given.items() if name not in used})
+    return dict(sorted({**fields_of({"date": modified}), **own}.items()))
 
 
 def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:

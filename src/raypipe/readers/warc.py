@@ -31,6 +31,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
 from raypipe.readers.documents import DOCUMENT_LIMITS, plain
+from raypipe.readers.fields import fields_of
 from raypipe.readers.page_dates import order_of
 from raypipe.readers.rows import (
     ReadCounts,
@@ -134,7 +135,8 @@ def _row(where: str, url: str, record: Any) -> Row | None:
     title = plain.html_title(content) if kind == "page" else ""
     source = source_of(kind, content)
     layout = Layout(url, source.id, url, title, (), ())
-    return Row(where, document=Document(url, title, source.id), layout=layout, sources=(source,))
+    fields = fields_of({"date": record.rec_headers.get_header("WARC-Date")})
+    return Row(where, document=Document(url, title, source.id, fields), layout=layout, sources=(source,))
 
 
 def _body(record: Any, most: int) -> bytes:

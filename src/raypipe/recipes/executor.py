@@ -124,7 +124,7 @@ class QuestionExecutor:
         chosen = range(len(recipe.question))[stages]
         self.counts = {recipe.question[i].name: StageCounters() for i in chosen}
         self._on_stage, self._loading_s, self._clock = on_stage, loading_s, clock
-        self._digest = recipe.digest()
+        self._digest, self._kit = recipe.digest(), kit
         self._ranks = not any(decides(s.step) for s in recipe.question)
         self._last = recipe.question[-1].name
         asking: Asking = SingleFlight()
@@ -150,7 +150,7 @@ class QuestionExecutor:
 
     async def steps(self, questions: Sequence[Question]) -> AsyncIterator[tuple[str, list[Question]]]:
         """The same, a stage at a time: its name, and the questions after it."""
-        rows = list(questions)
+        rows = [await self._narrowed(q) for q in questions]
         for stage, ask in self._stages:
             self._on_stage(stage.name, None)
             start, loaded = self._clock(), self._loading_s()
@@ -162,6 +162,13 @@ class QuestionExecutor:
             if self._ranks and stage.name == self._last:
                 rows = [replace(q, outcome="ranked" if goes_on(q) else "fault") for q in rows]
             yield stage.name, rows
+
+    async def _narrowed(self, question: Question) -> Question:
+        """The question with those of its citations alone for which its condition holds."""
+        if not (question.where and question.citations):
+            return question
+        cited = await self._kit.index().narrowed(question.citations, question.where)
+        return replace(question, citations=cited)
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:

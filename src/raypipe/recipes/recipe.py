@@ -21,6 +21,7 @@ from raypipe.recipes.step_contract import (
     ChatKind,
     N,
     chat_kinds,
+    conditional,
     embedder_of,
     named,
     named_by,
@@ -164,6 +165,10 @@ class Recipe:
         """Returns whether a step searches the whole store whatever a question cites."""
         return any(searches_all(s.step) for s in self.question)
 
+    def conditions(self) -> dict[str, str]:
+        """The condition of each stage that has one, by the stage's name."""
+        return {s.name: getattr(s.step, "where", "") for s in self.question if conditional(s.step)}
+
     def needs_passages(self) -> bool:
         """Returns whether it answers from passages alone: it searches them, and no reference brings
         evidence."""
@@ -187,16 +192,18 @@ def row_key(question: Question, snapshot: str, everything: bool = False) -> str:
     """Names what a question is answered from: its text, body, time, and evidence.
 
     The evidence is its citations in order with the fields a recipe can show; where it has none of its own,
-    the named corpus snapshot; with `everything` both. Two questions with equal keys get equal answers from
-    one recipe.
+    the named corpus snapshot; with `everything`, or a condition on fields, both. Two questions with equal
+    keys get equal answers from one recipe.
     """
     evidence = [
         part
         for c in question.citations or ()
         for part in (str(c.rank), c.url, c.modified, c.page or "", c.snippet or "", c.name or "")
     ]
-    if question.citations is None or everything:
+    if question.citations is None or everything or question.where:
         evidence += ["snapshot", snapshot]
+    if question.where:
+        evidence += ["where", question.where]
     return digest(question.text, question.body, question.asked_at, *evidence)
 
 

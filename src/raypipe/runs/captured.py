@@ -59,13 +59,14 @@ class CapturedAnswer:
     degraded: tuple[str, ...]  # stages that were omitted
     quotes: tuple[CapturedQuote, ...]
     found: tuple[str, ...]  # ids of the sources of its passages: the answer may rest on each of them
+    where: str = ""  # condition on the fields of what was searched; "": none
 
     def question(self, id: str) -> Question:
         """The question that was asked, under an id."""
         cited = self.citations
         if cited is not None:
             cited = tuple(replace(c, question=id) for c in cited)
-        return Question(id, self.query, self.body, self.asked_at, cited)
+        return Question(id, self.query, self.body, self.asked_at, cited, where=self.where)
 
     def rests_on(self) -> tuple[list[str], list[str]]:
         """The addresses and the ids of sources that the answer may rest on."""
@@ -76,7 +77,8 @@ class CapturedAnswer:
     def own_id(self) -> str:
         """Names the question with its evidence: the same again is the same question."""
         seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
-        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, str(self.citations is None), seen)
+        evidence = str(self.citations is None), seen, *([self.where] if self.where else [])
+        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, *evidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     keys = answer_keys(store, record.run)
     row = _id(record, keys, row)
     key, recipe = keys[row], description(record.recipe)
-    everything = recipe.searches_all()
+    everything = recipe.searches_all() or bool(recipe.conditions())  # as `AnswerSources.row`
     stored = arrow.question.records(store.rows("questions", "id", [row]))
     # The question as it was; None if other files have replaced it since.
     asked = next((q for q in stored if row_key(q, record.snapshot, everything) == key.row), None)
@@ -177,8 +177,10 @@ def _answered(store: Store, key: AnswerKey) -> Question | None:
 def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
     """What a row key is made of (`recipe.row_key`), by name."""
     parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
-    if question.citations is None or everything:
+    if question.citations is None or everything or question.where:
         parts["snapshot"] = snapshot
+    if question.where:
+        parts["where"] = question.where
     for i, c in enumerate(question.citations or ()):
         named = [f"{n} {v}" for n in ("page", "snippet", "name") if (v := getattr(c, n)) is not None]
         parts[f"citation {i}"] = "; ".join([str(c.rank), c.url, c.modified, *named])

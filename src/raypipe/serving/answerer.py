@@ -46,11 +46,11 @@ from raypipe.serving.query import (
     QueryResult,
     RankedPassage,
     SourcePlaces,
-    narrow,
 )
 from raypipe.serving.serve_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
+from raypipe.store.fields import SourceFields
 from raypipe.store.memo.cached import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
 from raypipe.text.cite import context, heading_sections, lined
@@ -105,8 +105,12 @@ class Answerer:
 
     async def check(self) -> None:
         """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded if one is
-        unavailable now, and ConfError or ModelMissing for a step that the models here cannot run."""
-        kit = self._kit.with_index((await self.snapshot()).index)
+        unavailable now, and ConfError or ModelMissing for a step that the models here cannot run, or whose
+        condition the fields of the store do not fit."""
+        index = (await self.snapshot()).index
+        for where in self.recipe.conditions().values():
+            (await asyncio.to_thread(index.fields)).check(where)
+        kit = self._kit.with_index(index)
         QuestionExecutor(self.recipe, kit, degrades=self._degrades)
         await warm_up(kit, self.recipe.models())
 
@@ -172,7 +176,10 @@ class Answerer:
             [answered] = await execute([question])
             counts: Mapping[str, StageCounters] = execute.counts
         else:
-            question = narrow(request.question, request.filters)
+            cited = request.question.citations or ()
+            given = SourceFields.of(cited)
+            given.check(request.filters.where)
+            question = replace(request.question, citations=given.narrowed(cited, request.filters))
             over = await answer_over_documents(
                 recipe, kit, question, request.sources, self._parser, self._degrades, listener.on_stage
             )
@@ -200,7 +207,7 @@ class Answerer:
         passages: tuple[RankedPassage, ...] = ()
         places = SourcePlaces(urls(answered), {})
         if isinstance(over, StoreSnapshot):
-            places = await _places(answered, over)
+            places = await _places(answered, over, bool(request.key_filter))
         if over is not None:
             texts = await _texts(answered, over.index, request.include_passages)
             evidence = _evidence(answered, quotes_of(answered), texts, places)
@@ -243,9 +250,10 @@ class Answerer:
             raise NotReady(str(e)) from e
 
 
-async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
-    """Where its sources are cited. The HTML pages that are shown have the sections that their headings begin:
-    what a page says is known once `parse` has read it, so its reader names none."""
+async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:
+    """Where its sources are cited; `only_cited`: no other place of an equal text is named. The HTML pages
+    that are shown have the sections that their headings begin: what a page says is known once `parse` has
+    read it, so its reader names none."""
     quotes = *quotes_of(answered), *other_values(answered)
     shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index
@@ -253,6 +261,8 @@ async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
     cited = await asyncio.to_thread(over.urls, named) if whole else urls(answered)
     sources = sorted(named)
     layouts = {s: x for s, x in zip(sources, await index.layouts(sources), strict=True) if x is not None}
+    if only_cited:
+        layouts = {s: x for s, x in layouts.items() if cited.get(s) == x.url}
     pages = [s for s in sorted(shown & layouts.keys()) if not layouts[s].pages and not layouts[s].sections]
     found = dict(zip(pages, await index.blocks(pages), strict=True))
     headed = [s for s in pages if any(b.kind == "heading" for b in found[s])]

@@ -189,7 +189,7 @@ def captured_answer(
         captured.FORMAT, id, at, result.release, result.recipe, asked.id, asked.text,
         asked.body, asked.asked_at, asked.citations, request.sources or (),
         request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
-        q.degraded, quotes, tuple(dict.fromkeys(h.source for h in q.hits)),
+        q.degraded, quotes, tuple(dict.fromkeys(h.source for h in q.hits)), asked.where,
     )  # fmt: skip
 
 
@@ -208,6 +208,8 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
         page, snippet, name = (None if s is None else renamed.get(s, s) for s in (c.page, c.snippet, c.name))
         return replace(c, url=redact(c.url), page=page, snippet=snippet, name=name)
 
+    if redact(answer.where) != answer.where:
+        raise RedactionFailed("would change the condition of a question, which is to hold as it was")
     citations, query = answer.citations, redact(answer.query)
     quotes = (
         replace(q, source=renamed.get(q.source, q.source) or "", text=redact(q.text)) for q in answer.quotes

@@ -4,6 +4,7 @@
       acme:
         keys: [a-key-of-16-characters-or-more]
         hosts: [example.org]
+        where: team = 'hr'
 
 Keys become digests when the file is read: what travels to replicas opens nothing.
 """
@@ -22,7 +23,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.serving.access import KEY_CHARS, ApiKeys
-from raypipe.serving.query import Filters
+from raypipe.text.filters import Filters
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
@@ -32,8 +33,9 @@ class FilterEntry:
     """One entry of the file, as it stands there."""
 
     keys: tuple[str, ...]  # that have this filter; two while one takes the place of the other
-    hosts: tuple[str, ...] = ()  # as in Filters; neither hosts nor sources: the whole store
+    hosts: tuple[str, ...] = ()  # as in Filters; none of the three: the whole store
     sources: tuple[str, ...] = ()
+    where: str = ""
 
     def __post_init__(self) -> None:
         if not self.keys:
@@ -100,7 +102,7 @@ def _key_filters(tree: Any, path: str) -> tuple[KeyFilter, ...]:
             expected = f"expected a name of small letters, digits and -, and not {UNFILTERED.name!r}"
             raise ConfError(f"{where}: {expected}")
         try:
-            keys, filters = ApiKeys.of(entry.keys), Filters(entry.hosts, entry.sources)
+            keys, filters = ApiKeys.of(entry.keys), Filters(entry.hosts, entry.sources, entry.where)
         except (ConfError, ValueError) as e:
             raise ConfError(f"{where}: {e}") from e
         for number, digest in enumerate(keys.digests, start=1):

@@ -1,79 +1,21 @@
-"""One query: which sources it may search, the request, its result, the listener that follows it, and what
-the routes need of whatever answers.
-
-Plain data. A url is only compared, never opened.
+"""One query: the request, its result, the listener that follows it, and what the routes need of whatever
+answers. Plain data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
 from raypipe.text.cite import Place, place
+from raypipe.text.filters import Filters
 
 if TYPE_CHECKING:
     from raypipe.recipes.recipe import Recipe
     from raypipe.serving.store_snapshot import StoreSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
-    sources: tuple[str, ...] = ()  # source ids
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hosts", tuple(map(host_name, self.hosts)))
-
-    def __bool__(self) -> bool:
-        return bool(self.hosts or self.sources)
-
-
-def narrow(question: Question, filters: Filters) -> Question:
-    """The question with only the citations and sources that match. One about the whole store is unchanged."""
-    if question.citations is None or not filters:
-        return question
-    cited = [c for c in question.citations if host_matches(c.url, filters.hosts)]
-    if filters.sources:
-        wanted = frozenset(filters.sources)
-
-        def kept(source: str | None) -> str | None:
-            return source if source in wanted else None
-
-        cited = [replace(c, page=kept(c.page), snippet=kept(c.snippet), name=kept(c.name)) for c in cited]
-    return replace(question, citations=tuple(c for c in cited if c.sources()))
-
-
-def host_name(text: str) -> str:
-    """A host as urls are compared with it. Raises ValueError for what no url has as its host.
-
-    >>> host_name("En.Example.org.")
-    'en.example.org'
-    """
-    host = text.lower().strip(".")
-    if not host or host.count(":") == 1 or set(host) & set("/*@?# "):
-        raise ValueError("expected a host, such as example.org, without scheme, port, path and *")
-    return host
-
-
-def host_matches(url: str, hosts: Collection[str]) -> bool:
-    """True if the url's host is one of these or a subdomain of one, or if there are no hosts.
-
-    >>> host_matches("https://en.example.org/a", ["example.org"])
-    True
-    >>> host_matches("https://anexample.org/", ["example.org"])
-    False
-    """
-    if not hosts:
-        return True
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:  # a page may cite anything
-        return False
-    return any(host == h or host.endswith(f".{h}") for h in hosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,63 +4,27 @@ these cite."""
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from raypipe.core import arrow
-from raypipe.core.records import CAPTURED_ID, Citation, Question
+from raypipe.core.records import CAPTURED_ID, Question
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.release import Release
-from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.errors import reaching
-from raypipe.store.ids import HEX, rows
+from raypipe.store.fields import SourceFields
+from raypipe.store.ids import rows
 from raypipe.store.index import LanceIndex
+from raypipe.text.filters import ConditionError, Filters
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
 _OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # what users asked is shown to no one
 log = logging.getLogger("raypipe.serving.store_snapshot")
-
-
-class CitationCatalog:
-    """The citations of all stored questions, read at the first use: seconds and 70 MB for CRAG's 135,000."""
-
-    def __init__(self, store: Store, version: int) -> None:
-        self._store, self._version = store, version
-        self._lock = threading.Lock()
-        self._urls: dict[str, list[str]] | None = None
-
-    def urls(self, sources: Collection[str]) -> dict[str, str]:
-        """The url of each source that a question cites: the first of several."""
-        urls = self._urls_by_source()
-        return {s: urls[s][0] for s in sources if s in urls}
-
-    def citations(self, question: str, filters: Filters) -> tuple[Citation, ...]:
-        """Citations for a question about the whole store: one for each matching source, by source id."""
-        urls, found = self._urls_by_source(), list[Citation]()
-        for source in sorted(filter(HEX.fullmatch, set(filters.sources) or urls)):
-            matching = (url for url in urls.get(source, ("",)) if host_matches(url, filters.hosts))
-            if (url := next(matching, None)) is not None:
-                found.append(Citation(question, len(found), url, "", source, None, None))
-        return tuple(found)
-
-    def _urls_by_source(self) -> dict[str, list[str]]:
-        """Source id -> the urls that cite it, each once, by question id and rank."""
-        with self._lock:
-            if self._urls is None:
-                found: dict[str, dict[str, None]] = {}  # one error page can have thousands of addresses
-                table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
-                for cited in arrow.with_id_texts(table["citations"].to_pylist()):
-                    for c in sorted(cited or (), key=lambda c: c["rank"]):
-                        for source in (c["page"], c["snippet"], c["name"]):
-                            if source is not None:
-                                found.setdefault(source, {})[c["url"]] = None
-                self._urls = {source: list(urls) for source, urls in found.items()}
-            return self._urls
 
 
 class StoreSnapshot:
@@ -79,7 +43,6 @@ class StoreSnapshot:
             self._lease(f"questions to {recipe.name}", {"questions": version})
         self.index = LanceIndex(self.spec)
         self._questions = self._store.dataset("questions", version)
-        self._catalog = CitationCatalog(self._store, version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
         """Leases the tables before they are opened: one that was dropped earlier is then found missing.
@@ -95,9 +58,11 @@ class StoreSnapshot:
 
     def resolve(self, question: Question, filters: Filters, key_filter: Filters) -> Question:
         """The stored question with this id or text, which has citations of its own; else the question itself,
-        about the whole store. A given time overrides the stored one.
+        about the whole store. A given time overrides the stored one. Raises ConditionError for a condition
+        that the fields do not fit.
 
         With a key's filter the stored question counts where the filter lets some of its citations through.
+        What the request says is then tested on the places alone that the filter lets through.
         """
         asked = question
         for column in ("id", "text"):
@@ -108,14 +73,34 @@ class StoreSnapshot:
                 asked_at = question.asked_at or first.asked_at
                 question = replace(first, asked_at=asked_at, due=question.due)
                 break
-        if key_filter and not (question.citations is not None and narrow(question, key_filter).citations):
-            question = replace(asked, citations=self._catalog.citations(asked.id, key_filter))
-        if question.citations is None and filters:
-            question = replace(question, citations=self._catalog.citations(question.id, filters))
-        return narrow(narrow(question, key_filter), filters)
+        if not (key_filter or filters):
+            return question
+        places = self.index.fields()
+        if key_filter:
+            try:
+                places.check(key_filter.where)
+                visible = places.within(key_filter)
+                own = places.narrowed(question.citations or (), key_filter)
+            except ConditionError as e:
+                log.error("a key's filter matches nothing: %s", e)
+                visible, own = places.none(), ()
+            places, whole = visible, replace(asked, citations=visible.citations(asked.id))
+            question = replace(question, citations=own) if own else whole
+        places.check(filters.where)
+        if question.citations is not None:
+            return replace(question, citations=places.narrowed(question.citations, filters))
+        if not question.where:  # as a stored question has it; else both are to hold
+            question, filters = replace(question, where=filters.where), replace(filters, where="")
+        cited = places.within(filters).citations(question.id) if filters else None
+        return replace(question, citations=cited)
 
     def urls(self, sources: set[str]) -> dict[str, str]:
-        return self._catalog.urls(sources)
+        """The url of each source that a stored question cites: the first of several."""
+        return self._cited.urls(sorted(sources))
+
+    @cached_property
+    def _cited(self) -> SourceFields:
+        return SourceFields.cited(self._questions)
 
     def require_store(self) -> None:
         """Raises StoreError, or Unavailable, unless the store is still there."""

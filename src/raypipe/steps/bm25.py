@@ -5,17 +5,19 @@ sources. Knows words only as hashes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core.digests import ADDED
 from raypipe.core.index import Index, Postings
 from raypipe.core.protocols import Ask, Bound, Build, CorpusBound, Kit, Reach
 from raypipe.core.records import Hit, Question, parse_chunk_id
-from raypipe.steps.rows import Scope, add_hits, best_first, grown, pool_of, scope_of
+from raypipe.steps.rows import Scope, add_hits, best_first, grown, pool_of, scope_of, scopes_of
 from raypipe.text import bm25
+from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 from raypipe.text.words import ANALYZERS, Analyzer, analyse
 
@@ -45,6 +47,7 @@ class Bm25:
     kinds: tuple[SourceKind, ...] = ()  # of sources to look in; what no citation brings is a page; (): all
     among: tuple[str, ...] = ()  # scores: only hits that have one of them are found; (): any passage
     scope: Scope = "own"  # all: also what the question does not cite
+    where: str = field(default="", metadata=ADDED)  # condition on the fields of what is found; "": none
     query: str = PLAIN
     into: str = "bm25"
 
@@ -52,6 +55,8 @@ class Bm25:
 
     def __post_init__(self) -> None:
         query_reads(self.query)
+        if self.where:
+            parse(self.where)
         if self.top < 1:
             raise ValueError(f"top: expected at least 1 passage, found {self.top}")
 
@@ -71,7 +76,7 @@ class Bm25:
 
         async def ask(questions: list[Question]) -> list[Question]:
             queries = [analyse(render(q), self.words)[0] for q in questions]
-            scoped = [scope_of(q, self.scope) for q in questions]
+            scoped = await scopes_of(index, questions, self.scope, self.where)
             whole = [i for i, scope in enumerate(scoped) if scope is None]
             found = await self._in_snapshot(index, [questions[i] for i in whole], [queries[i] for i in whole])
             hits = dict(zip(whole, found, strict=False))  # none where the index keeps no postings

@@ -11,7 +11,8 @@ from raypipe.core.digests import ADDED
 from raypipe.core.index import Approximate, Index, VectorHit
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Hit, Question
-from raypipe.steps.rows import Scope, add_hits, add_scores, grown, pool_of, scope_of
+from raypipe.steps.rows import Scope, add_hits, add_scores, grown, pool_of, scopes_of
+from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
@@ -35,6 +36,7 @@ class Dense:
     among: tuple[str, ...] = ()  # scores; (): any passage is found
     scope: Scope = "own"  # all: also what the question does not cite
     ann: Approximate | None = field(default=None, metadata=ADDED)  # None: the whole store is searched exactly
+    where: str = field(default="", metadata=ADDED)  # condition on the fields of what is found; "": none
     query: str = PLAIN
     into: str = "dense"
 
@@ -42,6 +44,8 @@ class Dense:
 
     def __post_init__(self) -> None:
         query_reads(self.query)
+        if self.where:
+            parse(self.where)
         if self.top < 1:
             raise ValueError(f"top: expected at least 1 chunk, found {self.top}")
         if self.ann and self.among:
@@ -66,7 +70,7 @@ class Dense:
             vectors = await embed([render(q) for q in questions], "query")
             if self.among:
                 return [await self._among(index, v, q) for v, q in zip(vectors, questions, strict=True)]
-            scopes = [scope_of(q, self.scope) for q in questions]
+            scopes = await scopes_of(index, questions, self.scope, self.where)
             found = await self._found(index, vectors, scopes)
             return [add_hits(q, self._passages(f)) for q, f in zip(questions, found, strict=True)]
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from raypipe.core.digests import ADDED
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step, Tokenize
 from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
@@ -28,6 +29,7 @@ from raypipe.steps.model_replies import (
     with_replies,
 )
 from raypipe.steps.rows import add_hits, grown, skipping
+from raypipe.text.filters import parse
 from raypipe.text.pack import pack
 from raypipe.text.replies import read_next_query
 from raypipe.text.sanitize import escape_markup
@@ -71,6 +73,7 @@ class Iterate:
     top: int = 10  # passages of one search
     passages: int = 5  # that a round shows of `order`, and of each search
     tokenizer: Model | None = None  # None: the model's own
+    where: str = field(default="", metadata=ADDED)  # condition on the fields of what is found; "": none
     into: str = "iterate"
     stop: str = "stop"
 
@@ -81,6 +84,8 @@ class Iterate:
         for name in ("rounds", "tokens", "context_tokens", "top", "passages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if self.where:
+            parse(self.where)
         if self.embedder is None and self.words is None:
             raise ValueError("expected words, embedder or both to search with, found neither")
         if self.into == self.stop:
@@ -156,16 +161,16 @@ class Iterate:
         """Searches with a query in place of each question: chunk id -> score, the `top` best."""
         makers: list[Step] = []
         if self.embedder is not None:
-            makers.append(Dense(model=self.embedder, top=self.top))
+            makers.append(Dense(model=self.embedder, top=self.top, where=self.where))
         if self.words is not None:
-            makers.append(Bm25(words=self.words, top=self.top))
+            makers.append(Bm25(words=self.words, top=self.top, where=self.where))
         weights = {name: 1.0 for name, given in (("dense", self.embedder), ("bm25", self.words)) if given}
         method: Literal["rrf", "weighted"] = "rrf" if len(weights) > 1 else "weighted"  # one: its own score
         fuse = Fuse(weights=weights, method=method, missing="zero", top=self.top, into="found")
         opened = [step.open(kit) for step in (*makers, fuse)]
 
         async def search(asked: Sequence[tuple[Question, str]]) -> list[dict[str, float]]:
-            rows = [Question(q.id, query, citations=q.citations) for q, query in asked]
+            rows = [Question(q.id, query, citations=q.citations, where=q.where) for q, query in asked]
             for ask in opened:
                 rows = await ask(rows) if rows else []
             scores = [{h.chunk: h.scores["found"] for h in q.hits} for q in rows]

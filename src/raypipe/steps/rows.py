@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Reach
 from raypipe.core.records import SKIPPED_REPLY, Hit, Question
 
@@ -33,6 +34,23 @@ Scope: TypeAlias = Literal["own", "all"]
 
 def scope_of(question: Question, scope: Scope) -> tuple[str, ...] | None:
     return None if scope == "all" else question.sources()
+
+
+async def scopes_of(
+    index: Index, questions: Sequence[Question], scope: Scope, where: str
+) -> list[tuple[str, ...] | None]:
+    """What each question is searched for in: its scope, as far as the step's condition `where` and its own
+    hold."""
+    found = list[tuple[str, ...] | None]()
+    for q in questions:
+        own = None if scope == "all" else q.citations
+        if own is None and (where or q.where):
+            found.append(await index.matching(tuple(filter(None, (where, q.where)))))
+        elif own is not None and where:  # its own condition narrowed its citations before the first stage
+            found.append(replace(q, citations=await index.narrowed(own, where)).sources())
+        else:
+            found.append(scope_of(q, scope))
+    return found
 
 
 def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:

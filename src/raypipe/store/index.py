@@ -14,6 +14,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -31,9 +32,10 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
-from raypipe.core.records import Block, Layout, Span, parse_chunk_id
+from raypipe.core.records import Block, Citation, Layout, Span, parse_chunk_id
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
+from raypipe.store.fields import SourceFields
 from raypipe.store.files import FOLDERS
 from raypipe.store.ids import rows
 from raypipe.store.inverter import passage_words, word_columns
@@ -41,9 +43,12 @@ from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.vector_search import Product, SnapshotVectors, near, numpy_product
 from raypipe.store.vectors import best_within, rows_of
 from raypipe.store.vectors import folder as vector_copies
+from raypipe.text.filters import Filters
 
 T = TypeVar("T")
 LAYOUTS = "layouts"  # the table of them
+NAMED = ("documents", "questions")
+"""Tables that say, with that of layouts, where sources stand and what fields they have."""
 _MEANING = {"hidden": "what their pages hide", "blocks": "where their blocks begin and end"}
 
 
@@ -111,12 +116,14 @@ class IndexSpec:
     vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
     words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its postings and lengths
     layouts: Pinned | None = None  # None: no folder was read
+    named: tuple[Pinned, ...] = ()  # documents and questions, whose fields conditions test; (): none are kept
 
     def pinned(self) -> tuple[Pinned, ...]:
-        """Every table that is searched, and that of layouts."""
+        """Every table that is searched, and those of layouts and fields."""
         words = [table for _, *tables in self.words for table in tables]
         layouts = [self.layouts] if self.layouts else []
-        return (self.texts, self.passages, *(table for _, table in self.vectors), *words, *layouts)
+        vectors = (table for _, table in self.vectors)
+        return (self.texts, self.passages, *vectors, *words, *layouts, *self.named)
 
 
 def index_spec(
@@ -141,7 +148,8 @@ def index_spec(
             named, found = pin(lengths), pin(postings)
         looked_up.append((name, found, named))
     layouts = Pinned(LAYOUTS, store.version(LAYOUTS)) if store.has(LAYOUTS) else None
-    return IndexSpec(store.uri, pin(texts), pin(passages), searched, tuple(looked_up), layouts)
+    whose = tuple(Pinned(table, store.version(table)) for table in NAMED)
+    return IndexSpec(store.uri, pin(texts), pin(passages), searched, tuple(looked_up), layouts, whose)
 
 
 class LanceIndex(SourceTexts):
@@ -165,8 +173,30 @@ class LanceIndex(SourceTexts):
         self._products = {identity: Gathering(vectors.best) for identity, vectors in self._vectors.items()}
         self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._layouts = layouts_at(store, spec.layouts.version if spec.layouts else 0)
+        self._named = [store.dataset(pinned.table, pinned.version) for pinned in spec.named]
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
+        self._fields: SourceFields | None = None
         self._gathering = threading.Lock()
+
+    def fields(self) -> SourceFields:
+        """What its sources say of themselves, read at the first call."""
+        with self._gathering:
+            if self._fields is None:
+                documents, questions = self._named
+                self._fields = SourceFields.read(documents, self._layouts, questions)
+            return self._fields
+
+    async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
+        def found() -> tuple[str, ...]:
+            places = self.fields()
+            for where in wheres:
+                places.check(where)
+            return reduce(SourceFields.within, [Filters(where=w) for w in wheres], places).ids
+
+        return await asyncio.to_thread(found)
+
+    async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
+        return await asyncio.to_thread(lambda: self.fields().narrowed(citations, Filters(where=where)))
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
@@ -240,6 +270,12 @@ class MemoryIndex(SourceTexts):
         self._vectors = {name: rows_of(t.select(columns)) for name, t in vectors.items()}
         self._by_source = dict(zip(id_texts(texts["source"]), texts["text"].to_pylist(), strict=True))
 
+    async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
+        return ()  # nothing here says where a source stands; a question's citations do
+
+    async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
+        return SourceFields.of(citations).narrowed(citations, Filters(where=where))
+
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
@@ -309,6 +345,12 @@ def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[s
         return {}
     found = arrow.layout.records(rows(dataset, "source", sorted(sources)))
     return {x.source: x for x in sorted(found, key=lambda x: x.id, reverse=True)}
+
+
+def fields_now(store: Store) -> SourceFields:
+    """The fields of all that a store has now."""
+    documents, questions = map(store.dataset, NAMED)
+    return SourceFields.read(documents, layouts_at(store), questions)
 
 
 def folder_roots(store: Store) -> dict[str, str]:

@@ -21,7 +21,7 @@ from raypipe.core.digests import FittedOn
 from raypipe.core.records import Quote
 from raypipe.text.bm25 import lucene_idf
 from raypipe.text.candidates import Sentence, SourceText
-from raypipe.text.spans import AskedQuestion, TypedSpan, dates, day_of, numbers, with_unit
+from raypipe.text.spans import DAY_IN_NAME, AskedQuestion, TypedSpan, dates, day_of, numbers, with_unit
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"
@@ -159,7 +159,6 @@ def features(
 HEAD_CHARS = 300  # of a text that may date it: front matter, or a title and a first paragraph
 ALIKE = 0.6  # share of their words, but for the values, that two sentences with one statement have in common
 ABOUT = 0.05  # by how much less of the question's words the other may share: else it is of something else
-_DAY_OF_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(0[1-9]|1[0-2])[-_.]?([0-2]\d|3[01])(?!\d)")
 _SUPERSEDED = re.compile(
     r"\bsuperseded\b|\b(?:replaced|obsoleted|withdrawn) by\b|\bno longer (?:valid|in force)\b", re.IGNORECASE
 )
@@ -209,7 +208,7 @@ def _age(page: SourceText) -> tuple[bool, float, str]:
     head = page.text[:HEAD_CHARS]
     title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
     name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
-    name = _DAY_OF_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
+    name = DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
     said = (title, name, head, modified[:10])
     days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
     return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified

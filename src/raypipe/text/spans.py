@@ -26,6 +26,8 @@ _DATES = re.compile(
     rf"\b{_MONTH}\s+{_DAY}(?:,?\s+{_YEAR})?\b|\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?\b"
     rf"|\b{_MONTH},?\s+{_YEAR}\b|\b\d{{4}}-\d{{2}}-\d{{2}}\b|\b{_YEAR}s?\b(?![,.]\d)"
 )
+DAY_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(0[1-9]|1[0-2])[-_.]?([0-2]\d|3[01])(?!\d)")
+"""A day in the name of a file: year, month, day."""
 _ONES = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
 _TENS = "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand"
 _SCALE = r"(?:\s+(?:hundred|thousand|million|billion|trillion))?"

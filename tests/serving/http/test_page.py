@@ -16,7 +16,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.key_filters import KeyFilter
-from raypipe.serving.query import Filters
+from raypipe.text.filters import Filters
 
 KEY = "a-key-with-length"
 

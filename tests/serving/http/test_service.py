@@ -21,10 +21,10 @@ from raypipe.serving.access import RequestLimits
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
-from raypipe.serving.query import Filters
 from raypipe.serving.serve_kit import ServeKit
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store.memo.memo import MemoryMemo
+from raypipe.text.filters import Filters
 
 pytestmark = pytest.mark.slow
 
@@ -286,7 +286,12 @@ WRONG = {
     ),
     "a wrong filter": (
         {"query": "x", "filters": {"host": ["s3cr3t"]}},
-        ["filters: field 1 is unknown (did you mean 'hosts'?); allowed: hosts, sources"],
+        ["filters: field 1 is unknown (did you mean 'hosts'?); allowed: hosts, sources, where"],
+    ),
+    "no condition": (
+        {"query": "x", "filters": {"where": "s3cr3t = 1 or 1=1"}},
+        ["filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01'; character 15 "
+         "fits none"],
     ),
     "a time in words": (
         {"query": "x", "time": "yesterday"},

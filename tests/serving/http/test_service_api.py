@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import httpx
 import openai
-import pyarrow as pa
 import pytest
 from checkout import ROOT, SUPPORT
 from http_app import OPEN, ask, events, listening, send, served
@@ -19,14 +18,15 @@ from http_app import OPEN, ask, events, listening, send, served
 from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
+from raypipe.core.records import Citation
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, RequestLimits
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import EndpointModel
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.query import Filters
 from raypipe.serving.serve_kit import ServeKit
-from raypipe.serving.store_snapshot import CitationCatalog
+from raypipe.store.fields import SourceFields
+from raypipe.text.filters import Filters
 
 pytestmark = pytest.mark.slow
 
@@ -306,27 +306,19 @@ def test_a_client_that_disconnects_in_the_middle_of_its_body_is_no_defect(filled
 
 
 def test_a_source_that_was_cited_from_several_hosts_is_found_by_each():
-    def cited(rank, page, url):
-        return {"rank": rank, "page": bytes.fromhex(page), "snippet": None, "name": None, "url": url}
-
     s1, s2 = "1" * 32, "2" * 32
     here, there = "https://a.example/1", "https://b.example/2"
-    rows = [{"id": "q1", "citations": [cited(0, s1, here), cited(1, s1, there), cited(2, s2, here)]}]
-
-    class Stored:
-        def scan(self, name, columns, version):
-            return pa.Table.from_pylist(rows).select(columns)
-
-    catalogue = CitationCatalog(Stored(), 1)
+    places = (s1, here), (s1, there), (s2, here)
+    fields = SourceFields.of([Citation("q1", n, u, "", s, None, None) for n, (s, u) in enumerate(places)])
     for hosts, found in (
         (("a.example",), [(s1, here), (s2, here)]),
         (("b.example",), [(s1, there)]),
         (("c.example",), []),
         ((), [(s1, here), (s2, here)]),
     ):
-        citations = catalogue.citations("q", Filters(hosts))
-        assert [(c.snippet or c.page or c.name, c.url) for c in citations] == found
-    assert catalogue.urls({s1}) == {s1: here}
+        citations = fields.within(Filters(hosts)).citations("q")
+        assert [(c.page, c.url) for c in citations] == found
+    assert fields.urls([s1]) == {s1: here}
 
 
 def test_a_request_needs_a_key_and_keys_can_be_rotated(filled, job):

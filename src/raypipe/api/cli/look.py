@@ -10,32 +10,36 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, console, on_console, say, table
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.report.wording import cut
 
 if TYPE_CHECKING:
-    from raypipe.api.look import ExportResult, LossesResult
+    from raypipe.api.look import ExportResult, FieldsResult, LossesResult
     from raypipe.api.reproduce import ReproduceResult, Reproductions
 
 
 @command("inspect", "/data/runs/local 2f5d8a")
 def inspect(
     session: Session,
-    run: str | None = arg("the --out folder of a finished eval; only --faults can do without", "DIR"),
+    run: str | None = arg("the --out folder of a finished eval; --faults and --fields can do without", "DIR"),
     row: str | None = arg("a question's id, or how it begins: why its answer is as it is", "ROW"),
     *,
     faults: bool = arg("list the rows that failed; without DIR, what could not be read into the store"),
+    fields: bool = arg("list the fields of the store's documents, which conditions test"),
     losses: bool = arg("say for each wrong answer where its gold was lost"),
     at: str | None = arg("with --losses: list the questions that were lost there (default: none)", "PLACE"),
     place: shared.StoreFlags,
 ) -> Shown[Any]:
     if at is not None and not losses:
         raise ConfError("--at: expected with --losses")
-    if faults + losses + (row is not None) > 1:
-        raise ConfError("expected one of ROW, --faults and --losses")
+    if faults + losses + fields + (row is not None) > 1:
+        raise ConfError("expected one of ROW, --faults, --fields and --losses")
+    if fields:
+        return Shown(raypipe.fields(place.uri(session), session), _print_fields)
     if faults:
         found = raypipe.faults(run, place.uri(session), session)
         return Shown(found, lambda found: on_console("console.print_row_faults", found.found))
     if run is None:
-        raise ConfError("expected the folder of a finished eval; --faults can do without")
+        raise ConfError("expected the folder of a finished eval; --faults and --fields can do without")
     if row is not None:
         return Shown(
             raypipe.why(run, row), lambda found: on_console("plans.print_explanation", found.explanation)
@@ -46,6 +50,11 @@ def inspect(
         raypipe.finished_run(run),
         lambda found: on_console("console.print_run_tables", found.run, found.folder),
     )
+
+
+def _print_fields(found: FieldsResult) -> None:
+    rows = [(f.name, f.type, f.rows, cut(f.example, 60)) for f in found.fields]
+    table(("field", "type", "rows", "example"), rows)
 
 
 def _losses(run: str, at: str | None) -> Shown[LossesResult]:

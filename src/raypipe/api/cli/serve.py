@@ -107,6 +107,7 @@ def ask(
     sets: Sequence[str] = shared.SETS,
     pages: str | None = arg("a CRAG line: its search results are searched", "FILE"),
     time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
+    where: str = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION", default=""),
     place: shared.StoreFlags,
     verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
 ) -> Shown[Any]:
@@ -115,7 +116,9 @@ def ask(
     # A reply is printed piece by piece as it is generated, and the answer at the end.
     pieces = None if shell.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
     session = named.session(shell, sets)
-    found = raypipe.ask(recipe, question, pages, time, place.store, verbose, pieces, session, place.docs)
+    found = raypipe.ask(
+        recipe, question, pages, time, place.store, verbose, pieces, session, place.docs, where
+    )
     return Shown(found, lambda found: _print(found, verbose))
 
 

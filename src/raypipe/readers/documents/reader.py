@@ -10,8 +10,8 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -20,9 +20,10 @@ from raypipe.core.records import Fault, Mark
 from raypipe.core.sandbox import Parts, Refused, Sandbox, SandboxLimits
 from raypipe.readers.documents import page_text, plain
 from raypipe.readers.documents.walk import FileKind, file_kind
+from raypipe.readers.fields import front_matter
 from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
 
-READER = "4"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
+READER = "5"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text or field
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
@@ -48,6 +49,7 @@ class FileText:
     faults: tuple[tuple[int, Fault], ...] = ()  # page, of a csv line, from 1, and why it has no text
     protected: bool = False  # an owner's password restricts its use; reading it is common practice
     repaired: int = 0  # pages whose order was put right
+    fields: Mapping[str, str] = field(default_factory=dict)  # of its front matter
 
 
 @cache
@@ -86,11 +88,12 @@ class DocumentReader:
             raise UnusableLine("blank", "expected text, found none")
         if kind == "html":
             return FileText(kind, plain.html_title(text), text, "page")
+        fields = {} if kind == "csv" else front_matter(text)
         if kind == "md":
-            return _with_sections(kind, *plain.markdown(text))
+            return replace(_with_sections(kind, *plain.markdown(text)), fields=fields)
         if kind == "csv":
             text, faults = plain.table(text)
-        return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
+        return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults), fields=fields)
 
     def close(self) -> None:
         self._pages.close()

@@ -73,6 +73,7 @@ class Pipeline:
         whole tasks stay."""
         done = done or RunCounters()
         questions = None if questions is None else list(questions)  # read twice
+        recipe_tables.require_fields(self.store, self.recipe, questions)
         wanted = self.sources(questions)
         build = self.builder.build
         for line in self.recipe.unread():
@@ -173,7 +174,7 @@ class Pipeline:
         lacks = recipe_tables.lacking(
             self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked)
         )
-        return answer_sources(self.snapshot(), by_source(lacks), self.recipe.searches_all())
+        return answer_sources(self.snapshot(), by_source(lacks), self.recipe)
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
         """Key of its answer -> question id."""
@@ -221,8 +222,9 @@ class Pipeline:
 
     def snapshot(self) -> str:
         """Names all that the store can search: the corpus of a question without citations, the approximate
-        indexes that the recipe searches it by, and the files whose dates it reads."""
-        read = ann_names(self.store, self.recipe) + recipe_tables.files_read(self.store, self.recipe)
+        indexes that the recipe searches it by, the files whose dates it reads, and the fields it tests."""
+        of = self.store, self.recipe
+        read = ann_names(*of) + recipe_tables.files_read(*of) + recipe_tables.fields_read(*of)
         return digest(corpus_sum(self.store), *read)
 
     def sources(self, questions: Iterable[Question] | None) -> Ids:

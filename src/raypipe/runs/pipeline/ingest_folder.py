@@ -8,17 +8,30 @@ decision (`ingest_log`). So questions about the whole store search the folder as
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
+from raypipe.readers.documents import (
+    DOCUMENT_LIMITS,
+    DocumentReader,
+    FileText,
+    FoundFile,
+    plain,
+    reader_of,
+    walk,
+)
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
+from raypipe.readers.field_map import by_name
+from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
@@ -35,6 +48,7 @@ from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
 LAST_S = 253_402_300_799  # of the year 9999: a file may bear any time
+METADATA = "metadata.csv"  # name of a table of fields
 UNREAD = "none"  # kind of a file that no reader takes
 
 
@@ -49,6 +63,7 @@ class FileState:
     source: str = ""
     faults: tuple[str, ...] = ()  # their ids
     transient: bool = False  # True: it is read again, whatever it is
+    given: str = ""  # digest of the fields that a metadata.csv gives it; "": none
 
 
 _FIELDS = tuple(f.name for f in fields(FileState))
@@ -62,6 +77,7 @@ class _Read:
     root: Path
     before: dict[str, FileState]
     tombstones: Tombstones
+    given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in a metadata.csv
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
     sources: set[str] = field(default_factory=set)  # ids of those that are in a batch
@@ -70,6 +86,8 @@ class _Read:
 
     def batches(self, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
         reader = DocumentReader()
+        self.given, tables = _given_fields(self.root)
+        files = [f for f in files if f.name not in tables]
         try:
             with progress.task("checked", "files", len(files)) as task:
                 for file in files:
@@ -88,6 +106,7 @@ class _Read:
         old, content = self.before.get(file.name), ""
         # Whether the same bytes would be read as they were then.
         holds = old and not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
+        holds = holds and old is not None and old.given == self._given(file)
         try:
             # A file that could not be opened has no digest: with permission it has the same state.
             if old and holds and old.content and old.seen == file.state:
@@ -130,7 +149,7 @@ class _Read:
         faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
             file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
-            any(fault.transient for _, fault in faults),
+            any(fault.transient for _, fault in faults), self._given(file),
         )  # fmt: skip
         self.counts.lines += 1
         self.counts.rows += 1
@@ -138,7 +157,8 @@ class _Read:
         self.counts.page_faults += len(faults)
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
-        self.batch.documents.append(Document(id, title, source.id))
+        said = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
+        self.batch.documents.append(Document(id, title, source.id, dict(sorted(said.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
         modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
@@ -149,6 +169,10 @@ class _Read:
             self.sources.add(source.id)
             self.batch.sources.append(source)
             self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
+
+    def _given(self, file: FoundFile) -> str:
+        given = self.given.get(file.name)
+        return digest(json.dumps(given, sort_keys=True)) if given else ""
 
     def _where(self, file: FoundFile) -> str:
         """Names a file among dead letters."""
@@ -226,6 +250,32 @@ class FolderChanges:
     def gone(self) -> tuple[str, ...]:
         """Ids of the sources that go; known when `sources` has ended."""
         return _gone(self._store, self._read).get("sources", ())
+
+
+def _given_fields(root: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
+    """File below a folder -> its fields, by each metadata.csv next to it or in a folder above; and the names
+    of these. One has a column `file` or `path`, from its own folder; the nearest counts most. One that cannot
+    be read is none: its reader says why."""
+    given, tables = dict[str, dict[str, str]](), set[str]()
+    found = walk(root, [METADATA, f"*/{METADATA}"], DOCUMENT_LIMITS) if root.is_dir() else ()
+    for file in sorted(found, key=lambda f: f.name.count("/")):
+        with suppress(UnusableLine, csv.Error):
+            if file.trouble is None and file.size <= DOCUMENT_LIMITS.text_bytes:
+                rows = dict(_table_rows(PurePosixPath(file.name).parent, plain.decoded(fresh_bytes(file))))
+                given |= {name: {**given.get(name, {}), **own} for name, own in rows.items()}
+                tables |= {file.name} if rows else set()
+    return given, tables
+
+
+def _table_rows(folder: PurePosixPath, text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    rows = plain.csv_reader(io.StringIO(text, newline=""), ",;\t|")
+    names: list[str] = next((row for row in rows if any(row)), [])
+    if (named := by_name("path", names)) is None:
+        return
+    for row in rows:
+        values = dict(zip(names, row, strict=False))
+        if file := values.pop(named, "").strip():
+            yield str(folder / file), fields_of(values)
 
 
 def _state_file(of: str) -> str:

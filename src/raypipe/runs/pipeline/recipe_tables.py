@@ -22,10 +22,11 @@ from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.store import Store
 from raypipe.store.ids import Ids, filters
-from raypipe.store.index import LAYOUTS, IndexSpec, Pinned, index_spec
+from raypipe.store.index import LAYOUTS, NAMED, IndexSpec, Pinned, fields_now, index_spec
 from raypipe.store.sources import lacking as lacking_tables
-from raypipe.store.sources import sources_without
+from raypipe.store.sources import rows_id, sources_without
 from raypipe.store.vector_search import ann_index, recall_of, require_ann
+from raypipe.text.filters import ConditionError
 
 WORDS = "words "  # begins what a source lacks that is not in the postings of an analyzer
 
@@ -41,10 +42,11 @@ class AnswerSources:
     lacks: Lacks  # of all sources that these questions may search
     whole: str  # names all of `lacks`: what a question without citations is answered without
     everything: bool = False  # True: the recipe searches the whole store whatever a question cites
+    conditional: bool = False  # True: it searches what the fields in the store say
 
     def row(self, question: Question) -> str:
         """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
-        return row_key(question, self.snapshot, self.everything)
+        return row_key(question, self.snapshot, self.everything or self.conditional)
 
     def absent(self, question: Question) -> str:
         """Names what the question is answered without; "" where all that it may search is there."""
@@ -62,9 +64,10 @@ class AnswerSources:
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
 
 
-def answer_sources(snapshot: str, lacks: Lacks, everything: bool = False) -> AnswerSources:
-    """`lacks`: of all sources that the questions may search; `everything`: `Recipe.searches_all`."""
-    return AnswerSources(snapshot, lacks, _named(lacks), everything)
+def answer_sources(snapshot: str, lacks: Lacks, recipe: Recipe) -> AnswerSources:
+    """`lacks`: of all sources that the questions may search."""
+    everything, conditional = recipe.searches_all(), bool(recipe.conditions())
+    return AnswerSources(snapshot, lacks, _named(lacks), everything, conditional)
 
 
 def answer_key(recipe: str, question: str, row: str, absent: str) -> str:
@@ -152,6 +155,40 @@ def files_read(store: Store, recipe: Recipe) -> list[str]:
     return [digest("files", *sorted(" ".join(file.values()) for file in files))] if files else []
 
 
+def fields_read(store: Store, recipe: Recipe) -> list[str]:
+    """Names the fields of all documents, where a stage or a stored question has a condition on them."""
+    if not (recipe.conditions() or _stored_conditions(store)):
+        return []
+    tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
+    return [digest("fields", *(rows_id(store, t, store.dataset(t)) for t in tables))]
+
+
+def _stored_conditions(store: Store) -> dict[str, str]:
+    """The condition of each stored question that has one, by what messages call the question."""
+    if "where" not in store.dataset("questions").schema.names:  # as in a store of before
+        return {}
+    found = store.scan("questions", ["id", "where"], filter="`where` != ''")
+    return {f"question {row['id']}": row["where"] for row in found.to_pylist()}
+
+
+def require_fields(store: Store, recipe: Recipe, questions: Iterable[Question] | None) -> None:
+    """Raises ConditionError for a condition of a stage, or of one of the questions (None: of any stored one),
+    that the fields of the documents do not fit."""
+    given = {f"recipe {recipe.name}, stage {name}": where for name, where in recipe.conditions().items()}
+    if questions is None:
+        given |= _stored_conditions(store)
+    else:
+        given |= {f"question {q.id}": q.where for q in questions if q.where}
+    if not given:
+        return
+    fields = fields_now(store)
+    for name, where in given.items():
+        try:
+            fields.check(where)
+        except ConditionError as e:
+            raise ConditionError(f"{name}: {e}") from e
+
+
 def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpec:
     """The same, of tables at the versions of a run or release. Raises KeyError for one that it has not;
     postings are there where a question searched the whole store."""
@@ -163,7 +200,8 @@ def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpe
     words = [(name, p, q) for name, (p, q) in postings_tables(recipe).items() if p in tables and q in tables]
     inverted = tuple((name, at(p), at(q)) for name, p, q in words)
     layouts = at(LAYOUTS) if LAYOUTS in tables else None
-    return IndexSpec(uri, at(recipe.texts_table), at(recipe.passages_table), vectors, inverted, layouts)
+    texts, passages, named = at(recipe.texts_table), at(recipe.passages_table), tuple(map(at, NAMED))
+    return IndexSpec(uri, texts, passages, vectors, inverted, layouts, named)
 
 
 def table_names(store: Store, recipe: Recipe) -> list[str]:

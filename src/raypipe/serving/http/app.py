@@ -28,6 +28,7 @@ from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody
 from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
 from raypipe.text import web_page
+from raypipe.text.filters import ConditionError
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
@@ -155,6 +156,8 @@ class Routes:
             try:
                 query = self._query(request, body.query, body)
                 ranked = await until_disconnect(request, answerer.retrieve(query))
+            except ConditionError:
+                raise
             except ConfError as e:
                 raise RequestRefused(HTTPStatus.NOT_FOUND, "This recipe ranks no passages.") from e
         return replies.retrieve_response(ranked, body.top)

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.serving.answerer import NotReady
 from raypipe.store import StoreError
+from raypipe.text.filters import ConditionError
 
 RETRY_AFTER_S = 5
 """The `retry-after` of a refusal: by then a replica has started, and a backlog of
@@ -60,6 +61,9 @@ def to_problem(error: Exception) -> RequestRefused:
     """Any exception, as the error that the client gets. Defects are logged with their traceback."""
     if isinstance(error, RequestRefused):
         return error
+    if isinstance(error, ConditionError):
+        wrong = {"at": "filters.where", "problem": str(error).removeprefix("where: ")}
+        return RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", [wrong])
     for kind, (status, detail) in EXPECTED_ERRORS.items():
         if isinstance(error, kind):
             if kind is not Overloaded:
@@ -116,7 +120,7 @@ def add_exception_handlers(app: FastAPI) -> None:
             detail = f"This route takes {headers['Allow']}."
         return problem_response(RequestRefused(status, detail, headers=headers), request.url.path)
 
-    for kind in EXPECTED_ERRORS:
+    for kind in (*EXPECTED_ERRORS, ConditionError):
         app.add_exception_handler(kind, problem)
     app.add_exception_handler(RequestRefused, problem)
     app.add_exception_handler(ClientGone, client_gone)

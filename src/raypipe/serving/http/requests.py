@@ -41,7 +41,8 @@ from raypipe.readers.rows import UnusableLine
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.replies import says
-from raypipe.serving.query import Filters, QueryRequest, host_name
+from raypipe.serving.query import QueryRequest
+from raypipe.text.filters import MAX_CHARS, ConditionError, Filters, host_name
 from raypipe.text.moments import moment
 
 MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
@@ -132,6 +133,18 @@ class SourceFilter(StrictBody):
     sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = says(
         "Ids of sources, as citations name them.", [], default=[], max_length=1000
     )
+    where: str = says(
+        "A condition on the fields of documents, as LanceDB has them.",
+        "date >= '2024-01-01'", default="", max_length=MAX_CHARS,
+    )  # fmt: skip
+
+    @field_validator("where")
+    @classmethod
+    def _where_is_one(cls, where: str) -> str:
+        try:
+            return Filters(where=where).where
+        except ConditionError as e:
+            raise mistake(str(e).removeprefix("where: ")) from None
 
 
 class QueryOptions(StrictBody):
@@ -239,7 +252,8 @@ def query_request(
     """The query that a body asks for. Its deadline starts now."""
     deadline_s = options.deadline_s or default_deadline_s
     question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
-    filters = Filters(tuple(options.filters.hosts), tuple(options.filters.sources))
+    given = options.filters
+    filters = Filters(tuple(given.hosts), tuple(given.sources), given.where)
     prompts, passages = "prompts" in include, "passages" in include
     request = QueryRequest(question, filters=filters, include_prompts=prompts, include_passages=passages)
     if options.documents is None:

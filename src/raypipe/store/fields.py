@@ -1,0 +1,306 @@
+"""Fields of sources: what a store's documents say of themselves, and which sources a filter lets through.
+
+A source has a row for each place where it stands: for each document with its text, and for each citation of
+a stored question. It matches a filter where one of its rows does. Every row has the fields `url`, `host`,
+`folder`, `title` and `date`; documents have those that they were read with, too. Values are texts; the type
+of a field is the strictest that all its values have. A condition is evaluated on columns, by pyarrow: no
+value of a field and no text of a request is ever part of a query. Knows the tables of documents, layouts and
+questions.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import date
+from email.utils import parsedate_to_datetime
+from functools import cached_property, reduce
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset
+
+from raypipe.core import arrow
+from raypipe.core.arrow import id_column, id_texts
+from raypipe.core.records import Citation
+from raypipe.store.errors import reaching
+from raypipe.store.ids import HEX
+from raypipe.text.filters import ConditionError, Filters, Node, Test, Value, host_matches, parse, tests_of
+from raypipe.text.spans import DAY_IN_NAME
+
+FieldType: TypeAlias = Literal["text", "number", "boolean", "date"]
+PARTS: Final = ("page", "snippet", "name")  # of a citation, that are sources
+OF_ALL: Final = ("url", "host", "folder", "title", "date")
+KEPT = 32  # filters of which the rows are kept
+SHOWN = 200  # fields that are listed
+_NAMED = ("id", "source", "title", "fields")
+_FIELDS = pa.map_(pa.string(), pa.string())
+_SCHEMA = pa.schema(
+    {"source": arrow.DIGEST, "url": pa.string(), "modified": pa.string(), "title": pa.string(),
+     "fields": _FIELDS}
+)  # fmt: skip
+_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$"
+_DAY = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
+_TRUTHS = pa.array(["true", "false"])
+_COMPARE: Mapping[str, Any] = {
+    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater,
+    ">=": pc.greater_equal, "like": pc.match_like,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the documents of a store."""
+
+    name: str
+    type: FieldType
+    rows: int  # documents and citations that have it
+    example: str
+
+
+class SourceFields:
+    """The places of some sources with their fields."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        """`rows`: columns source, url, modified, title, fields; of several places of a source the first
+        counts where one is shown."""
+        self._rows = rows
+        self._columns: dict[str, pa.Array] = {}
+        self._within: dict[Filters, SourceFields] = {}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def cited(cls, questions: LanceDataset) -> SourceFields:
+        """Of the citations of stored questions. Seconds and 70 MB for the 135,000 of CRAG."""
+        with reaching(questions.uri):
+            asked = questions.to_table(["id", "citations"]).sort_by("id")["citations"]
+        return cls(_of_citations(pc.list_flatten(asked).combine_chunks()))
+
+    @classmethod
+    def read(
+        cls, documents: LanceDataset, layouts: LanceDataset | None, questions: LanceDataset
+    ) -> SourceFields:
+        """Of all in tables that are open at their versions."""
+        with reaching(documents.uri):
+            kept = [name for name in _NAMED if name in documents.schema.names]  # older ones have no fields
+            named = documents.to_table(kept).sort_by("id")
+            placed = layouts.to_table(["id", "url", "modified"]) if layouts else arrow.layout.table(())
+        at = pc.index_in(named["id"].combine_chunks(), value_set=placed["id"].combine_chunks())
+        place = placed.select(["url", "modified"]).take(at)
+        fields = named["fields"] if "fields" in kept else pa.nulls(len(at), _FIELDS)
+        held = pa.table([named["source"], *place.columns, named["title"], fields], schema=_SCHEMA)
+        return cls(pa.concat_tables([cls.cited(questions)._rows, held]))
+
+    @classmethod
+    def of(cls, citations: Sequence[Citation]) -> SourceFields:
+        """Of citations alone, as a request brings them."""
+        return cls(_of_citations(_structs(citations)))
+
+    def none(self) -> SourceFields:
+        return SourceFields(self._rows.slice(0, 0))
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the sources, ascending."""
+        return tuple(sorted(id_texts(self._rows["source"].unique())))
+
+    def urls(self, sources: Sequence[str]) -> dict[str, str]:
+        """The url of each of some sources that has one, the first of several."""
+        found = self._rows.filter(pc.is_in(self._rows["source"], value_set=id_column(sources)))
+        pairs = zip(id_texts(found["source"]), found["url"].to_pylist(), strict=True)
+        return {source: url for source, url in reversed(list(pairs)) if url is not None}
+
+    def citations(self, question: str) -> tuple[Citation, ...]:
+        """A citation for each source, by its id: what a question about the whole store may search."""
+        urls = self.urls(self.ids)
+        cited = ((n, s, urls.get(s, "")) for n, s in enumerate(self.ids))
+        return tuple(Citation(question, n, url, "", source, None, None) for n, source, url in cited)
+
+    def within(self, filters: Filters) -> SourceFields:
+        """The places that match; a condition was checked (`check`) on all places."""
+        if not filters:
+            return self
+        with self._lock:
+            if (found := self._within.get(filters)) is None:
+                while len(self._within) >= KEPT:
+                    self._within.pop(next(iter(self._within)))
+                found = self._within[filters] = SourceFields(self._rows.filter(self._mask(filters)))
+            return found
+
+    def narrowed(self, citations: Sequence[Citation], filters: Filters) -> tuple[Citation, ...]:
+        """Those citations, and parts of them, that match: by their own fields, or by those of a document that
+        has the same text and the same url."""
+        if not filters or not citations:
+            return tuple(citations)
+        own, here = _of_citations(_structs(citations)), self._rows
+        for name in ("source", "url"):
+            here = here.filter(pc.is_in(here[name], value_set=own[name].combine_chunks()))
+        rows = pa.concat_tables([own, here])
+        rows = rows.filter(SourceFields(rows)._mask(filters))
+        kept = set(zip(id_texts(rows["source"]), (u or "" for u in rows["url"].to_pylist()), strict=True))
+
+        def part(c: Citation, source: str | None) -> str | None:
+            return source if (source, c.url) in kept else None
+
+        cited = (
+            replace(c, page=part(c, c.page), snippet=part(c, c.snippet), name=part(c, c.name))
+            for c in citations
+        )
+        return tuple(c for c in cited if c.sources())
+
+    def fields(self) -> list[Field]:
+        """The fields, by name; where there are very many, those that most documents have."""
+        given = pc.value_counts(self._rows["fields"].combine_chunks().keys).to_pylist()
+        most = sorted(given, key=lambda x: (-x["counts"], x["values"]))[:SHOWN]
+        found = (self.field(name) for name in sorted({*(x["values"] for x in most), *OF_ALL}))
+        return [f for f in found if f is not None]
+
+    def field(self, name: str) -> Field | None:
+        """A field; None where no place has it."""
+        values = pc.drop_null(self.column(name))
+        return Field(name, _type_of(values), len(values), values[0].as_py()) if len(values) else None
+
+    def check(self, where: str) -> None:
+        """Raises ConditionError for a field that no place has, and for a value of another type, with the
+        fields that there are. "" fits."""
+        for test in tests_of(parse(where)) if where else ():
+            if (found := self.field(test.field)) is None:
+                known = ", ".join(f"{f.name} ({f.type})" for f in self.fields()) or "none"
+                raise ConditionError(f"where: expected a field that documents here have: {known}")
+            like = test.op == "like" and found.type in ("text", "date")
+            if not like and not all(_fits(value, found.type) for value in test.values):
+                expected = f"expected {_EXPECTED[found.type]}, since its type is {found.type}"
+                raise ConditionError(f"where: {test.field}: {expected}")
+
+    def column(self, name: str) -> pa.Array:
+        """The values of a field: text, null where a place lacks it."""
+        if name not in self._columns:
+            self._columns[name] = self._column(name)
+        return self._columns[name]
+
+    def _column(self, name: str) -> pa.Array:
+        rows = self._rows
+        if name in _PLACE:
+            place = _PLACE[name]
+            return pa.array([place(url) if url else None for url in rows["url"].to_pylist()], pa.string())
+        given = pc.map_lookup(rows["fields"].combine_chunks(), name, "first")
+        if name == "title":
+            titles = rows["title"].combine_chunks()
+            return pc.coalesce(given, pc.if_else(pc.equal(titles, ""), None, titles))
+        if name == "date":
+            places = zip(rows["url"].to_pylist(), rows["modified"].to_pylist(), strict=True)
+            days = [_day_in_name(url or "") or day_of_time(time or "") or None for url, time in places]
+            return pc.coalesce(given, pa.array(days, pa.string()))
+        return given
+
+    def _mask(self, filters: Filters) -> pa.Array:
+        """(rows,) bool: which places match."""
+        masks = [pa.array([True] * self._rows.num_rows, pa.bool_())]
+        if filters.where:
+            masks.append(pc.fill_null(self.evaluate(parse(filters.where)), False))
+        if filters.sources:
+            known = [s for s in filters.sources if HEX.fullmatch(s)]
+            masks.append(pc.is_in(self._rows["source"].combine_chunks(), value_set=id_column(known)))
+        if filters.hosts:
+            urls = self._rows["url"].to_pylist()
+            masks.append(pa.array([host_matches(url or "", filters.hosts) for url in urls], pa.bool_()))
+        return reduce(pc.and_, masks)
+
+    def evaluate(self, node: Node) -> pa.Array:
+        """(rows,) bool, null where a condition is neither true nor false."""
+        if isinstance(node, Test):
+            return self._test(node)
+        parts = [self.evaluate(part) for part in node.parts]
+        if node.op == "not":
+            return pc.invert(parts[0])
+        return reduce(pc.and_kleene if node.op == "and" else pc.or_kleene, parts)
+
+    def _test(self, test: Test) -> pa.Array:
+        column = self.column(test.field)
+        if test.op == "null":
+            return pc.is_null(column)
+        if isinstance(test.values[0], bool):
+            column = pc.if_else(pc.is_in(column, value_set=_TRUTHS), pc.equal(column, "true"), None)
+        elif isinstance(test.values[0], float):
+            column = pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None).cast(pa.float64())
+        if test.op == "in":
+            among = pc.is_in(column, value_set=pa.array(test.values, column.type))
+            return pc.if_else(pc.is_valid(column), among, None)
+        return _COMPARE[test.op](column, test.values[0])
+
+
+_EXPECTED: Mapping[FieldType, str] = {
+    "text": "a text in single quotes", "number": "a number without quotes", "boolean": "true or false",
+    "date": "a day, such as '2025-01-31'",
+}  # fmt: skip
+
+
+def _type_of(values: pa.Array) -> FieldType:
+    """The strictest type that all of some texts have."""
+    if pc.all(pc.is_in(values, value_set=_TRUTHS)).as_py():
+        return "boolean"
+    if pc.all(pc.match_substring_regex(values, _NUMBER)).as_py():
+        return "number"
+    return "date" if pc.all(pc.match_substring_regex(values, _DAY)).as_py() else "text"
+
+
+def _fits(value: Value, type: FieldType) -> bool:
+    if isinstance(value, bool):
+        return type == "boolean"
+    if isinstance(value, float):
+        return type == "number"
+    return type == "text" or (type == "date" and re.match(_DAY, value) is not None)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # a page may cite anything
+        return None
+
+
+def _folder(url: str) -> str | None:
+    return None if "://" in url else unquote(url).rpartition("/")[0] or None
+
+
+_PLACE: Mapping[str, Any] = {"url": unquote, "host": _host, "folder": _folder}
+
+
+def _day_in_name(url: str) -> str:
+    found = DAY_IN_NAME.search(unquote(url))
+    return day_of_time("-".join(found.groups())) if found else ""
+
+
+def day_of_time(text: str) -> str:
+    """The day of a time as files, servers and search engines write it; "" for anything else.
+
+    >>> day_of_time("2025-03-01T09:30:00"), day_of_time("Fri, 01 Mar 2024 10:00:00 GMT"), day_of_time("soon")
+    ('2025-03-01', '2024-03-01', '')
+    """
+    with suppress(ValueError, IndexError):
+        return date.fromisoformat(text[:10]).isoformat()
+    with suppress(ValueError, TypeError, IndexError):
+        return parsedate_to_datetime(text[:80]).date().isoformat()
+    return ""
+
+
+def _structs(citations: Sequence[Citation]) -> pa.Array:
+    return arrow.citation.table(citations).to_struct_array().combine_chunks()
+
+
+def _of_citations(cited: pa.Array) -> pa.Table:
+    """Rows of citations (a struct array): one for each part that is a source."""
+    parts = []
+    for part in PARTS:
+        here = cited.filter(pc.is_valid(pc.struct_field(cited, part)))
+        source, url, modified = (pc.struct_field(here, name) for name in (part, "url", "modified"))
+        none = pa.nulls(len(here), pa.string())
+        url = pc.if_else(pc.equal(url, ""), None, url)
+        fields = pa.nulls(len(here), _FIELDS)
+        parts.append(pa.table([source, url, modified, none, fields], _SCHEMA))
+    return pa.concat_tables(parts)

@@ -1,0 +1,247 @@
+"""Filters of sources: hosts, ids, and a condition on fields, parsed into a small checked tree.
+
+    team = 'hr' and (date >= '2025-01-01' or pinned = true) and title not like 'Draft%'
+
+A condition is a part of what LanceDB takes as a filter, with the same meaning, null included: a test of a
+field that a document lacks is neither true nor false. There are no functions, casts, comments or subqueries.
+A text becomes a tree or an error that repeats nothing of it; no condition is ever put into another text.
+Knows no table.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from types import SimpleNamespace
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from raypipe.core.errors import ConfError
+
+MAX_CHARS: Final = 10_000  # of a condition: a list of 300 ids
+MAX_DEPTH: Final = 20  # of brackets and `not`
+Value: TypeAlias = str | float | bool
+Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "like", "null"]
+
+_GRAMMAR = r"""
+?any: all (_OR all)*                        -> either
+?all: one (_AND one)*                       -> both
+?one: NOT one                               -> negation
+    | "(" any ")"
+    | field OP value                        -> compared
+    | field _IS [NOT] _NULL                 -> null
+    | field [NOT] _IN "(" values ")"        -> among
+    | field [NOT] _BETWEEN value _AND value -> between
+    | field [NOT] _LIKE TEXT                -> like
+values: value ("," value)*
+value: TEXT -> text | NUMBER -> number | TRUE -> true | FALSE -> false
+field: NAME | "`" /[^`]+/ "`"
+OP: "=" | "!=" | "<>" | "<=" | "<" | ">=" | ">"
+TEXT: /'(?:[^']|'')*'/
+NUMBER: /-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.])/
+_OR.2: /or\b/i
+_AND.2: /and\b/i
+NOT.2: /not\b/i
+_IS.2: /is\b/i
+_NULL.2: /null\b/i
+_IN.2: /in\b/i
+_BETWEEN.2: /between\b/i
+_LIKE.2: /like\b/i
+TRUE.2: /true\b/i
+FALSE.2: /false\b/i
+NAME: /[^\W\d]\w*/
+%ignore /[ \t\r\n]+/
+"""
+
+
+class ConditionError(ConfError, ValueError):
+    """A condition that cannot be read, or that its fields do not fit. The message repeats nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """A comparison of one field. `null` has no value, `in` several of one type, the others one."""
+
+    field: str
+    op: Operator
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Conditions that hold together, one of which holds, or, of `not`, the one that does not."""
+
+    op: Literal["and", "or", "not"]
+    parts: tuple[Node, ...]
+
+
+Node: TypeAlias = Test | Join
+
+
+def _joined(op: Literal["and", "or"], *parts: Node) -> Node:
+    return _checked(Join(op, parts)) if len(parts) > 1 else parts[0]
+
+
+def _unless(no: str | None, part: Node) -> Node:
+    """The condition, or with a `not` the one that does not hold."""
+    return part if no is None else _checked(Join("not", (part,)))
+
+
+def _compared(field: str, op: str, value: Value) -> Node:
+    known: Any = "!=" if op == "<>" else str(op)
+    return Test(field, known, (value,))
+
+
+def _among(field: str, no: str | None, values: tuple[Value, ...]) -> Node:
+    if len(set(map(type, values))) > 1:
+        raise ConditionError("where: expected a list of values of one type")
+    return _unless(no, Test(field, "in", values))
+
+
+def _between(field: str, no: str | None, low: Value, high: Value) -> Node:
+    return _unless(no, Join("and", (Test(field, ">=", (low,)), Test(field, "<=", (high,)))))
+
+
+def _number(token: str) -> float:
+    if not math.isfinite(number := float(token)):
+        raise ConditionError("where: expected a number below 1e308")
+    return number
+
+
+def _text(token: str) -> str:
+    return str(token)[1:-1].replace("''", "'")
+
+
+def _checked(node: Join) -> Node:
+    if depth(node) > MAX_DEPTH:
+        raise ConditionError(f"where: expected at most {MAX_DEPTH} levels of `and`, `or` and `not`")
+    return node
+
+
+def depth(node: Node) -> int:
+    return 1 + max(map(depth, node.parts)) if isinstance(node, Join) else 1
+
+
+_MAKE: dict[str, Callable[..., Any]] = {
+    "either": partial(_joined, "or"),
+    "both": partial(_joined, "and"),
+    "negation": _unless,
+    "compared": _compared,
+    "null": lambda field, no: _unless(no, Test(field, "null")),
+    "among": _among,
+    "between": _between,
+    "like": lambda field, no, pattern: _unless(no, Test(field, "like", (_text(pattern),))),
+    "values": lambda *values: values,
+    "text": _text,
+    "number": _number,
+    "true": lambda token: True,
+    "false": lambda token: False,
+    "field": lambda name: field_name(str(name)),
+}
+"""Rule of the grammar -> what makes its part of the tree, in the place of lark's own tree."""
+
+
+def _inline(make: Callable[..., Any], parts: list[Any]) -> Any:
+    return make(*parts)
+
+
+@cache
+def _reader() -> Any:
+    import lark  # .05 s that only a condition needs
+
+    made = {name: partial(_inline, make) for name, make in _MAKE.items()}
+    return lark.Lark(_GRAMMAR, parser="lalr", start="any", transformer=SimpleNamespace(**made))
+
+
+@lru_cache(256)
+def parse(where: str) -> Node:
+    """The tree of a condition. Raises ConditionError, with the place and what is expected there.
+
+    >>> parse("not (year < 2024)")
+    Join(op='not', parts=(Test(field='year', op='<', values=(2024.0,)),))
+    """
+    import lark  # as above
+
+    if where.encode("utf-8", "replace").decode() != where:
+        raise ConditionError("where: expected Unicode text, found half a surrogate pair")
+    if len(where) > MAX_CHARS:
+        raise ConditionError(f"where: expected at most {MAX_CHARS:,} characters, found {len(where):,}")
+    try:
+        tree: Node = _reader().parse(where)
+    except lark.exceptions.UnexpectedInput as e:
+        at = getattr(e, "pos_in_stream", None)
+        ends = getattr(getattr(e, "token", None), "type", "") == "$END"
+        place = len(where) if ends or at is None or at < 0 else at
+        example = "such as team = 'hr' and date >= '2025-01-01'"
+        raise ConditionError(
+            f"where: expected a condition, {example}; character {place + 1} fits none"
+        ) from e
+    return tree
+
+
+def tests_of(node: Node) -> Iterator[Test]:
+    if isinstance(node, Test):
+        yield node
+    else:
+        for part in node.parts:
+            yield from tests_of(part)
+
+
+def field_name(name: str) -> str:
+    """The name of a field, as conditions have it.
+
+    >>> field_name("Team Name"), field_name("2024-Status"), field_name("Größe")
+    ('team_name', '_2024_status', 'grösse')
+    """
+    folded = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name).casefold()).strip("_")
+    return f"_{folded}" if folded[:1].isdigit() else folded
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which sources may be searched: those that match all that is given."""
+
+    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
+    sources: tuple[str, ...] = ()  # source ids
+    where: str = ""  # a condition on fields
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", tuple(map(host_name, self.hosts)))
+        if self.where:
+            parse(self.where)
+
+    def __bool__(self) -> bool:
+        return bool(self.hosts or self.sources or self.where)
+
+
+def host_name(text: str) -> str:
+    """A host as urls are compared with it. Raises ValueError for what no url has as its host.
+
+    >>> host_name("En.Example.org.")
+    'en.example.org'
+    """
+    host = text.lower().strip(".")
+    if not host or host.count(":") == 1 or set(host) & set("/*@?# "):
+        raise ValueError("expected a host, such as example.org, without scheme, port, path and *")
+    return host
+
+
+def host_matches(url: str, hosts: Collection[str]) -> bool:
+    """True if the url's host is one of these or a subdomain of one, or if there are no hosts.
+
+    >>> host_matches("https://en.example.org/a", ["example.org"])
+    True
+    >>> host_matches("https://anexample.org/", ["example.org"])
+    False
+    """
+    if not hosts:
+        return True
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:  # a page may cite anything
+        return False
+    return any(host == h or host.endswith(f".{h}") for h in hosts)

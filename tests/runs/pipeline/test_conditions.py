@@ -1,0 +1,184 @@
+"""Conditions on fields, from files to answers: before anything is ranked, by a job and an endpoint alike."""
+
+import asyncio
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from checkout import ROOT, SUPPORT
+
+from raypipe.api.session import load_recipe
+from raypipe.core import arrow
+from raypipe.core.conf import Conf
+from raypipe.core.progress import Progress
+from raypipe.core.records import Citation, Question
+from raypipe.models.kit import LocalKit
+from raypipe.runs.pipeline import recipe_tables
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest_folder import ingest_folder
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.query import QueryRequest
+from raypipe.store import Store, put
+from raypipe.store.index import fields_now
+from raypipe.text.filters import ConditionError, Filters
+
+RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+FILES = {
+    "hr/leave-2024-05-01.md": "---\nteam: hr\nyear: 2024\n---\n# Leave\n\nThe leave policy grants 25 days.",
+    "hr/pay.md": "---\nteam: hr\ndate: 2 March 2025\ntags: [a]\n---\nThe leave policy pays 12 days a year.",
+    "team=legal/leave.txt": "The leave policy of counsel grants 40 days a year.",
+    "notes/leave.txt": "The leave policy of notes grants 7 days a year.",
+    "notes/metadata.csv": "File;Team;Pinned\nleave.txt;board;true\n",
+}
+ASKED = "how many days does the leave policy grant?"
+
+
+def written(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.fixture
+def made(tmp_path):
+    docs = written(tmp_path / "docs", FILES)
+    store = Store.create(str(tmp_path / "store"))
+    return docs, store, pipeline_of(store)
+
+
+def pipeline_of(store, recipe=RECIPE):
+    progress = Progress(io.StringIO(), silent=True)
+    return Pipeline(
+        store, recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), TaskSizes(50, 3), inline, progress
+    )
+
+
+def read(made):
+    docs, store, pipeline = made
+    return ingest_folder(store, docs, (), pipeline.progress)
+
+
+def answered(pipeline, *questions):
+    put(pipeline.store, "questions", arrow.question.table(questions))
+    computed = pipeline.index(questions)
+    pipeline.answer(questions)
+    return list(pipeline.answers(questions)), computed
+
+
+def urls(store, question):
+    named = store.rows("layouts", "source", sorted({h.source for h in question.hits}), ["url"])
+    return sorted(named["url"].to_pylist())
+
+
+def test_fields_come_from_front_matter_columns_a_table_and_folders(made):
+    read(made)
+    _, store, _ = made
+    found = {f.name: (f.type, f.rows) for f in fields_now(store).fields()}
+    assert found == {
+        "date": ("date", 4), "folder": ("text", 4), "pinned": ("boolean", 1), "team": ("text", 4),
+        "title": ("text", 4), "url": ("text", 4), "year": ("number", 1),
+    }  # fmt: skip
+    rows = store.scan("documents").to_pylist()
+    assert {r["id"].partition("/")[2]: dict(r["fields"]) for r in rows} == {
+        "hr/leave-2024-05-01.md": {"team": "hr", "year": "2024"},
+        "hr/pay.md": {"date": "2025-03-02", "team": "hr"},
+        "team%3Dlegal/leave.txt": {"team": "legal"},
+        "notes/leave.txt": {"pinned": "true", "team": "board"},
+    }
+
+
+def test_a_job_and_an_endpoint_search_what_a_condition_lets_through_and_nothing_else(made):
+    read(made)
+    _, store, pipeline = made
+    wheres = {
+        "": 4, "team = 'hr'": 2, "team = 'hr' and date < '2025-01-01'": 1, "team != 'hr'": 2,
+        "pinned = true": 1, "year is null": 3, "folder like 'team=%'": 1, "year > 2030": 0,
+    }  # fmt: skip
+    questions = [Question(f"q{n}", ASKED, where=where) for n, where in enumerate(wheres)]
+    answers, _ = answered(pipeline, *questions)
+    assert [len(urls(store, q)) for q in answers] == list(wheres.values())
+    assert urls(store, answers[2]) == ["hr/leave-2024-05-01.md"]
+    assert [(q.citations, q.where) for q in answers] == [(None, where) for where in wheres]
+    online = Answerer(RECIPE, LocalKit(None, "transformers"), store.uri)
+
+    async def ask(**request):
+        return (await online.answer(QueryRequest(**request))).question
+
+    for q in answers:
+        seen = asyncio.run(ask(question=Question("new", ASKED + " "), filters=Filters(where=q.where)))
+        assert (seen.hits, seen.order, seen.answer) == (q.hits, q.order, q.answer)
+    stored = asyncio.run(ask(question=Question("new", "q1"), filters=Filters(where="date < '2025-01-01'")))
+    assert stored.hits == answers[2].hits, "both conditions hold"
+    with pytest.raises(ConditionError, match=r"a field that documents here have: .*team \(text\)"):
+        asyncio.run(ask(question=Question("new", ASKED), filters=Filters(where="owner = 'x'")))
+
+
+def test_a_question_is_searched_for_in_those_of_its_own_pages_that_match(made):
+    read(made)
+    _, store, pipeline = made
+    places = arrow.layout.records(store.scan("layouts"))
+    cited = [Citation("own", n, x.url, "", x.source, None, None) for n, x in enumerate(places)]
+    whole = Question("own", ASKED, citations=tuple(cited))
+    answers, _ = answered(pipeline, whole, replace(whole, id="part", where="team = 'hr'"))
+    assert [len(urls(store, q)) for q in answers] == [4, 2]
+    recipe = replace(RECIPE, question=tuple(only_legal(s) for s in RECIPE.question))
+    [narrow, *_] = answered(pipeline_of(store, recipe), replace(whole, id="own"))[0]
+    assert urls(store, narrow) == ["team%3Dlegal/leave.txt"]
+
+
+def only_legal(stage):
+    """The stage, which searches what legal has where it can search."""
+    can = hasattr(stage.step, "where")
+    return replace(stage, step=replace(stage.step, where="team = 'legal'")) if can else stage
+
+
+def test_another_condition_or_field_asks_questions_again_and_embeds_nothing(made):
+    read(made)
+    docs, store, pipeline = made
+    tables = RECIPE.texts_table, RECIPE.passages_table
+    question = Question("q", ASKED, where="team = 'board'")
+    [first], _ = answered(pipeline, question)
+    before = [store.version(t) for t in tables]
+    [same], _ = answered(pipeline, question)
+    assert same == first and urls(store, first) == ["notes/leave.txt"]
+    other = replace(RECIPE, question=tuple(only_legal(s) for s in RECIPE.question))
+    assert other.digest() != RECIPE.digest() and other.passages_digest() == RECIPE.passages_digest()
+    assert RECIPE.digest() == load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",))).digest()
+    written(docs, {"notes/metadata.csv": "file,team,cost\nleave.txt,hr,3\n"})
+    written(docs, {"metadata.csv": "path,team\nhr/pay.md,board\n"})
+    assert read(made).again is False
+    [moved], _ = answered(pipeline, question)
+    assert urls(store, moved) == ["hr/pay.md"], "a table of a folder says more than a file"
+    assert [store.version(t) for t in tables] == before, "nothing was parsed, split or embedded again"
+    assert fields_now(store).field("pinned") is None and fields_now(store).field("cost").type == "number"
+    read(made)
+    assert json.loads(json.dumps(read(made).counts))["unchanged_files"] == 4
+
+
+def test_a_store_of_before_has_no_fields_and_gains_them_where_files_are_read_again(made):
+    _, store, pipeline = made
+    for table, column in (("documents", "fields"), ("questions", "where"), ("answers", "where")):
+        store.dataset(table).drop_columns([column])
+    assert [f.name for f in fields_now(store).fields()] == []
+    assert pipeline.snapshot() and recipe_tables.require_fields(store, RECIPE, None) is None
+    read(made)
+    [found], _ = answered(pipeline, Question("q", ASKED, where="team = 'board'"))
+    assert urls(store, found) == ["notes/leave.txt"] and found.where == "team = 'board'"
+
+
+def test_a_condition_that_fits_no_field_is_refused_before_anything_is_done(made):
+    read(made)
+    _, store, pipeline = made
+    with pytest.raises(ConditionError, match="question q: where: expected a field that documents here have"):
+        answered(pipeline, Question("q", ASKED, where="owner = 'x'"))
+    recipe = replace(RECIPE, question=tuple(only_legal(s) for s in RECIPE.question))
+    stages = tuple(
+        replace(s, step=replace(s.step, where="team > 3")) if getattr(s.step, "where", "") else s
+        for s in recipe.question
+    )
+    with pytest.raises(ConditionError, match="stage dense: where: team: expected a text in single quotes"):
+        pipeline_of(store, replace(recipe, question=stages)).index([])
+    assert not store.has(RECIPE.texts_table)
