@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.records import CAPTURED_ID, Citation, Question
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.recipe_tables import searched
@@ -23,6 +24,7 @@ from raypipe.store.index import LanceIndex
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
 _OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # what users asked is shown to no one
+_NO_QUESTION = "0" * 16  # id and text of no stored question
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
@@ -113,6 +115,22 @@ class StoreSnapshot:
         if question.citations is None and filters:
             question = replace(question, citations=self._catalog.citations(question.id, filters))
         return narrow(narrow(question, key_filter), filters)
+
+    def searched(
+        self, filters: Filters, key_filter: Filters, offset: int, limit: int
+    ) -> tuple[int, dict[str, str]]:
+        """How many sources a question about the whole store searches; some of them, with a url that cites each
+        and that the filters let through; "": none does."""
+        question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
+        texts, version = self.spec.texts.table, self.spec.texts.version
+        if question.citations is not None:
+            cited = {source: c.url for c in question.citations for source in c.sources()}
+            read = rows(self._store.dataset(texts, version), "source", list(cited), ["source"])
+            some = sorted(id_texts(read["source"]))
+            return len(some), {source: cited[source] for source in some[offset:][:limit]}
+        some = id_texts(self._store.scan(texts, ["source"], version, offset=offset, limit=limit)["source"])
+        urls = self._catalog.urls(some)
+        return self._store.count(texts, version=version), {source: urls.get(source, "") for source in some}
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         return self._catalog.urls(sources)

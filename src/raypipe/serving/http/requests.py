@@ -133,6 +133,9 @@ class SourceFilter(StrictBody):
         "Ids of sources, as citations name them.", [], default=[], max_length=1000
     )
 
+    def plain(self) -> Filters:
+        return Filters(tuple(self.hosts), tuple(self.sources))
+
 
 class QueryOptions(StrictBody):
     """Options of a question."""
@@ -239,7 +242,7 @@ def query_request(
     """The query that a body asks for. Its deadline starts now."""
     deadline_s = options.deadline_s or default_deadline_s
     question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
-    filters = Filters(tuple(options.filters.hosts), tuple(options.filters.sources))
+    filters = options.filters.plain()
     prompts, passages = "prompts" in include, "passages" in include
     request = QueryRequest(question, filters=filters, include_prompts=prompts, include_passages=passages)
     if options.documents is None:

@@ -1,0 +1,259 @@
+"""Tools for agents: the endpoint by the Model Context Protocol, over HTTP or over stdin and stdout.
+
+A tool is a request to a route of the app: its arguments are fields of the route's body, its result is the
+reply, with a text for those that read no structure. So keys, their filters, limits and deadlines hold as they
+do there, a call is counted and logged as its route, and a new field of a body is an argument of its tools.
+The package `mcp`, an extra, takes half a second to import: it is imported where a server is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.types import Message
+
+from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.listing import ListingBody, ListingResponse
+from raypipe.serving.http.middleware import request_id
+from raypipe.serving.http.replies import AnswerResponse, RetrieveResponse
+from raypipe.serving.http.requests import QueryBody, RetrieveBody
+
+if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel.server import Server
+    from mcp_types import CallToolRequestParams, CallToolResult
+
+PATH = "/mcp"
+MAX_BYTES = 1 << 18
+"""Of a request: a tool's arguments are a question and some options. Larger bodies would hold up other requests
+while they are parsed."""
+INSTRUCTIONS = (
+    "Search these documents before you answer from memory. `answer` has exact quotes and where they stand; "
+    "`retrieve` has the passages, `documents` the whole texts, `why` what an answer was made of."
+)
+LEFT_OUT = ("documents", "stream", "include")  # fields of bodies that are no arguments; `why` has the last
+Reply = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTool:
+    """A route as a tool."""
+
+    path: str
+    body: type[BaseModel]
+    reply: type[BaseModel]
+    about: str  # for the model that chooses among tools
+    text: Callable[[Reply], str]  # the reply for those that read no structure
+    include: Sequence[str] = ()  # the body's `include` where a call gives none; (): it is no argument
+
+    def arguments(self) -> dict[str, Any]:
+        """JSON Schema of the arguments: the body's, without the fields that are left out."""
+        schema = self.body.model_json_schema()
+        fields = schema["properties"]
+        schema["properties"] = {n: f for n, f in fields.items() if n not in LEFT_OUT}
+        if self.include:
+            schema["properties"]["include"] = {**fields["include"], "default": self.include}
+        text = json.dumps(schema)
+        shapes = {n: s for n, s in schema.pop("$defs", {}).items() if f'"#/$defs/{n}"' in text}
+        return {**schema, "$defs": shapes, "title": "arguments", "description": self.about}
+
+
+def _answer(reply: Reply) -> str:
+    """The answer, how far it may be relied on, and its quotes with their places."""
+    sure = "" if reply.get("confidence") is None else f", confidence {reply['confidence']:.2f}"
+    lines = [f"{reply['answer'] or '(no answer)'} [{reply['outcome']}{sure}]"]
+    if reply["degraded"]:
+        lines.append(f"Omitted, out of time or unavailable: {', '.join(reply['degraded'])}.")
+    named = {"citations": "Quotes", "others": "Other documents say"}
+    if reply["outcome"] == "abstained":
+        named["citations"] = "The documents do not say. The closest quotes"
+    for name, head in named.items():
+        if reply.get(name):
+            lines += [f"{head}:", *(_quote(n, q) for n, q in enumerate(reply[name], start=1))]
+    return "\n".join(lines)
+
+
+def _quote(number: int, of: Reply) -> str:
+    start, end = of["span"]
+    whole = f"{of.get('before', '')}**{of['quote']}**{of.get('after', '')}" if "before" in of else of["quote"]
+    return f'[{number}] "{whole}" ({_place(of)}source {of["source"]}, characters {start}-{end})'
+
+
+def _place(of: Reply) -> str:
+    """The title, page, section and url of a passage or a quote, as far as it has them."""
+    named = dict.fromkeys(of.get(name) for name in ("title", "page", "section", "url"))
+    return "".join(f"{name}, " for name in named if name)
+
+
+def _passages(reply: Reply) -> str:
+    found = [
+        f"[{n}] ({_place(p)}passage {p['chunk']}) {_scores(p)}\n{p['text']}"
+        for n, p in enumerate(reply.get("passages", ()), start=1)
+    ]
+    return "\n\n".join(found) or "No passage was found."
+
+
+def _scores(passage: Reply) -> str:
+    return " ".join(f"{name} {score:.3f}" for name, score in passage["scores"].items())
+
+
+def _why(reply: Reply) -> str:
+    """The answer, then what it was made of, step by step."""
+    parts = [_answer(reply)]
+    for step, said in reply.get("replies", {}).items():
+        parts.append(f"Step {step} replied [{said['label']}]: {said['text']}")
+    parts += [
+        f"Chat with a model: {json.dumps(chat, ensure_ascii=False)}" for chat in reply.get("prompts", ())
+    ]
+    for fault in reply.get("faults", ()):
+        parts.append(f"Fault in {fault['step']}: {fault['reason']}: {fault['detail']}")
+    if "passages" in reply:
+        parts.append(f"Ranked passages:\n{_passages(reply)}")
+    made = {name: reply[name] for name in ("versions", "usage", "timings_ms")}
+    return "\n\n".join([*parts, json.dumps(made, ensure_ascii=False)])
+
+
+def _documents(reply: Reply) -> str:
+    found = []
+    for d in reply["documents"]:
+        found.append(f"{_place(d)}source {d['source']}")
+        if "text" in d:
+            found.append(f"characters {d['span'][0]}-{d['span'][1]} of {reply['total']}:\n{d['text']}")
+    more = "" if reply["next"] is None else f"\nThere is more: ask again with offset {reply['next']}."
+    return ("\n".join(found) or "No document there.") + more
+
+
+TOOLS: Mapping[str, RouteTool] = {
+    "retrieve": RouteTool(
+        "/v1/retrieve", RetrieveBody, RetrieveResponse,
+        "Find the passages that match a question best, with their texts and places. No answer is written.",
+        _passages,
+    ),
+    "answer": RouteTool(
+        "/v1/answer", QueryBody, AnswerResponse,
+        "Answer a question from the documents, with exact quotes and their places; \"i don't know\" where they "
+        "do not say.",
+        _answer,
+    ),
+    "why": RouteTool(
+        "/v1/answer", QueryBody, AnswerResponse,
+        "Show what the answer to a question is made of: the reply of each step, the ranked passages with their "
+        "scores, what failed, and the versions of recipe and models. Takes the arguments of `answer`; with "
+        "`prompts` in `include` language models are asked again, and their chats are shown.",
+        _why, ("replies", "faults", "context", "passages"),
+    ),
+    "documents": RouteTool(
+        "/v1/documents", ListingBody, ListingResponse,
+        "List the documents that are searched. With `source`, read the text of one from `offset` on.",
+        _documents,
+    ),
+}  # fmt: skip
+
+
+def server(app: FastAPI) -> Server[Any]:
+    """The tools of an app, for any transport. Over one without requests, the caller is this machine's user."""
+    import mcp_types as types
+    from mcp.server.lowlevel.server import Server
+    from mcp.shared.exceptions import MCPError
+
+    reads = types.ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
+    tools = [
+        types.Tool(
+            name=name,
+            description=tool.about,
+            input_schema=tool.arguments(),
+            output_schema=tool.reply.model_json_schema(),
+            annotations=reads,
+        )
+        for name, tool in TOOLS.items()
+    ]
+
+    async def list_tools(context: ServerRequestContext[Any, Any], params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(
+        context: ServerRequestContext[Any, Request], params: CallToolRequestParams
+    ) -> CallToolResult:
+        tool = TOOLS.get(params.name)
+        if tool is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool. There are: {', '.join(TOOLS)}.")
+        given = {"include": tool.include} if tool.include else {}
+        reply = await _posted(app, tool.path, given | (params.arguments or {}), context.request)
+        said = reply.json()
+        if reply.is_success:
+            return types.CallToolResult(
+                content=[types.TextContent(text=tool.text(said))], structured_content=said
+            )
+        fields = (f"{e['at']}: {e['problem']}." for e in said.get("errors", ()))
+        text = " ".join([said["detail"], *fields])
+        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+    return Server(
+        "raypipe",
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
+    """The reply of a route to whoever made a request: its key, its address, its id. None: this machine."""
+    client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
+    if request is not None:
+        client = tuple(request.client) if request.client else ("", 0)
+        kept = {n: request.headers[n] for n in ("authorization", "host") if n in request.headers}
+        headers |= kept | {"x-request-id": request_id.get()}
+    transport = httpx.ASGITransport(app, client=client)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as http:
+        return await http.post(path, content=json.dumps(body).encode(), headers=headers)
+
+
+async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
+    """The response to one HTTP request of the protocol. No session is kept, so any gateway answers the next."""
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    manager = StreamableHTTPSessionManager(tools, json_response=True, stateless=True)
+    sent: list[Message] = []
+    unread = [body]
+
+    async def receive() -> Message:
+        if not unread:
+            await asyncio.Event().wait()  # who calls this is cancelled when the client is gone
+        return {"type": "http.request", "body": unread.pop(), "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with manager.run():
+        await manager.handle_request(request.scope, receive, send)
+    start, content = sent[0], b"".join(message.get("body", b"") for message in sent[1:])
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    return Response(content, start["status"], headers)
+
+
+def require_own_site(request: Request) -> None:
+    """Refuses what a page of another site sends, which browsers mark: it may have pointed a name of its own at
+    this machine. Raises RequestRefused."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).hostname != urlsplit(f"//{host}").hostname:
+        detail = "Expected a client, or a page of this endpoint: this request is from a page of another site."
+        raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
+
+
+async def serve_stdio(app: FastAPI) -> None:
+    """Serves the tools over stdin and stdout, until stdin ends. What else writes to stdout meanwhile, in this
+    process or one that it starts, goes to stderr."""
+    from mcp.server.stdio import stdio_server
+
+    tools = server(app)
+    async with app.router.lifespan_context(app), stdio_server() as streams:
+        await tools.run(*streams, tools.create_initialization_options())
