@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 
-from raypipe.api.endpoint import ServeArgs, require_mcp
+from raypipe.api.endpoint import ServeArgs
 from raypipe.api.questions import local_kit
 from raypipe.api.session import Settings
 from raypipe.core.errors import RaypipeError
@@ -38,24 +40,16 @@ class OpeningRouter:
     """The router of an endpoint whose store and models are opened while its client is already connected."""
 
     def __init__(self) -> None:
-        self._router: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
-
-    def opened(self, router: Router) -> None:
-        self._router.set_result(router)
-
-    def failed(self, why: str) -> None:
-        """Every call gets the reason: a client shows it, where it hides what a process says."""
-        self._router.set_exception(RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, why))
+        self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
 
     async def current(self) -> AnswererProtocol:
-        """Raises RequestRefused where it is not open yet, or cannot be opened."""
-        await asyncio.wait({self._router}, timeout=OPEN_WAIT_S)
-        if not self._router.done():
-            wait = (
-                "The documents are still read and the models loaded, minutes the first time. Ask again later."
-            )
+        """Raises RequestRefused where it is not open yet, and where it cannot be opened: clients show the
+        reason, where they hide what a process says."""
+        await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
+        if not self.opened.done():
+            wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, wait)
-        return await self._router.result().current()
+        return await self.opened.result().current()
 
 
 def serve_here(
@@ -67,51 +61,45 @@ def serve_here(
     the store up to date and returns its URI; None: it is searched as it is. `follow` is called then, with the
     function that lets later calls search the tables as they are now. `say` gets lines for people.
 
-    Raises ConfError where the package `mcp` is not installed, and without `read` as `ServeArgs.check` does.
+    Without `read` it raises as `ServeArgs.check` does.
     """
-    require_mcp()
     if read is None:
         endpoint.check(settings)
         say(endpoint.about_store(settings))
-    asyncio.run(_serve(endpoint, say, settings, read, follow))
 
+    def opened() -> tuple[Router, LocalKit]:
+        uri, memo = read() if read else settings.store_to_use(endpoint.store), endpoint.memo_mb << 20
+        recipe = endpoint.recipe_to_serve(settings, uri)
+        kit = local_kit(endpoint.session(settings), recipe)
+        if endpoint.follow_live:
+            return ReleaseFollower(kit, uri, memo), kit
+        return Answerer(recipe, kit, uri, bounded_memo(memo), degrades=True), kit
 
-async def _serve(
-    endpoint: ServeArgs, say: Callable[[str], None], settings: Settings,
-    read: Callable[[], str] | None, follow: Callable[[Callable[[], None]], object],
-) -> None:  # fmt: skip
-    loop, router, kits = asyncio.get_running_loop(), OpeningRouter(), list[LocalKit]()
+    async def serving() -> None:
+        loop, router, kits = asyncio.get_running_loop(), OpeningRouter(), AsyncExitStack()
 
-    async def warmed(opened: Router) -> None:
-        with suppress(TimeoutError, RaypipeError):  # a call says what is missing
-            async with asyncio.timeout(WARM_S):
-                await (await opened.current()).warm(WARM_S)
-        router.opened(opened)
+        async def warm(answers: Router, kit: LocalKit) -> None:
+            kits.push_async_callback(kit.close)
+            with suppress(Exception):  # which a call meets, too, and says
+                async with asyncio.timeout(WARM_S):
+                    await (await answers.current()).warm(WARM_S)
+            router.opened.set_result(answers)
 
-    def open_and_follow() -> None:
-        try:
-            uri = settings.store_to_use(endpoint.store) if read is None else read()
-            recipe = endpoint.recipe_to_serve(settings, uri)
-            kit = local_kit(endpoint.session(settings), recipe)
-            kits.append(kit)
-            memo = endpoint.memo_mb << 20
-            opened: Router = Answerer(recipe, kit, uri, bounded_memo(memo), degrades=True)
-            if endpoint.follow_live:
-                opened = ReleaseFollower(kit, uri, memo)
-        except RaypipeError as e:
-            say(str(e))
-            loop.call_soon_threadsafe(router.failed, str(e))
-            return
-        asyncio.run_coroutine_threadsafe(warmed(opened), loop).result()
-        if isinstance(opened, Answerer):
-            follow(lambda: asyncio.run_coroutine_threadsafe(opened.reopen(), loop).result())
+        def open_and_follow() -> None:
+            try:
+                answers, kit = opened()
+            except Exception as e:
+                say(str(e) if isinstance(e, RaypipeError) else traceback.format_exc())
+                why = RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(e))
+                loop.call_soon_threadsafe(router.opened.set_exception, why)
+                return
+            with suppress(CancelledError):  # the client has gone
+                asyncio.run_coroutine_threadsafe(warm(answers, kit), loop).result()
+                if isinstance(answers, Answerer):
+                    follow(lambda: asyncio.run_coroutine_threadsafe(answers.reopen(), loop).result())
 
-    config = ServerConfig(limits=endpoint.limits, page=False)
-    threading.Thread(
-        target=open_and_follow, daemon=True
-    ).start()  # of a client that leaves nothing is finished
-    try:
-        await serve_stdio(create_app(router, config))
-    finally:
-        for kit in kits:
-            await kit.close()
+        threading.Thread(target=open_and_follow, daemon=True).start()  # it ends with the client
+        async with kits:
+            await serve_stdio(create_app(router, ServerConfig(limits=endpoint.limits, page=False)))
+
+    asyncio.run(serving())

@@ -40,7 +40,7 @@ def serve(
     retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
     redact: str | None = arg("your function that takes out what may not be captured", "MODULE:NAME"),
     mcp: Literal["http", "stdio"] | None = arg(
-        "tools for agents: http, at /mcp next to the routes (default); or stdio, for a client that starts this",
+        "tools for agents: at /mcp next to the routes; stdio: for a client that starts this command",
         const="http",
     ),
 ) -> int:

@@ -26,16 +26,13 @@ class ListingBody(StrictBody):
     """The body of /v1/documents."""
 
     source: str | None = says(
-        "Id of a document, as citations name it: its text is returned. Null: the documents are listed.",
+        "Id of the document to read, as citations name it. Null: documents are listed.",
         SOURCE, default=None, max_length=100,
     )  # fmt: skip
-    offset: int = says(
-        "The first document of the list, or with `source` the first character of the text: `next` of the "
-        "reply before.", 0, default=0, ge=0, le=2**53,
-    )  # fmt: skip
+    offset: int = says("First document, or with `source` first character.", 0, default=0, ge=0, le=2**53)
     limit: int | None = says(
-        f"Documents (null: {LISTED}; at most {MOST_LISTED} come at once), or with `source` characters (null: "
-        f"{READ_CHARS}; at most {MOST_CHARS}).", 20, default=None, ge=1, le=MOST_CHARS,
+        f"Documents: {LISTED} unless given, {MOST_LISTED} at most; or with `source` characters: {READ_CHARS} "
+        f"unless given, {MOST_CHARS} at most.", 20, default=None, ge=1, le=MOST_CHARS,
     )  # fmt: skip
     filters: SourceFilter = Field(default=SourceFilter(), description="Which documents are listed.")
 
@@ -48,13 +45,10 @@ class ListedDocument(Shape):
         "Url that cites it; of a file of a folder its path; null: none.", "https://en.example.org/ada"
     )
     title: str = says("Its title; with one that is a file of a folder.", "Report", default="")
-    page: str | None = says("The pages of the part, as printed; null: it has none.", "p. 7", default=None)
-    section: str | None = says("Heading of the section it begins in; null: none.", "Method", default=None)
-    text: str | None = says(
-        "Its parsed text at `span`; a line break stands for the space before a block.", "Ada ...",
-        default=None,
-    )  # fmt: skip
-    span: tuple[int, int] | None = says("[start, end) in its parsed text.", [0, 7], default=None)
+    page: str = says("The pages of the part, as printed; where it has some.", "p. 7", default="")
+    section: str = says("Heading of the section that the part begins in.", "Method", default="")
+    text: str = says("Its parsed text at `span`, with a line for each block.", "Ada ...", default="")
+    span: tuple[int, int] = says("[start, end) in its parsed text.", [0, 7], default=(0, 0))
 
 
 class ListingResponse(Shape):
@@ -70,36 +64,29 @@ async def listing(
     over: StoreSnapshot, body: ListingBody, key_filter: Filters, release: str | None
 ) -> ListingResponse:
     """Raises RequestRefused for a source that is not there, or that the key's filter hides: both alike."""
-    start, index = body.offset, over.index
-    if body.source is None:
-        most = min(body.limit or LISTED, MOST_LISTED)
-        asked = body.filters.plain(), key_filter, start, most
-        total, urls = await asyncio.to_thread(over.searched, *asked)
-        layouts = zip(urls, await index.layouts(list(urls)), strict=True)
-        end = start + len(urls)
-        documents = [
-            ListedDocument(source=source, url=of.url, title=of.title)
-            if of
-            else ListedDocument(source=source, url=urls[source] or None)
-            for source, of in layouts
-        ]
-    else:
-        wanted = Filters(sources=(body.source,))
-        _, urls = await asyncio.to_thread(over.searched, wanted, key_filter, 0, 1)
-        [text] = await index.source_texts([body.source]) if urls else [None]
-        if text is None:
+    start, source, index = body.offset, body.source, over.index
+    asked = (body.filters.plain(), key_filter, start, min(body.limit or LISTED, MOST_LISTED))
+    if source is not None:
+        asked = (Filters(sources=(source,)), key_filter, 0, 1)
+    total, urls = await asyncio.to_thread(over.searched, *asked)
+    layouts = await index.layouts(list(urls))
+    documents = [
+        ListedDocument(source=s, url=of.url if of else urls[s] or None, title=of.title if of else "")
+        for s, of in zip(urls, layouts, strict=True)
+    ]
+    end = start + len(urls)
+    if source is not None:
+        if not urls:
             detail = "Unknown document: expected a `source` that a citation or the list of documents names."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail)
-        [blocks], [layout] = await index.blocks([body.source]), await index.layouts([body.source])
-        total = len(text)
+        [text], [blocks] = await index.source_texts([source]), await index.blocks([source])
+        total = len(text or "")
         end = min(start + (body.limit or READ_CHARS), total)
-        part = lined(text[start:end], blocks, start)
-        read = ListedDocument(source=body.source, url=urls[body.source] or None, text=part, span=(start, end))
-        if layout:
-            at = place(layout, (start, end))
-            said = {"url": at.url, "title": at.title, "page": at.page or None, "section": at.section or None}
-            read = read.model_copy(update=said)
-        documents = [read]
+        part = {"text": lined((text or "")[start:end], blocks, start), "span": (start, max(start, end))}
+        if layouts[0]:
+            at = place(layouts[0], part["span"])
+            part |= {"url": at.url, "page": at.page, "section": at.section}
+        documents = [documents[0].model_copy(update=part)]
     return ListingResponse(
         release=release, documents=documents, total=total, next=end if end < total else None
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from starlette.types import Message
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.listing import ListingBody, ListingResponse
 from raypipe.serving.http.middleware import request_id
-from raypipe.serving.http.replies import AnswerResponse, RetrieveResponse
+from raypipe.serving.http.replies import AnswerFields, AnswerResponse, ReplyFields, RetrieveResponse
 from raypipe.serving.http.requests import QueryBody, RetrieveBody
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 
 PATH = "/mcp"
 MAX_BYTES = 1 << 18
-"""Of a request: a tool's arguments are a question and some options. Larger bodies would hold up other requests
-while they are parsed."""
+"""Of a request: a question and some options. Larger ones would hold up others while they are parsed."""
 INSTRUCTIONS = (
     "Search these documents before you answer from memory. `answer` has exact quotes and where they stand; "
     "`retrieve` has the passages, `documents` the whole texts, `why` what an answer was made of."
@@ -51,8 +51,8 @@ class RouteTool:
     path: str
     body: type[BaseModel]
     reply: type[BaseModel]
-    about: str  # for the model that chooses among tools
     text: Callable[[Reply], str]  # the reply for those that read no structure
+    about: str  # for the model that chooses among tools
     include: Sequence[str] = ()  # the body's `include` where a call gives none; (): it is no argument
 
     def arguments(self) -> dict[str, Any]:
@@ -73,19 +73,13 @@ def _answer(reply: Reply) -> str:
     lines = [f"{reply['answer'] or '(no answer)'} [{reply['outcome']}{sure}]"]
     if reply["degraded"]:
         lines.append(f"Omitted, out of time or unavailable: {', '.join(reply['degraded'])}.")
-    named = {"citations": "Quotes", "others": "Other documents say"}
-    if reply["outcome"] == "abstained":
-        named["citations"] = "The documents do not say. The closest quotes"
-    for name, head in named.items():
-        if reply.get(name):
-            lines += [f"{head}:", *(_quote(n, q) for n, q in enumerate(reply[name], start=1))]
+    closest = "The documents do not say. Closest" if reply["outcome"] == "abstained" else "Quotes"
+    for head, quotes in ((closest, reply["citations"]), ("Other documents say", reply.get("others", ()))):
+        lines += [f"{head}:"] if quotes else []
+        for n, q in enumerate(quotes, start=1):
+            where = f"{_place(q)}source {q['source']}, characters {q['span'][0]}-{q['span'][1]}"
+            lines.append(f'[{n}] "{q["quote"]}" ({where})')
     return "\n".join(lines)
-
-
-def _quote(number: int, of: Reply) -> str:
-    start, end = of["span"]
-    whole = f"{of.get('before', '')}**{of['quote']}**{of.get('after', '')}" if "before" in of else of["quote"]
-    return f'[{number}] "{whole}" ({_place(of)}source {of["source"]}, characters {start}-{end})'
 
 
 def _place(of: Reply) -> str:
@@ -95,31 +89,18 @@ def _place(of: Reply) -> str:
 
 
 def _passages(reply: Reply) -> str:
-    found = [
-        f"[{n}] ({_place(p)}passage {p['chunk']}) {_scores(p)}\n{p['text']}"
-        for n, p in enumerate(reply.get("passages", ()), start=1)
-    ]
+    found = []
+    for n, p in enumerate(reply["passages"], start=1):
+        scores = " ".join(f"{name} {score:.3f}" for name, score in p["scores"].items())
+        found.append(f"[{n}] ({_place(p)}passage {p['chunk']}) {scores}\n{p['text']}")
     return "\n\n".join(found) or "No passage was found."
 
 
-def _scores(passage: Reply) -> str:
-    return " ".join(f"{name} {score:.3f}" for name, score in passage["scores"].items())
-
-
 def _why(reply: Reply) -> str:
-    """The answer, then what it was made of, step by step."""
-    parts = [_answer(reply)]
-    for step, said in reply.get("replies", {}).items():
-        parts.append(f"Step {step} replied [{said['label']}]: {said['text']}")
-    parts += [
-        f"Chat with a model: {json.dumps(chat, ensure_ascii=False)}" for chat in reply.get("prompts", ())
-    ]
-    for fault in reply.get("faults", ()):
-        parts.append(f"Fault in {fault['step']}: {fault['reason']}: {fault['detail']}")
-    if "passages" in reply:
-        parts.append(f"Ranked passages:\n{_passages(reply)}")
-    made = {name: reply[name] for name in ("versions", "usage", "timings_ms")}
-    return "\n\n".join([*parts, json.dumps(made, ensure_ascii=False)])
+    """The answer and its passages; then what each step replied, and the rest, as it stands in the reply."""
+    shown = AnswerFields.model_fields.keys() - ReplyFields.model_fields.keys() | {"answer", "passages"}
+    rest = json.dumps({n: v for n, v in reply.items() if n not in shown}, ensure_ascii=False, indent=1)
+    return "\n\n".join([_answer(reply), _passages(reply) if "passages" in reply else "", rest])
 
 
 def _documents(reply: Reply) -> str:
@@ -128,39 +109,37 @@ def _documents(reply: Reply) -> str:
         found.append(f"{_place(d)}source {d['source']}")
         if "text" in d:
             found.append(f"characters {d['span'][0]}-{d['span'][1]} of {reply['total']}:\n{d['text']}")
-    more = "" if reply["next"] is None else f"\nThere is more: ask again with offset {reply['next']}."
-    return ("\n".join(found) or "No document there.") + more
+    if reply["next"] is not None:
+        found.append(f"There is more: ask again with offset {reply['next']}.")
+    return "\n".join(found) or "No document is there."
 
 
 TOOLS: Mapping[str, RouteTool] = {
     "retrieve": RouteTool(
-        "/v1/retrieve", RetrieveBody, RetrieveResponse,
+        "/v1/retrieve", RetrieveBody, RetrieveResponse, _passages,
         "Find the passages that match a question best, with their texts and places. No answer is written.",
-        _passages,
     ),
     "answer": RouteTool(
-        "/v1/answer", QueryBody, AnswerResponse,
-        "Answer a question from the documents, with exact quotes and their places; \"i don't know\" where they "
-        "do not say.",
-        _answer,
+        "/v1/answer", QueryBody, AnswerResponse, _answer,
+        "Answer a question from the documents, with exact quotes and their places, or say that they do not "
+        "have the answer.",
     ),
     "why": RouteTool(
-        "/v1/answer", QueryBody, AnswerResponse,
-        "Show what the answer to a question is made of: the reply of each step, the ranked passages with their "
-        "scores, what failed, and the versions of recipe and models. Takes the arguments of `answer`; with "
-        "`prompts` in `include` language models are asked again, and their chats are shown.",
-        _why, ("replies", "faults", "context", "passages"),
+        "/v1/answer", QueryBody, AnswerResponse, _why,
+        "Show what the answer to a question is made of: replies of steps, ranked passages and scores, what "
+        "failed, versions. Takes the arguments of `answer`. With `prompts` in `include` it asks language "
+        "models again and shows the chats.",
+        ("replies", "faults", "passages"),
     ),
     "documents": RouteTool(
-        "/v1/documents", ListingBody, ListingResponse,
+        "/v1/documents", ListingBody, ListingResponse, _documents,
         "List the documents that are searched. With `source`, read the text of one from `offset` on.",
-        _documents,
     ),
 }  # fmt: skip
 
 
 def server(app: FastAPI) -> Server[Any]:
-    """The tools of an app, for any transport. Over one without requests, the caller is this machine's user."""
+    """The tools of an app, for any transport. Over stdin the caller is this machine's user."""
     import mcp_types as types
     from mcp.server.lowlevel.server import Server
     from mcp.shared.exceptions import MCPError
@@ -218,7 +197,7 @@ async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None)
 
 
 async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
-    """The response to one HTTP request of the protocol. No session is kept, so any gateway answers the next."""
+    """The response to one HTTP request. No session is kept, so any gateway answers the next."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     manager = StreamableHTTPSessionManager(tools, json_response=True, stateless=True)
@@ -241,8 +220,7 @@ async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
 
 
 def require_own_site(request: Request) -> None:
-    """Refuses what a page of another site sends, which browsers mark: it may have pointed a name of its own at
-    this machine. Raises RequestRefused."""
+    """Refuses what a page of another site sends: it may have pointed a name of its own at this machine."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is not None and urlsplit(origin).hostname != urlsplit(f"//{host}").hostname:
         detail = "Expected a client, or a page of this endpoint: this request is from a page of another site."
@@ -255,5 +233,15 @@ async def serve_stdio(app: FastAPI) -> None:
     from mcp.server.stdio import stdio_server
 
     tools = server(app)
-    async with app.router.lifespan_context(app), stdio_server() as streams:
+    async with app.router.lifespan_context(app), stdio_server(_stdin_lines()) as streams:  # type: ignore[arg-type]
         await tools.run(*streams, tools.create_initialization_options())
+
+
+async def _stdin_lines() -> AsyncIterator[str]:
+    """Lines of stdin, which nothing else reads. No thread waits for them: none of them ends by a signal."""
+    reader = asyncio.StreamReader(limit=16 << 20)
+    pipe = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    async for line in reader:
+        yield line.decode("utf-8", "replace")
