@@ -5,12 +5,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
 from checkout import ROOT, SUPPORT
-from http_app import JSON, send, served
+from http_app import JSON, listening, send, served
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -22,6 +23,7 @@ from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import Filters
 
 pytestmark = pytest.mark.slow
+ACCEPTS = {"accept": "application/json, text/event-stream"}
 KEY, PART = "the-key-of-these-tests", "the-key-of-a-part-of-the-store"
 
 
@@ -174,9 +176,8 @@ def test_a_key_is_needed_and_a_filter_of_one_hides_a_document(app, job):
 
 
 def posted(app, body, client=("127.0.0.1", 1), **headers):
-    accepts = {"accept": "application/json, text/event-stream"}
     [reply] = send(
-        app, ("POST", "/mcp", {"content": body, "headers": {**JSON, **accepts, **headers}}), client=client
+        app, ("POST", "/mcp", {"content": body, "headers": {**JSON, **ACCEPTS, **headers}}), client=client
     )
     return reply
 
@@ -204,7 +205,7 @@ class Slow:
     release = None
 
     def __init__(self, recipe):
-        self.recipe, self.begun, self.cancelled = recipe, asyncio.Event(), asyncio.Event()
+        self.recipe, self.begun, self.cancelled = recipe, threading.Event(), threading.Event()
 
     async def current(self):
         return self
@@ -226,14 +227,20 @@ def test_a_client_that_goes_away_ends_the_work_for_it_and_a_full_endpoint_says_s
         app = app_of(filled, slow, limits=limits)
         async with connected(app, mode=mode) as client:
             call = asyncio.ensure_future(client.call_tool("answer", {"query": "who?"}))
-            await asyncio.wait_for(slow.begun.wait(), 20)
+            assert await asyncio.to_thread(slow.begun.wait, 20)
             full = await client.call_tool("answer", {"query": "who?"})
             assert full.is_error and "Retry" in full.content[0].text
             call.cancel()
-        await asyncio.wait_for(slow.cancelled.wait(), 20)
+        assert await asyncio.to_thread(slow.cancelled.wait, 20)
 
     for mode in ("auto", "legacy"):
         asyncio.run(dropped(mode))
+    slow = Slow(filled.recipe)
+    call = {"name": "answer", "arguments": {"query": "who?"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    with listening(app_of(filled, slow)) as url, pytest.raises(httpx2.ReadTimeout):  # the connection closes
+        httpx2.post(f"{url}/mcp", json=body, headers=ACCEPTS | {"authorization": f"Bearer {KEY}"}, timeout=2)
+    assert slow.cancelled.wait(20)
 
 
 def test_a_deadline_that_passes_is_said_in_the_answer(app, job):
