@@ -16,6 +16,7 @@ from http import HTTPStatus
 
 from raypipe.api.endpoint import ServeArgs
 from raypipe.api.questions import local_kit
+from raypipe.api.results import outside_loop
 from raypipe.api.session import Settings
 from raypipe.core.errors import RaypipeError
 from raypipe.models.kit import LocalKit
@@ -52,6 +53,7 @@ class OpeningRouter:
         return await self.opened.result().current()
 
 
+@outside_loop
 def serve_here(
     endpoint: ServeArgs, say: Callable[[str], None], settings: Settings,
     read: Callable[[], str] | None = None,
@@ -67,6 +69,7 @@ def serve_here(
         endpoint.check(settings)
         say(endpoint.about_store(settings))
 
+    @outside_loop
     def opened() -> tuple[Router, LocalKit]:
         uri, memo = read() if read else settings.store_to_use(endpoint.store), endpoint.memo_mb << 20
         recipe = endpoint.recipe_to_serve(settings, uri)

@@ -29,9 +29,7 @@ from raypipe.serving.http.replies import AnswerFields, AnswerResponse, ReplyFiel
 from raypipe.serving.http.requests import QueryBody, RetrieveBody
 
 if TYPE_CHECKING:
-    from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel.server import Server
-    from mcp_types import CallToolRequestParams, CallToolResult
 
 PATH = "/mcp"
 MAX_BYTES = 1 << 18
@@ -156,12 +154,10 @@ def server(app: FastAPI) -> Server[Any]:
         for name, tool in TOOLS.items()
     ]
 
-    async def list_tools(context: ServerRequestContext[Any, Any], params: Any) -> types.ListToolsResult:
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
 
-    async def call_tool(
-        context: ServerRequestContext[Any, Request], params: CallToolRequestParams
-    ) -> CallToolResult:
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = TOOLS.get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool. There are: {', '.join(TOOLS)}.")
@@ -169,19 +165,13 @@ def server(app: FastAPI) -> Server[Any]:
         reply = await _posted(app, tool.path, given | (params.arguments or {}), context.request)
         said = reply.json()
         if reply.is_success:
-            return types.CallToolResult(
-                content=[types.TextContent(text=tool.text(said))], structured_content=said
-            )
+            text = types.TextContent(text=tool.text(said))
+            return types.CallToolResult(content=[text], structured_content=said)
         fields = (f"{e['at']}: {e['problem']}." for e in said.get("errors", ()))
-        text = " ".join([said["detail"], *fields])
-        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+        text = types.TextContent(text=" ".join([said["detail"], *fields]))
+        return types.CallToolResult(content=[text], is_error=True)
 
-    return Server(
-        "raypipe",
-        instructions=INSTRUCTIONS,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-    )
+    return Server("raypipe", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
