@@ -137,6 +137,7 @@ def test_a_wrong_call_is_an_error_that_says_what_to_do(app, job):
     calls = {
         "qery": ("answer", {"qery": job.text}),
         "top": ("retrieve", {"query": job.text, "top": 0}),
+        "stream": ("answer", {"query": job.text, "stream": True}),
         "unknown": ("documents", {"source": "0" * 32}),
         "deadline_s": ("answer", {"query": job.text, "deadline_s": 1e6}),
     }
@@ -145,7 +146,7 @@ def test_a_wrong_call_is_an_error_that_says_what_to_do(app, job):
     assert all(result.is_error for result in results.values())
     assert "query: expected this field" in texts["qery"] or "did you mean 'query'" in texts["qery"]
     assert "top: expected at least 1" in texts["top"] and "at most 120 seconds" in texts["deadline_s"]
-    assert "Unknown document" in texts["unknown"]
+    assert "comes whole" in texts["stream"] and "Unknown document" in texts["unknown"]
     assert not any("Traceback" in text for text in texts.values())
 
     async def unknown():

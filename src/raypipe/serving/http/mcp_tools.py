@@ -154,6 +154,9 @@ def server(app: FastAPI) -> Server[Any]:
         for name, tool in TOOLS.items()
     ]
 
+    def refused(why: str) -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(text=why)], is_error=True)
+
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=tools)
 
@@ -161,15 +164,16 @@ def server(app: FastAPI) -> Server[Any]:
         tool = TOOLS.get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool. There are: {', '.join(TOOLS)}.")
-        given = {"include": tool.include} if tool.include else {}
-        reply = await _posted(app, tool.path, given | (params.arguments or {}), context.request)
+        given = ({"include": tool.include} if tool.include else {}) | (params.arguments or {})
+        if "stream" in given:
+            return refused("stream: expected none: the result of a tool comes whole.")
+        reply = await _posted(app, tool.path, given, context.request)
         said = reply.json()
         if reply.is_success:
             text = types.TextContent(text=tool.text(said))
             return types.CallToolResult(content=[text], structured_content=said)
         fields = (f"{e['at']}: {e['problem']}." for e in said.get("errors", ()))
-        text = types.TextContent(text=" ".join([said["detail"], *fields]))
-        return types.CallToolResult(content=[text], is_error=True)
+        return refused(" ".join([said["detail"], *fields]))
 
     return Server("raypipe", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
 
