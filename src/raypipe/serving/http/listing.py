@@ -27,7 +27,7 @@ class ListingBody(StrictBody):
 
     source: str | None = says(
         "Id of the document to read, as citations name it. Null: documents are listed.",
-        SOURCE, default=None, max_length=100,
+        None, default=None, max_length=100,
     )  # fmt: skip
     offset: int = says("First document, or with `source` first character.", 0, default=0, ge=0, le=2**53)
     limit: int | None = says(
