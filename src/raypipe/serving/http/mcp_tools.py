@@ -179,7 +179,7 @@ def server(app: FastAPI) -> Server[Any]:
 
 
 async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
-    """The reply of a route to whoever made a request: its key, its address, its id. None: this machine."""
+    """The reply of a route to the caller of a request, with its key, address and id. None: this machine."""
     client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
     if request is not None:
         client = tuple(request.client) if request.client else ("", 0)
