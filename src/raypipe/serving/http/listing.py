@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from typing import Any
 
 from pydantic import Field
 
@@ -82,9 +83,10 @@ async def listing(
         [text], [blocks] = await index.source_texts([source]), await index.blocks([source])
         total = len(text or "")
         end = min(start + (body.limit or READ_CHARS), total)
-        part = {"text": lined((text or "")[start:end], blocks, start), "span": (start, max(start, end))}
+        span = (start, max(start, end))
+        part: dict[str, Any] = {"text": lined((text or "")[start:end], blocks, start), "span": span}
         if layouts[0]:
-            at = place(layouts[0], part["span"])
+            at = place(layouts[0], span)
             part |= {"url": at.url, "page": at.page, "section": at.section}
         documents = [documents[0].model_copy(update=part)]
     return ListingResponse(

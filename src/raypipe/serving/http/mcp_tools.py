@@ -182,7 +182,7 @@ async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None)
     """The reply of a route to the caller of a request, with its key, address and id. None: this machine."""
     client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
     if request is not None:
-        client = tuple(request.client) if request.client else ("", 0)
+        client = (request.client.host, request.client.port) if request.client else ("", 0)
         kept = {n: request.headers[n] for n in ("authorization", "host") if n in request.headers}
         headers |= kept | {"x-request-id": request_id.get()}
     transport = httpx.ASGITransport(app, client=client)
@@ -227,8 +227,8 @@ async def serve_stdio(app: FastAPI) -> None:
     from mcp.server.stdio import stdio_server
 
     tools = server(app)
-    async with app.router.lifespan_context(app), stdio_server(_stdin_lines()) as streams:  # type: ignore[arg-type]
-        await tools.run(*streams, tools.create_initialization_options())
+    async with app.router.lifespan_context(app), stdio_server(_stdin_lines()) as (come, go):  # type: ignore[arg-type]
+        await tools.run(come, go, tools.create_initialization_options())
 
 
 async def _stdin_lines() -> AsyncIterator[str]:
