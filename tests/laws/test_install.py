@@ -110,7 +110,7 @@ def test_lists_that_are_installed_together_or_after_each_other_agree(whole):
 
 
 def test_the_small_list_has_no_engine_and_no_list_but_one_has_the_tools_of_tests():
-    tools = set(named(PROJECT["dependency-groups"]["test"])) - {"httpx", "jsonschema", "openai"}
+    tools = set(named(PROJECT["dependency-groups"]["test"])) - {"httpx", "jsonschema", "mcp", "openai"}
     assert not {n for n in pins("local") if n.startswith("vllm")}
     for profile in ("local", "cpu", "gpu"):
         assert not tools & pins(profile).keys()

@@ -38,6 +38,7 @@ HEAVY = {
     "ray": {"models", "runs", "serving", "api", "contrib"},  # api: the type of Serve's application
     "fastapi": {"serving", "contrib"},  # contrib: the mock server
     "uvicorn": {"contrib"},
+    "mcp": {"serving"},
     "torch": {"models", "contrib"},
     "FlagEmbedding": {"models"},
     "vllm": {"models"},

@@ -24,6 +24,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.hosts import SHOWN, EndpointAddress
 from raypipe.models.openai import OpenAIClient
+from raypipe.store.memo.memo import reply_keys
 
 SAMPLING = Sampling(max_tokens=20)
 
@@ -574,3 +575,30 @@ def test_thoughts_in_a_field_of_their_own_stand_before_the_reply_with_their_mark
 def test_the_arguments_of_the_chat_template_are_sent():
     _, server, _ = one(lambda body, n: reply("x"), template='{"enable_thinking":false}')
     assert server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_what_a_server_may_cache_is_marked_where_its_entry_asks_for_it_and_tokens_from_there_are_counted():
+    kept: set[str] = set()
+
+    def caches_to_a_mark(body: dict[str, Any], n: int) -> Answer:
+        """As Anthropic's servers do, and in their words."""
+        had = 0
+        for at, turn in enumerate(body["messages"]):
+            if isinstance(turn["content"], list) and "cache_control" in turn["content"][-1]:
+                had = 7 if (prefix := json.dumps(body["messages"][: at + 1])) in kept else 0
+                kept.add(prefix)
+        tree = json.loads(completion("x"))
+        tree["usage"] = {"prompt_tokens": 9, "completion_tokens": 3, "cache_read_input_tokens": had}
+        return Answer(json.dumps(tree))
+
+    chats, found = [chat("Where?"), chat("When?")], {}
+    for marks in (False, True):
+        with serving(caches_to_a_mark) as server:
+            model, at = served(server.url, model="m", concurrency=1)
+            model = replace(model, cache_control=marks)
+            replies, _ = ask((model, at), chats)
+            found[marks] = [r.cached_tokens for r in replies if isinstance(r, Generated)]
+            keys = reply_keys(model, chats, SAMPLING, None)
+        assert keys == reply_keys(replace(model, cache_control=False), chats, SAMPLING, None)
+        assert server.bodies[0]["messages"][-1]["content"] in ("Where?", "When?")  # what differs has no mark
+    assert found == {False: [0, 0], True: [0, 7]}

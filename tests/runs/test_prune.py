@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from raypipe.store import Store, StoreError, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
 from raypipe.store.files import ANSWER_KEYS, CAPTURED, HALF_WRITTEN_S, RECORDS, RELEASES, Files
 from raypipe.store.ids import Ids
-from raypipe.store.keep import free, tag, tagged, unfinished
+from raypipe.store.keep import disk_bytes, free, tag, tagged, unfinished
 from raypipe.store.segments import write_segment
 from raypipe.store.sources import sizes
 
@@ -209,6 +210,19 @@ def test_all_that_killed_processes_left_is_freed_and_nothing_else(bench, store):
     assert files(store) - before == set() and store.dataset("questions").to_table().num_rows == rows
     counts, _ = bench.run()
     assert all(c == (0, 0) for c in counts.values())
+
+
+def test_the_bytes_of_older_versions_are_those_that_a_prune_frees(bench, store):
+    def on_disk():
+        return sum(f.stat().st_size for f in Path(store.uri).glob("*.lance/**/*") if f.is_file())
+
+    store.dataset("questions").delete("id = ''")  # another version of the same rows
+    before = disk_bytes(store)
+    assert before.live + before.old == on_disk() and before.live > before.old > 0
+    later = time.time() + 3 * 86_400
+    prune(store, dry_run=False, clock=lambda: later, kept=timedelta(0))
+    after = disk_bytes(store)
+    assert after.live + after.old == on_disk() and after.old < before.old
 
 
 def test_a_file_that_another_process_writes_or_removes_now_stays_its_own(bench, store):

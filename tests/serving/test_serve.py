@@ -13,12 +13,15 @@ from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 import httpx
+import httpx2
 import pytest
 import yaml
 from checkout import ROOT
 from endpoint import AUTH, KEY, PART, QUESTIONS, SURE, live_endpoint, until
 from http_app import events
 from load import fire
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
@@ -57,6 +60,24 @@ def test_questions_get_the_answers_of_the_job_bit_for_bit_with_many_in_flight(ru
         assert {h["chunk"]: h["scores"] for h in said["hits"]} == {h.chunk: dict(h.scores) for h in job.hits}
         assert tuple(h["chunk"] for h in said["hits"])[: len(job.order)] == job.order
     assert {q.outcome for q in running.jobs} > {"answered"}
+
+
+@pytest.mark.ray
+def test_an_agent_gets_the_answer_of_the_job_by_a_tool_of_the_same_port_with_the_same_key(running):
+    job = next(q for q in running.jobs if q.outcome == "answered")
+
+    async def asked():
+        async with (
+            httpx2.AsyncClient(headers=AUTH, timeout=120) as http,
+            Client(streamable_http_client(f"{running.url}/mcp", http_client=http)) as client,
+        ):
+            calls = [client.call_tool("answer", {"query": job.text, "deadline_s": 120}) for _ in range(8)]
+            return await asyncio.gather(*calls)
+
+    for found in asyncio.run(asked()):
+        assert not found.is_error and found.structured_content["answer"] == job.answer
+    refused = httpx.post(f"{running.url}/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    assert refused.status_code == 401
 
 
 @pytest.mark.ray

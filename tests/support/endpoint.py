@@ -192,6 +192,7 @@ class started:
 def live_endpoint(released, log):
     """Started, with two gateways that have both opened the release, and silent in its logs to the end."""
     words = ["live", "--store", released.store.uri, "--gateways", "2"]
+    words += ["--mcp"]
     words += ["--memo", "0"]  # what is asked again is computed again: a load that lasts
     with started(words, log) as (url, process):
         made = Running(url, released.store, released.jobs, released.pages, released.runs, process, log)

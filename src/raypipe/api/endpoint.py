@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import socket
 import threading
@@ -61,6 +62,7 @@ class ServeArgs:
     capture: CaptureConfig | None = None  # which answers are written into the store; None: none
     key_filters: str | None = None  # file of keys that may search a part of the store, each with its filter
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
+    mcp: bool = False  # /mcp, the routes as tools for agents
 
     def __post_init__(self) -> None:
         if self.gateways < 1 or self.memo_mb < 0:
@@ -118,6 +120,8 @@ class ServeArgs:
 
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
         """What `check` raises of a recipe whatever the store holds."""
+        if self.mcp:
+            require_mcp()
         models = require_graphs(recipe).models()
         for model in models:
             load.present(model)
@@ -155,11 +159,19 @@ class ServeArgs:
             if found and self.auth == "none":
                 raise ConfError(f"auth none and {what}: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(keys, self.limits, self.page, self.log, self.capture, self.memo_mb, filters)
+        return ServerConfig(
+            keys, self.limits, self.page, self.log, self.capture, self.memo_mb, filters, self.mcp
+        )
 
     def cluster_file(self, settings: Settings) -> Cluster:
         cluster = self.session(settings).cluster_file()
         return sized(cluster, (), declared_nodes(cluster))
+
+
+def require_mcp() -> None:
+    """Raises ConfError where the package that speaks the Model Context Protocol is not installed."""
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfError("--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it")
 
 
 def _in_file(path: Path) -> list[str]:

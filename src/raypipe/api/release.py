@@ -19,6 +19,7 @@ from raypipe.runs.prune import Removal
 from raypipe.runs.record import Run, find, read
 from raypipe.runs.release import Release, ReleaseLine, summary
 from raypipe.store import Store
+from raypipe.store.keep import DiskBytes, disk_bytes
 
 if TYPE_CHECKING:
     from raypipe.evaluation.scored_run import ScoredRun
@@ -53,6 +54,7 @@ class PruneResult(Result, rows="removed"):
 
     dry_run: bool
     removed: tuple[Removal, ...]
+    disk: DiskBytes  # of the store's tables; now, so after a prune what is left
 
 
 def promote(
@@ -137,4 +139,4 @@ def prune(
     """
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
-    return PruneResult(dry_run, tuple(found))
+    return PruneResult(dry_run, tuple(found), disk_bytes(opened))

@@ -21,7 +21,7 @@ from raypipe.core.references import Reference
 NOT_IDENTITY = frozenset(
     {
         "name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect", "template",
-        "thought_tokens", "engine", "unsent", "weights_gib",
+        "thought_tokens", "engine", "unsent", "weights_gib", "cache_control",
     }
 )  # fmt: skip
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote

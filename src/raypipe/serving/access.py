@@ -81,6 +81,7 @@ class ServerConfig:
     capture: CaptureConfig | None = None  # None: no answer is captured
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
     key_filters: tuple[KeyFilter, ...] = ()  # keys that may search a part of the store
+    mcp: bool = False  # /mcp, the routes as tools for agents
 
 
 RETENTION_DAYS = 7.0

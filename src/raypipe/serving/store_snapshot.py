@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from raypipe.core import arrow
+from raypipe.core.arrow import id_texts
 from raypipe.core.records import CAPTURED_ID, Question
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.recipe_tables import searched
@@ -24,6 +25,7 @@ from raypipe.text.filters import ConditionError, Filters
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
 _OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # what users asked is shown to no one
+_NO_QUESTION = "0" * 16  # id and text of no stored question
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
@@ -93,6 +95,26 @@ class StoreSnapshot:
             question, filters = replace(question, where=filters.where), replace(filters, where="")
         cited = places.within(filters).citations(question.id) if filters else None
         return replace(question, citations=cited)
+
+    def searched(
+        self, filters: Filters, key_filter: Filters, offset: int, limit: int
+    ) -> tuple[int, dict[str, str]]:
+        """How many sources a question about the whole store searches; some of them, with a url that cites
+        each and that the filters let through; "": none does."""
+        question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
+        places = self.index.fields()
+        if question.where:  # which a question about the whole store brings to its search
+            cited = places.within(Filters(where=question.where)).citations(question.id)
+            question = replace(question, citations=cited)
+        texts, version = self.spec.texts.table, self.spec.texts.version
+        if question.citations is not None:
+            urls = {source: c.url for c in question.citations for source in c.sources()}
+            read = rows(self._store.dataset(texts, version), "source", list(urls), ["source"])
+            some = sorted(id_texts(read["source"]))
+            return len(some), {source: urls[source] for source in some[offset:][:limit]}
+        some = id_texts(self._store.scan(texts, ["source"], version, offset=offset, limit=limit)["source"])
+        urls = places.urls(some)
+        return self._store.count(texts, version=version), {source: urls.get(source, "") for source in some}
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         """The url of each source that a stored question cites: the first of several."""

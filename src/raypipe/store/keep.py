@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -178,6 +179,27 @@ def table_bytes(store: Store, table: str, version: int) -> int:
     """Bytes of all rows of a table."""
     found = store.dataset(table, version).get_fragments()
     return sum(file.file_size_bytes for fragment in found for file in fragment.metadata.files)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskBytes:
+    """Bytes of the files of all tables."""
+
+    live: int  # that the newest versions name
+    old: int  # all others: of versions that are kept for readers, releases or a day, and of killed writers
+
+
+def disk_bytes(store: Store) -> DiskBytes:
+    live = whole = 0
+    for table in tables(store):
+        with reaching(store.table_uri(table)):
+            dataset = store.dataset(table)
+            named = dataset.tracked_files(min_version=dataset.version).read_all()["path"]
+            files = dataset.all_files().read_all()
+        newest = files.filter(pc.is_in(files["path"], value_set=named.combine_chunks()))
+        whole += sum(files["size_bytes"].to_pylist())
+        live += sum(newest["size_bytes"].to_pylist())
+    return DiskBytes(live, whole - live)
 
 
 def groups(store: Store, table: str, version: int) -> list[str]:

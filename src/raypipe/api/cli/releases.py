@@ -92,6 +92,8 @@ def _print_removed(found: PruneResult) -> None:
         print(f"{r.kind} {r.name}: {r.rows} rows")
     things = "1 thing" if len(found.removed) == 1 else f"{len(found.removed)} things"
     print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
+    live, old = found.disk.live / 1e6, found.disk.old / 1e6
+    print(f"tables: {live:,.1f} MB as they are now, {old:,.1f} MB of older versions")
 
 
 @command("forget", "https://example.org/page --reason 'licence ended' --yes --store /data/store")

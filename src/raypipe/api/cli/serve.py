@@ -39,9 +39,14 @@ def serve(
     capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
     retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
     redact: str | None = arg("your function that takes out what may not be captured", "MODULE:NAME"),
+    mcp: Literal["http", "stdio"] | None = arg(
+        "tools for agents: at /mcp next to the routes; stdio: for a client that starts this command",
+        const="http",
+    ),
 ) -> int:
     from raypipe.api.endpoint import ServeArgs, check_address
     from raypipe.api.endpoint import serve as run
+    from raypipe.api.stdio import serve_here
 
     endpoint = ServeArgs(
         recipe,
@@ -56,19 +61,30 @@ def serve(
         capture=_capture(capture, retention, redact),
         key_filters=key_filters,
         memo_mb=memo,
+        mcp=mcp is not None,
     )
     docs, where = place.docs, (host, port, say, shell.settings)
+    if mcp == "stdio":
+        alone = {"keys": keys, "key-filters": key_filters, "auth": auth, "capture": capture}
+        if given := [name for name, value in alone.items() if value is not None]:
+            raise ConfError(f"--{given[0]}: expected without --mcp stdio, whose one client started it")
     if docs is None:
-        run(endpoint, *where)
+        if mcp == "stdio":
+            serve_here(endpoint, say, shell.settings)
+        else:
+            run(endpoint, *where)
         return 0
     from raypipe.api.indexes import file_states, follow, open_docs
 
     session = named.session(shell)
     if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
-        check_address(endpoint, host, port, shell.settings)
+        if mcp != "stdio":
+            check_address(endpoint, host, port, shell.settings)
         endpoint.check_models(shell.settings, endpoint.session(shell.settings).recipe(recipe))
     seen = file_states(docs)
-    endpoint = replace(endpoint, store=open_docs(recipe, docs, place.store, session).uri)
+
+    def opened() -> str:
+        return open_docs(recipe, docs, place.store, session).uri
 
     def read_again(reopen: Callable[[], None]) -> None:
         try:
@@ -76,7 +92,13 @@ def serve(
         finally:  # a folder that holds no document any more raises, and its store is empty
             reopen()
 
-    run(endpoint, *where, follow=lambda reopen: follow(docs, seen, lambda: read_again(reopen), say))
+    def followed(reopen: Callable[[], None]) -> object:
+        return follow(docs, seen, lambda: read_again(reopen), say)
+
+    if mcp == "stdio":
+        serve_here(endpoint, say, shell.settings, opened, followed)
+    else:
+        run(replace(endpoint, store=opened()), *where, follow=followed)
     return 0
 
 

@@ -18,9 +18,10 @@ from pydantic.json_schema import models_json_schema
 from raypipe.core.errors import ConfError
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
-from raypipe.serving.http import errors, openai, replies, requests, stream
+from raypipe.serving.http import errors, listing, mcp_tools, openai, replies, requests, stream
 from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.limits import BytesInFlight, Slots, authorize, read_body, until_disconnect
+from raypipe.serving.http.listing import ListingBody
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody, ChatCompletion, ChatError, ChatModel, ModelList
 from raypipe.serving.http.replies import AnswerResponse, ProblemBody, RetrieveResponse, StreamEvent
@@ -72,11 +73,13 @@ class Routes:
     def add_to(self, app: FastAPI, guard: Any) -> None:
         """Adds the routes to the app; all but the two of health stand behind the guard."""
         feedback, index, health = replies.FeedbackResponse, replies.IndexResponse, replies.HealthResponse
+        documents = listing.ListingResponse
         routes: dict[str, tuple[Any, ...]] = {
             "/v1/answer": (self.answer, "Answer a question", AnswerResponse, AnswerBody),
             "/v1/answer:batch": (self.batch, "Answer up to 16 questions", replies.BatchResponse, BatchBody),
             "/v1/retrieve": (self.retrieve, "Rank passages for a question", RetrieveResponse, RetrieveBody),
             CHAT: (self.chat, "Answer the last user message of a chat", ChatCompletion, ChatBody),
+            "/v1/documents": (self.documents, "List what is searched, or read it", documents, ListingBody),
             "/v1/feedback": (self.feedback, "Say whether an answer is right", feedback, FeedbackBody),
             "/v1/index": (self.index, "Show the tables that are searched", index),
             "/v1/models": (self.models, "List the models", ModelList),
@@ -162,6 +165,15 @@ class Routes:
                 raise RequestRefused(HTTPStatus.NOT_FOUND, "This recipe ranks no passages.") from e
         return replies.retrieve_response(ranked, body.top)
 
+    async def documents(self, request: Request) -> Any:
+        """A page of their list; with `source` a part of the text of one. A key's filter holds for both."""
+        body = await self._body(ListingBody, request)
+        answerer = await self._answerer(request)
+        with self._slots.slot():
+            over = await answerer.snapshot()
+            found = listing.listing(over, body, key_filter(request).filters, answerer.release)
+            return await until_disconnect(request, found)
+
     async def chat(self, request: Request) -> Any:
         """The OpenAI protocol. Tools, response formats and several choices are refused."""
         body = await self._body(ChatBody, request)
@@ -210,6 +222,16 @@ class Routes:
                 return await answer(listener, request)
 
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.close)
+
+    def tools(self, app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
+        """The route of the Model Context Protocol, whose tools are requests to the routes of this app."""
+        server, limits = mcp_tools.server(app), replace(self._limits, max_body_bytes=mcp_tools.MAX_BYTES)
+
+        async def post(request: Request) -> Response:
+            body = await read_body(request, limits, self._in_flight)
+            return await until_disconnect(request, mcp_tools.handle(server, request, body))
+
+        return post
 
     async def feedback(self, request: Request) -> Any:
         """Keeps a verdict, the right answer, or both, next to the captured answer."""
@@ -279,7 +301,7 @@ def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any
 
 
 CHAT = "/v1/chat/completions"
-BODIES = (AnswerBody, BatchBody, RetrieveBody, ChatBody, FeedbackBody)
+BODIES = (AnswerBody, BatchBody, RetrieveBody, ListingBody, ChatBody, FeedbackBody)
 
 
 def takes(body: type[requests.StrictBody] | None = None) -> dict[str, Any]:
@@ -360,7 +382,13 @@ def create_app(
     async def root() -> Response:
         return HTMLResponse(html, headers=headers)
 
-    Routes(router, config, metrics, capture).add_to(app, Depends(authorized))
+    routes = Routes(router, config, metrics, capture)
+    routes.add_to(app, Depends(authorized))
+    if config.mcp:
+        app.add_api_route(
+            mcp_tools.PATH, holding(routes.tools(app)), methods=["POST"], include_in_schema=False,
+            dependencies=[Depends(authorized), Depends(mcp_tools.require_own_site)],
+        )  # fmt: skip
     if config.page:
         app.add_api_route("/", root, include_in_schema=False)
     errors.add_exception_handlers(app)

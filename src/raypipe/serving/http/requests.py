@@ -146,6 +146,9 @@ class SourceFilter(StrictBody):
         except ConditionError as e:
             raise mistake(str(e).removeprefix("where: ")) from None
 
+    def plain(self) -> Filters:
+        return Filters(tuple(self.hosts), tuple(self.sources), self.where)
+
 
 class QueryOptions(StrictBody):
     """Options of a question."""
@@ -252,8 +255,7 @@ def query_request(
     """The query that a body asks for. Its deadline starts now."""
     deadline_s = options.deadline_s or default_deadline_s
     question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
-    given = options.filters
-    filters = Filters(tuple(given.hosts), tuple(given.sources), given.where)
+    filters = options.filters.plain()
     prompts, passages = "prompts" in include, "passages" in include
     request = QueryRequest(question, filters=filters, include_prompts=prompts, include_passages=passages)
     if options.documents is None:

@@ -25,10 +25,15 @@ from raypipe.serving.query import QueryResult
 from raypipe.serving.ray.models import Broadcast, RetryingHandle
 from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.serving.serve_kit import ServeKit
+from raypipe.store import Store
+from raypipe.store.keep import disk_bytes
 
 WARM_S = 60.0
 """For the question that a replica answers before it gets requests. Embedders and rerankers are loaded
 meanwhile, in seconds, by their deployments; where these are down, it starts all the same."""
+
+STORE_LOOK_S = 600.0
+"""Between two looks at the bytes of a store, which list the files of all tables."""
 
 log = logging.getLogger("raypipe.serving.ray")
 
@@ -84,6 +89,18 @@ class Gateway:
         # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
         gc.collect()
         gc.freeze()
+        self._looking = asyncio.create_task(self._look_at_store())  # kept here: a loop holds its tasks weakly
+
+    async def _look_at_store(self) -> None:
+        shown = Gauge("raypipe_store_bytes", "Bytes of the files of the store's tables.", ("kind",))
+        while True:
+            try:
+                found = await asyncio.to_thread(lambda: disk_bytes(Store.open(self._store)))
+                shown.set(found.live, tags={"kind": "live"})
+                shown.set(found.old, tags={"kind": "old"})
+            except (RaypipeError, OSError) as e:
+                log.warning("the bytes of the store are not known: %s", e)
+            await asyncio.sleep(STORE_LOOK_S)
 
 
 def _configure_logging(file: str | None) -> None:

@@ -1,0 +1,241 @@
+"""Tools for agents: the endpoint by the Model Context Protocol, over HTTP or over stdin and stdout.
+
+A tool is a request to a route of the app: its arguments are fields of the route's body, its result is the
+reply, with a text for those that read no structure. So keys, their filters, limits and deadlines hold as they
+do there, a call is counted and logged as its route, and a new field of a body is an argument of its tools.
+The package `mcp`, an extra, takes half a second to import: it is imported where a server is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.types import Message
+
+from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.listing import ListingBody, ListingResponse
+from raypipe.serving.http.middleware import request_id
+from raypipe.serving.http.replies import AnswerFields, AnswerResponse, ReplyFields, RetrieveResponse
+from raypipe.serving.http.requests import QueryBody, RetrieveBody
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server
+
+PATH = "/mcp"
+MAX_BYTES = 1 << 18
+"""Of a request: a question and some options. Larger ones would hold up others while they are parsed."""
+INSTRUCTIONS = (
+    "Search these documents before you answer from memory. `answer` has exact quotes and where they stand; "
+    "`retrieve` has the passages, `documents` the whole texts, `why` what an answer was made of."
+)
+LEFT_OUT = ("documents", "stream", "include")  # fields of bodies that are no arguments; `why` has the last
+Reply = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTool:
+    """A route as a tool."""
+
+    path: str
+    body: type[BaseModel]
+    reply: type[BaseModel]
+    text: Callable[[Reply], str]  # the reply for those that read no structure
+    about: str  # for the model that chooses among tools
+    include: Sequence[str] = ()  # the body's `include` where a call gives none; (): it is no argument
+
+    def arguments(self) -> dict[str, Any]:
+        """JSON Schema of the arguments: the body's, without the fields that are left out."""
+        schema = self.body.model_json_schema()
+        fields = schema["properties"]
+        schema["properties"] = {n: f for n, f in fields.items() if n not in LEFT_OUT}
+        if self.include:
+            schema["properties"]["include"] = {**fields["include"], "default": self.include}
+        text = json.dumps(schema)
+        shapes = {n: s for n, s in schema.pop("$defs", {}).items() if f'"#/$defs/{n}"' in text}
+        return {**schema, "$defs": shapes, "title": "arguments", "description": self.about}
+
+
+def _answer(reply: Reply) -> str:
+    """The answer, how far it may be relied on, and its quotes with their places."""
+    sure = "" if reply.get("confidence") is None else f", confidence {reply['confidence']:.2f}"
+    lines = [f"{reply['answer'] or '(no answer)'} [{reply['outcome']}{sure}]"]
+    if reply["degraded"]:
+        lines.append(f"Omitted, out of time or unavailable: {', '.join(reply['degraded'])}.")
+    closest = "The documents do not say. Closest" if reply["outcome"] == "abstained" else "Quotes"
+    for head, quotes in ((closest, reply["citations"]), ("Other documents say", reply.get("others", ()))):
+        lines += [f"{head}:"] if quotes else []
+        for n, q in enumerate(quotes, start=1):
+            where = f"{_place(q)}source {q['source']}, characters {q['span'][0]}-{q['span'][1]}"
+            lines.append(f'[{n}] "{q["quote"]}" ({where})')
+    return "\n".join(lines)
+
+
+def _place(of: Reply) -> str:
+    """The title, page, section and url of a passage or a quote, as far as it has them."""
+    named = dict.fromkeys(of.get(name) for name in ("title", "page", "section", "url"))
+    return "".join(f"{name}, " for name in named if name)
+
+
+def _passages(reply: Reply) -> str:
+    found = []
+    for n, p in enumerate(reply["passages"], start=1):
+        scores = " ".join(f"{name} {score:.3f}" for name, score in p["scores"].items())
+        found.append(f"[{n}] ({_place(p)}passage {p['chunk']}) {scores}\n{p['text']}")
+    return "\n\n".join(found) or "No passage was found."
+
+
+def _why(reply: Reply) -> str:
+    """The answer and its passages; then what each step replied, and the rest, as it stands in the reply."""
+    shown = AnswerFields.model_fields.keys() - ReplyFields.model_fields.keys() | {"answer", "passages"}
+    rest = json.dumps({n: v for n, v in reply.items() if n not in shown}, ensure_ascii=False, indent=1)
+    return "\n\n".join([_answer(reply), _passages(reply) if "passages" in reply else "", rest])
+
+
+def _documents(reply: Reply) -> str:
+    found = []
+    for d in reply["documents"]:
+        found.append(f"{_place(d)}source {d['source']}")
+        if "text" in d:
+            found.append(f"characters {d['span'][0]}-{d['span'][1]} of {reply['total']}:\n{d['text']}")
+    if reply["next"] is not None:
+        found.append(f"There is more: ask again with offset {reply['next']}.")
+    return "\n".join(found) or "No document is there."
+
+
+TOOLS: Mapping[str, RouteTool] = {
+    "retrieve": RouteTool(
+        "/v1/retrieve", RetrieveBody, RetrieveResponse, _passages,
+        "Find the passages that match a question best, with their texts and places. No answer is written.",
+    ),
+    "answer": RouteTool(
+        "/v1/answer", QueryBody, AnswerResponse, _answer,
+        "Answer a question from the documents, with exact quotes and their places, or say that they do not "
+        "have the answer.",
+    ),
+    "why": RouteTool(
+        "/v1/answer", QueryBody, AnswerResponse, _why,
+        "Show what the answer to a question is made of: replies of steps, ranked passages and scores, what "
+        "failed, versions. Takes the arguments of `answer`. With `prompts` in `include` it asks language "
+        "models again and shows the chats.",
+        ("replies", "faults", "passages"),
+    ),
+    "documents": RouteTool(
+        "/v1/documents", ListingBody, ListingResponse, _documents,
+        "List the documents that are searched. With `source`, read the text of one from `offset` on.",
+    ),
+}  # fmt: skip
+
+
+def server(app: FastAPI) -> Server[Any]:
+    """The tools of an app, for any transport. Over stdin the caller is this machine's user."""
+    import mcp_types as types
+    from mcp.server.lowlevel.server import Server
+    from mcp.shared.exceptions import MCPError
+
+    reads = types.ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
+    tools = [
+        types.Tool(
+            name=name,
+            description=tool.about,
+            input_schema=tool.arguments(),
+            output_schema=tool.reply.model_json_schema(),
+            annotations=reads,
+        )
+        for name, tool in TOOLS.items()
+    ]
+
+    def refused(why: str) -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(text=why)], is_error=True)
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        tool = TOOLS.get(params.name)
+        if tool is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool. There are: {', '.join(TOOLS)}.")
+        given = ({"include": tool.include} if tool.include else {}) | (params.arguments or {})
+        if "stream" in given:
+            return refused("stream: expected none: the result of a tool comes whole.")
+        reply = await _posted(app, tool.path, given, context.request)
+        said = reply.json()
+        if reply.is_success:
+            text = types.TextContent(text=tool.text(said))
+            return types.CallToolResult(content=[text], structured_content=said)
+        fields = (f"{e['at']}: {e['problem']}." for e in said.get("errors", ()))
+        return refused(" ".join([said["detail"], *fields]))
+
+    return Server("raypipe", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
+    """The reply of a route to the caller of a request, with its key, address and id. None: this machine."""
+    client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
+    if request is not None:
+        client = (request.client.host, request.client.port) if request.client else ("", 0)
+        kept = {n: request.headers[n] for n in ("authorization", "host") if n in request.headers}
+        headers |= kept | {"x-request-id": request_id.get()}
+    transport = httpx.ASGITransport(app, client=client)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as http:
+        return await http.post(path, content=json.dumps(body).encode(), headers=headers)
+
+
+async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
+    """The response to one HTTP request. No session is kept, so any gateway answers the next."""
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    manager = StreamableHTTPSessionManager(tools, json_response=True, stateless=True)
+    sent: list[Message] = []
+    unread = [body]
+
+    async def receive() -> Message:
+        if not unread:
+            await asyncio.Event().wait()  # who calls this is cancelled when the client is gone
+        return {"type": "http.request", "body": unread.pop(), "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with manager.run():
+        await manager.handle_request(request.scope, receive, send)
+    start, content = sent[0], b"".join(message.get("body", b"") for message in sent[1:])
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    return Response(content, start["status"], headers)
+
+
+def require_own_site(request: Request) -> None:
+    """Refuses what a page of another site sends: it may have pointed a name of its own at this machine."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).hostname != urlsplit(f"//{host}").hostname:
+        detail = "Expected a client, or a page of this endpoint: this request is from a page of another site."
+        raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
+
+
+async def serve_stdio(app: FastAPI) -> None:
+    """Serves the tools over stdin and stdout, until stdin ends. What else writes to stdout meanwhile, in this
+    process or one that it starts, goes to stderr."""
+    from mcp.server.stdio import stdio_server
+
+    tools = server(app)
+    async with app.router.lifespan_context(app), stdio_server(_stdin_lines()) as (come, go):  # type: ignore[arg-type]
+        await tools.run(come, go, tools.create_initialization_options())
+
+
+async def _stdin_lines() -> AsyncIterator[str]:
+    """Lines of stdin, which nothing else reads. No thread waits for them: none of them ends by a signal."""
+    reader = asyncio.StreamReader(limit=16 << 20)
+    pipe = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    async for line in reader:
+        yield line.decode("utf-8", "replace")
