@@ -86,8 +86,12 @@ QUESTIONS = pa.schema(
             origin=STRING, faults=pa.list_(FAULT), degraded=STRINGS,
         ),
         pa.field("due", pa.float64()),
+        pa.field("turns", pa.list_(pa.struct(required(role=STRING, text=STRING)))),
     ]
 )  # fmt: skip
+ADDED = frozenset({"turns"})
+"""Columns that came after stores were in use. A table of before lacks them until a driver opens it
+(`Store.lease`); null stands for the default of the record's field."""
 
 R = TypeVar("R")
 Convert = Callable[[Any], Any]
@@ -108,8 +112,13 @@ def _out(kind: pa.DataType) -> Convert:
         return lambda span: {"start": span[0], "end": span[1]}
     if pa.types.is_struct(kind):
         fields = [(f.name, _out(f.type)) for f in kind]
-        return lambda record: None if record is None else {n: out(getattr(record, n)) for n, out in fields}
+        return lambda record: None if record is None else {n: _value(record, n, out) for n, out in fields}
     return lambda value: value
+
+
+def _value(record: Any, name: str, out: Convert) -> Any:
+    value = getattr(record, name)
+    return None if name in ADDED and not value else out(value)
 
 
 @cache
@@ -121,7 +130,9 @@ def _into(hint: Any) -> Convert:
     if dataclasses.is_dataclass(hint):
         cls: Any = hint
         fields = {name: _into(kind) for name, kind in typing.get_type_hints(cls).items()}
-        return lambda row: cls(**{name: fields[name](value) for name, value in row.items()})
+        return lambda row: cls(
+            **{n: fields[n](value) for n, value in row.items() if n not in ADDED or value is not None}
+        )
     if origin in (typing.Union, UnionType):
         some = _into(args[0])
         return lambda value: None if value is None else some(value)
@@ -146,7 +157,8 @@ class Codec(Generic[R]):
         return pa.Table.from_pylist([out(r) for r in records], schema=self.schema)
 
     def records(self, table: pa.Table) -> list[R]:
-        return list(map(_into(self.record), table.select(self.schema.names).to_pylist()))
+        names = [n for n in self.schema.names if n not in ADDED or n in table.schema.names]
+        return list(map(_into(self.record), table.select(names).to_pylist()))
 
 
 source = Codec(Source, SOURCES)

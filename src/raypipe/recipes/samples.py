@@ -74,7 +74,10 @@ def questions() -> list[Question]:
 def output_digest(out: Any) -> str:
     """Names what a step put out. Numbers count to 5 digits: the last ones differ between machines."""
     table = out if isinstance(out, pa.Table) else arrow.question.table(out)
-    return digest(json.dumps(_rounded(arrow.with_id_texts(table.to_pylist())), sort_keys=True))
+    rows = [
+        {n: v for n, v in row.items() if n not in arrow.ADDED or v is not None} for row in table.to_pylist()
+    ]
+    return digest(json.dumps(_rounded(arrow.with_id_texts(rows)), sort_keys=True))
 
 
 def _rounded(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from raypipe.core.arrow import ADDED
 from raypipe.store import ids as lookups
 from raypipe.store.errors import StoreError, StoreUnavailable, is_of_the_place, reaching, says_absent
 from raypipe.store.files import FORGETTING, MARK, Files, durable, restore, restore_all
@@ -90,11 +91,23 @@ class Store:
             try:
                 if name == DRIVER:
                     restore_all(self.files)
+                    self._add_columns()
                     if not forgetting:
                         self.require_forgotten()
                 yield
             finally:
                 self._held.discard(name)
+
+    def _add_columns(self) -> None:
+        """Gives tables of before the columns that came since; no file of theirs is read or written."""
+        for table in BASE:
+            wanted = [f for f in kind_of(table).columns if f.name in ADDED]
+            if not wanted or not self.has(table):
+                continue
+            there = self.dataset(table)
+            if lacking := [f for f in wanted if f.name not in there.schema.names]:
+                with reaching(there.uri), self.durable(table):
+                    there.add_columns(pa.schema(lacking))
 
     def require_forgotten(self) -> None:
         """Raises StoreError where a forget was begun and has not ended."""

@@ -173,7 +173,7 @@ class Pipeline:
         lacks = recipe_tables.lacking(
             self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked)
         )
-        return answer_sources(self.snapshot(), by_source(lacks), self.recipe.searches_all())
+        return answer_sources(self.snapshot(), by_source(lacks), self.recipe)
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
         """Key of its answer -> question id."""
@@ -270,5 +270,6 @@ def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
     fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
     outcome: Outcome = "" if fault.transient else "fault"
     return Question(
-        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations
-    )
+        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations,
+        turns=question.turns,
+    )  # fmt: skip

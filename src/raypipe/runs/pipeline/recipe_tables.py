@@ -41,10 +41,11 @@ class AnswerSources:
     lacks: Lacks  # of all sources that these questions may search
     whole: str  # names all of `lacks`: what a question without citations is answered without
     everything: bool = False  # True: the recipe searches the whole store whatever a question cites
+    turns: str = ""  # `Recipe.turns_digest`
 
     def row(self, question: Question) -> str:
         """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
-        return row_key(question, self.snapshot, self.everything)
+        return row_key(question, self.snapshot, self.everything, self.turns)
 
     def absent(self, question: Question) -> str:
         """Names what the question is answered without; "" where all that it may search is there."""
@@ -62,9 +63,9 @@ class AnswerSources:
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
 
 
-def answer_sources(snapshot: str, lacks: Lacks, everything: bool = False) -> AnswerSources:
-    """`lacks`: of all sources that the questions may search; `everything`: `Recipe.searches_all`."""
-    return AnswerSources(snapshot, lacks, _named(lacks), everything)
+def answer_sources(snapshot: str, lacks: Lacks, recipe: Recipe) -> AnswerSources:
+    """`lacks`: of all sources that the questions may search."""
+    return AnswerSources(snapshot, lacks, _named(lacks), recipe.searches_all(), recipe.turns_digest())
 
 
 def answer_key(recipe: str, question: str, row: str, absent: str) -> str:

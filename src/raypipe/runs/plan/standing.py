@@ -120,9 +120,8 @@ def unanswered(
     work_id = pipeline.answers_work_id(snapshot)
     lacks = lacking(pipeline.store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
     for_good, coming = _for_good(pipeline, lacks)
-    everything = pipeline.recipe.searches_all()
-    sources = answer_sources(snapshot, by_source(for_good), everything)
-    pending = _pending(questions, coming, everything)
+    sources = answer_sources(snapshot, by_source(for_good), pipeline.recipe)
+    pending = _pending(questions, coming, sources.everything)
     ids = [q.id for q in questions]
     if not fresh:
         keys = pipeline.keys(questions, sources)
