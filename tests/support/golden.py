@@ -211,7 +211,7 @@ def heard(rows: list[Question]) -> list[Question]:
 
 
 def talked(rows: list[Question]) -> list[Question]:
-    """The rows as last turns: one that leans on the turns before it, one that stands alone, others without."""
+    """The rows as last turns: one that leans on those before it, one that stands alone, others without."""
     said = (Turn("user", "who directed Velora?"), Turn("assistant", "Anna Lindqvist"))
     return [
         replace(rows[0], text="who wrote its music?", turns=said),

@@ -52,6 +52,8 @@ _VERB = re.compile(rf"\b(?:{_AUX}|(?:{_WH}) (?!of\b)\w+|tell|give|list|show|name
 _PLACED = re.compile(rf"({_PREPOSITIONS})\s", re.IGNORECASE)
 _KIND_ASKED = re.compile(r"\b(?:which|what) (?!(?:year|date|day|month|time|number|percentage)\b)(\w+)")
 _OPENS = rf"(?:the|{_PREPOSITIONS})\s"  # what has no verb, and is no search for its words
+_JOINT = re.compile(r" (?:(?:of|and|to|for|the|a) ){1,2}")
+_BEGINNING = re.compile(rf"\A(?:(?:{'|'.join(sorted(_SMALL))})\s+)+", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"\u201c]([^\"\u201c\u201d]{2,80})[\"\u201d]")
 _ASKED_OF = re.compile(rf"\b(?:{_AUX})\s+(?:(?:the|a|an)\s+)?", re.IGNORECASE)
 _OPENING = re.compile(rf"\A(?:.*?\b(?:{_WH})\s+\S+\s+)?(?:(?:the|a|an)\s+)?", re.IGNORECASE)
@@ -181,11 +183,14 @@ def subject(question: str) -> str:
 
 
 def _named(text: str) -> list[str]:
-    """The names of a text, in order, without the small words that only begin a sentence."""
-    found = (
-        re.sub(rf"\A(?:(?:{'|'.join(_SMALL)})\s+)+", "", text[a:b], flags=re.IGNORECASE)
-        for a, b in names(text)
-    )
+    """The names of a text, in order, without the small words that only begin a sentence; two with such a word
+    between them are one, as in "Return to Pavri"."""
+    spans: list[tuple[int, int]] = []
+    for start, end in names(text):
+        if spans and _JOINT.fullmatch(text[spans[-1][1] : start]):
+            start = spans.pop()[0]
+        spans.append((start, end))
+    found = (_BEGINNING.sub("", text[a:b]) for a, b in spans)
     return [n for n in found if n.lower() not in _SMALL]
 
 
