@@ -44,7 +44,7 @@ class StandAlone:
 
     model: Model | None = None  # None: the rule alone
     prompt: Prompt | None = None  # with a model
-    max_tokens: int = 96  # of a rewrite, in the model's own tokens; a model that thinks has its own on top
+    max_tokens: int = 128  # of a rewrite, in the model's own tokens; a model that thinks has its own on top
     chars: int = 4000  # of the turns that a prompt shows, the newest; each is cut to 500
     into: str = "stand_alone"
 
