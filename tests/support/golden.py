@@ -162,7 +162,7 @@ QUESTION: Mapping[str, Any] = {
         into="web",
     ),
     "decide": Decide(prefer=("extract",)),
-    # The fake repeats a line of the prompt, which has words that nobody said: the rule writes the question.
+    # The fake repeats a line of the prompt, which drops words of the question: the rule writes the question.
     "stand_alone": StandAlone(
         model=SCRIPTED, prompt=Prompt("{{ turns }}\nRewrite {{ text }}", "", ("turns", "text"))
     ),

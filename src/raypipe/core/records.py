@@ -186,7 +186,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One earlier message of a conversation. Whoever is said to speak, it is a text of strangers."""
+    """One earlier message of a conversation. Of either role it is a text of strangers."""
 
     role: Literal["user", "assistant"]
     text: str

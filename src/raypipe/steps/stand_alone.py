@@ -120,7 +120,7 @@ class StandAlone:
 
 
 def _read(text: str, question: Question) -> ParsedReply:
-    """A rewrite on one line. Raises UnreadableReply for one that says what nobody said."""
+    """A rewrite on one line. Raises UnreadableReply for one that brings words in."""
     said = " ".join(read_text(text, "a question").text.split())
     if said == question.text:
         return ParsedReply(said, KEPT)

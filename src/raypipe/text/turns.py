@@ -54,10 +54,8 @@ _KIND_ASKED = re.compile(r"\b(?:which|what) (?!(?:year|date|day|month|time|numbe
 _OPENS = rf"(?:the|{_PREPOSITIONS})\s"  # what has no verb, and is no search for its words
 _JOINT = re.compile(r" (?:(?:of|and|to|for|the|a) ){1,2}")
 _BEGINNING = re.compile(rf"\A(?:(?:{'|'.join(sorted(_SMALL))})\s+)+", re.IGNORECASE)
-_QUOTED = re.compile(r"[\"\u201c]([^\"\u201c\u201d]{2,80})[\"\u201d]")
 _ASKED_OF = re.compile(rf"\b(?:{_AUX})\s+(?:(?:the|a|an)\s+)?", re.IGNORECASE)
 _OPENING = re.compile(rf"\A(?:.*?\b(?:{_WH})\s+\S+\s+)?(?:(?:the|a|an)\s+)?", re.IGNORECASE)
-_ENDING = frozenset(["most", "first", "last", "ever", "yet", "now"])
 
 
 def recent(turns: Sequence[Turn]) -> tuple[Turn, ...]:
@@ -108,11 +106,9 @@ def _leaning(text: str, before: str) -> re.Match[str] | None:
     for found in _PRONOUN.finditer(text):
         words, said = re.findall(r"[\w']+", text[: found.start()].lower()), found[0].lower()
         own, last = [w for w in words if w not in _SMALL], words[-1] if words else ""
-        if said in _OWNING:  # "which company has its seat there?" means the company
-            ahead = (
-                bool(words) and not own and "," in text[found.end() :]
-            )  # "in their last game, how did X fare?"
-            opens = len(own) <= 1 and not ahead and not (own and last in _HAVING)
+        if said in _OWNING:
+            ahead = words and not own and "," in text[found.end() :]  # "in their last game, how did X fare?"
+            opens = len(own) <= 1 and not ahead and not (own and last in _HAVING)  # "which firm has its seat"
         else:
             near = re.fullmatch(f"{_AUX}|{_PREPOSITIONS}", last)
             opens = len(own) <= (2 if near else 1)
@@ -155,16 +151,14 @@ def _completed(text: str, before: str) -> str:
 
 
 def subject(question: str) -> str:
-    """What a question is about, as it writes it: what it quotes, else its first name, else, of a question
-    without capitals, what stands where a subject does; "" for none.
+    """What a question is about, as it writes it: its first name; of a question without capitals, what stands
+    where a subject does; "" for none.
 
     >>> subject("Who directed Velora in 2019?"), subject("what is the market cap of tiso logistics?")
     ('Velora', 'tiso logistics')
     >>> subject("how many songs has gentle prugae released?"), subject("who founded the brask rovers?")
     ('gentle prugae', 'brask rovers')
     """
-    if quoted := _QUOTED.search(question):
-        return quoted[1]
     if named := _named(question):
         return named[0]
     plain = question.strip().rstrip("?. ")
@@ -175,10 +169,8 @@ def subject(question: str) -> str:
     elif asked and re.match("is|was|are|were", asked[0], re.IGNORECASE):
         found = re.split(rf"\b(?:{_PREPOSITIONS})\s+(?:the\s+)?", rest, maxsplit=1)[-1]
     else:
-        words = re.split(rf"\s(?:{_PREPOSITIONS})\s", rest, maxsplit=1)[0].split()
-        while len(words) > 1 and (words[-1] in _ENDING or words[-1].endswith("ly")):
-            words.pop()
-        found = " ".join(words[:-1] if asked and len(words) > 1 else words)
+        found = re.split(rf"\s(?:{_PREPOSITIONS})\s", rest, maxsplit=1)[0]
+        found = (asked and found.rpartition(" ")[0]) or found
     return "" if _PRONOUN.match(found) else found
 
 

@@ -63,23 +63,12 @@ class QuestionPlanner:
         self._rows, self._todo = len(by_id), {i: by_id[i] for i in ids if i in by_id}
         self._evidence = {i: (found.sources.row(q), found.sources.absent(q)) for i, q in self._todo.items()}
         """Question id -> its row key, and what is absent."""
-        self._untold = self._told_alone()
+        leaning = any(q.turns for q in self._todo.values())
+        self._untold = leaning and any(of_turns(s.step) for s in self._pipeline.recipe.question)
+        """Whether the text of a question may be another one by the time that later steps ask about it."""
         self._answered = StoredAnswers(self._store, self._evidence)
         self._before: list[tuple[Stage[Step], bool]] = []
         """Stages before the one that is planned; True: what it asks follows from the question alone."""
-
-    def _told_alone(self) -> bool:
-        """Puts questions that stand alone in the place of those that lean on earlier turns, as the steps will
-        that need no model for it. Returns whether one asks a model: then what a later step asks about such a
-        question does not follow from it."""
-        steps = [s.step for s in self._pipeline.recipe.question if of_turns(s.step)]
-        turned = [q for q in self._todo.values() if q.turns] if steps else []
-        if not turned or any(asked_models(step) for step in steps):
-            return bool(turned)
-        for step in steps:
-            turned = asyncio.run(step.open(self._pipeline.worker.kit(None))(turned))
-        self._todo |= {q.id: q for q in turned}
-        return False
 
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
