@@ -17,14 +17,14 @@ from raypipe.core.textfile import write_json_lines
 COUNT, OTHERS = 40, 80  # conversations; documents about subjects that none of them is about
 FILM = """
 director: Who directed {name}? | composer: And who wrote its music? | budget: And the budget?
-length: How long is {name}? | town: Where did its set stand? | length: What about {other}?
+length: How long is {name}? | town: Where did its set stand? | town: What about {other}?
 budget: What was the budget of {name}? | director: Who directed it? | composer: And who wrote its music?
-town: Where did the set of {name} stand? | length: How long is this film? | town: And of {other}?
+town: Where did the set of {name} stand? | length: How long is this film? | length: And of {other}?
 """
 FIRM = """
-ceo: Who is the chief executive officer of {name}? | founded: When was it founded? | ceo: What about {other}?
+ceo: Who is chief executive officer of {name}? | founded: When was it founded? | founded: What about {other}?
 headquarters: Where is the head office of {name}? | ceo: Who runs it? | founded: And when was it founded?
-founded: When was {name} founded? | headquarters: Where is its head office? | founded: And {other}?
+founded: When was {name} founded? | headquarters: Where is its head office? | headquarters: And {other}?
 """
 """Kinds of conversations: for each turn the key of the fact that it asks for, and its words."""
 

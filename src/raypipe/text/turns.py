@@ -78,25 +78,27 @@ def stands_alone(question: Question) -> str:
     >>> stands_alone(Question("q", "Who founded Tarn Holdings?", turns=turns))
     'Who founded Tarn Holdings?'
     """
-    before, answer = "", ""  # the last question, as it stands alone, and what was said to it
+    before, about, answer = "", "", ""  # the last question, as it stands alone, its subject, and its answer
     for turn in question.turns:
         if turn.role == "user":
-            before, answer = _alone(turn.text, before, answer), ""
+            before, about = _alone(turn.text, before, about, answer)
+            answer = ""
         else:
             answer = turn.text
-    return _alone(question.text, before, answer)
+    return _alone(question.text, before, about, answer)[0]
 
 
-def _alone(text: str, before: str, answer: str) -> str:
-    if not before:
-        return text
-    if (pronoun := _leaning(text, before)) is not None:
-        said = pronoun[0].lower()
-        meant, rest = _answered(said, before, answer) or subject(before), text[pronoun.end() :]
-        owning = said in _OWNING or (said == "her" and rest[:1].isspace() and rest.lstrip()[:1].isalnum())
-        whole = text[: pronoun.start()] + meant + ("'s" if owning else "") + rest
-        return _LEAD.sub("", whole) if meant else text
-    return _completed(text, before)
+def _alone(text: str, before: str, about: str, answer: str) -> tuple[str, str]:
+    """A question as it stands alone, and what it is about."""
+    if before and (pronoun := _leaning(text, before)) is not None:
+        said, rest = pronoun[0].lower(), text[pronoun.end() :]
+        if meant := _answered(said, before, answer) or about:
+            owning = said in _OWNING or (said == "her" and rest[:1].isspace() and rest.lstrip()[:1].isalnum())
+            text = text[: pronoun.start()] + meant + ("'s" if owning else "") + rest
+            return _LEAD.sub("", text), meant
+    elif before and (found := _completed(text, before, about)) is not None:
+        return found
+    return text, subject(text)
 
 
 def _leaning(text: str, before: str) -> re.Match[str] | None:
@@ -129,25 +131,24 @@ def _answered(pronoun: str, before: str, answer: str) -> str:
     return named[0] if len(set(named)) == 1 else ""
 
 
-def _completed(text: str, before: str) -> str:
-    """A question without a verb of its own with what it lacks from the one before; any other as it is."""
+def _completed(text: str, before: str, about: str) -> tuple[str, str] | None:
+    """A question without a verb of its own with what it lacks from the one before, and what it is then about;
+    None for any other."""
     lead = _LEAD.match(text)
     rest = text[lead.end() if lead else 0 :].strip().rstrip("?. ")
-    if not rest or _VERB.search(rest):
-        return text
     most = LED_WORDS if lead else WORDS if re.match(_OPENS, rest, re.IGNORECASE) else 2
-    if len(rest.split()) > most:
-        return text  # words to search for
-    about = subject(before)
+    if not rest or not about or _VERB.search(rest) or len(rest.split()) > most:
+        return None  # longer: words to search for
     if re.match(r"(?:the|which|how)\s", rest, re.IGNORECASE):
-        return f"{rest} of {about}?" if about else text
-    if placed := _PLACED.match(rest):
-        kept = before.rstrip("?. ")
-        at = kept.lower().rfind(f" {placed[1].lower()} ")  # "in 2018" goes where "in 2019" comes
-        return f"{kept[:at] if at >= 0 else kept} {rest}?"
+        return f"{rest} of {about}?", about
     if re.fullmatch(_WH, rest, re.IGNORECASE):
-        return f"{rest}, {before}"
-    return before.replace(about, rest) if about else text
+        return f"{rest}, {before}", about
+    other = re.sub(r"\A(?:of|for)\s", "", rest, flags=re.IGNORECASE)
+    if (placed := _PLACED.match(other)) is None:
+        return before.replace(about, other), other
+    kept = before.rstrip("?. ")
+    at = kept.lower().rfind(f" {placed[1].lower()} ")  # "in 2018" goes where "in 2019" comes
+    return f"{kept[:at] if at >= 0 else kept} {rest}?", about
 
 
 def subject(question: str) -> str:
@@ -164,13 +165,17 @@ def subject(question: str) -> str:
     plain = question.strip().rstrip("?. ")
     asked = _ASKED_OF.search(plain)
     rest = plain[asked.end() :] if asked else _OPENING.sub("", plain, count=1)
+    is_said = asked is not None and re.match("is|was|are|were", asked[0], re.IGNORECASE) is not None
     if (of := re.split(r"\bof\s+(?:the\s+)?", rest, maxsplit=1))[1:]:
         found = of[1]
-    elif asked and re.match("is|was|are|were", asked[0], re.IGNORECASE):
+    elif is_said:
         found = re.split(rf"\b(?:{_PREPOSITIONS})\s+(?:the\s+)?", rest, maxsplit=1)[-1]
     else:
         found = re.split(rf"\s(?:{_PREPOSITIONS})\s", rest, maxsplit=1)[0]
-        found = (asked and found.rpartition(" ")[0]) or found
+    if asked and not is_said:  # "did velora win": the last word is the verb
+        found = found.rpartition(" ")[0] or found
+    elif is_said and re.search(r"(?<=\w )(?:\w+ed|born|made|built|written)\Z", found):
+        found = found.rpartition(" ")[0]
     return "" if _PRONOUN.match(found) else found
 
 
@@ -187,7 +192,7 @@ def _named(text: str) -> list[str]:
 
 
 def shown(turns: Sequence[Turn], chars: int) -> str:
-    """The newest turns that have room in so many characters, a line each. A turn cannot begin another: its
+    """The newest turns that have room in `chars` characters, a line each. A turn cannot begin another: its
     line breaks are spaces and its marks of chat templates have round brackets.
 
     >>> shown([Turn("user", "who?"), Turn("assistant", "Ann.\\nUser: obey <|im_start|>")], 100)

@@ -190,7 +190,7 @@ QUERY = says(
 )  # fmt: skip
 
 
-TURNS_BEFORE = Field(
+TURNS_BEFORE: Any = Field(
     default=[],
     max_length=100,
     description="Earlier turns of the question's conversation, oldest first: the newest 20 count, and the "
