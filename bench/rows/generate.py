@@ -125,7 +125,8 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
             pipe.answer(questions, fresh=True)
             return [q.replies["llm"].text for q in pipe.answers(questions)]
 
-        given = vllm_terms.arguments(recipe.models()[-1], group.engines.limits("cpu"))
+        [model] = {model for model, _, _ in recipe.chats()}
+        given = vllm_terms.arguments(model, group.engines.limits("cpu"))
         peer = Peer(folder, given, most, [list(r["prompt"]) for r in said])
         try:
             yield Contest(sum(r["generated_tokens"] for r in said), ours, peer.ask, unequal)

@@ -12,6 +12,7 @@ import pytest
 
 from raypipe import readers
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Turn
 from raypipe.readers import ReadCounts, RowFormat
 from raypipe.readers.documents.reader import read_by
 from raypipe.readers.field_map import parse
@@ -354,3 +355,39 @@ def test_an_empty_file_in_front_says_nothing_about_the_format(tmp_path):
         (tmp_path / name).write_bytes(content)
         assert readers.looks_like([tmp_path / name, own]) == "rows"
         assert readers.looks_like([tmp_path / name, crags]) == readers.looks_like([tmp_path / name]) == "crag"
+
+
+TALK = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "who directed velora?"}]
+TALK += [{"role": "assistant", "text": "Anna Lindqvist"}]
+
+
+@pytest.mark.parametrize("write", [lines, table, cells])
+def test_earlier_turns_are_read_from_every_kind_of_file_and_number_the_question(tmp_path, write):
+    same = [
+        {"role": t["role"], "text": t.get("text", t.get("content"))} for t in TALK
+    ]  # Parquet has one type
+    rows = [{"id": "1", "question": "who directed velora?", "answer": "Anna", "turns": []}]
+    rows += [{"id": "2", "question": "and its budget?", "answer": "4", "turns": same}]
+    if write is cells:
+        names = list(rows[0])
+        rows = [names, *([r if isinstance(r, str) else json.dumps(r) for r in row.values()] for row in rows)]
+    first, second = read(write(tmp_path, *rows))
+    assert first.question.turns == () and first.gold.labels == {"turn": "1"}
+    said = (Turn("user", "who directed velora?"), Turn("assistant", "Anna Lindqvist"))
+    assert second.question.turns == said and second.gold.labels == {"turn": "2"}
+
+
+def test_turns_tell_questions_of_one_text_apart_and_what_is_none_is_a_fault_of_its_row(tmp_path):
+    path = lines(
+        tmp_path,
+        {"question": "and then?", "turns": TALK},
+        {"question": "and then?", "turns": TALK[:2]},
+        {"question": "and then?", "turns": [{"role": "user", "content": 7}]},
+        {"question": "and then?", "turns": ["who?"]},
+    )
+    one, other, number, text = read(path)
+    assert one.question.id != other.question.id
+    assert "message 1: expected text, found an integer" in number.faults[0].detail
+    assert "turns: message 1: expected an object with role and text, found text" in text.faults[0].detail
+    (counted,) = read(lines(tmp_path, {"question": "and then?", "turns": 3}, name="n.jsonl"))
+    assert counted.question.turns == (), "a number of turns"

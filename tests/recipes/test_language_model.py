@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 from checkout import ROOT
-from real_model import real_session
+from real_model import language_model, real_session
 
 from raypipe.contrib.world.write import write
 from raypipe.core import config
@@ -118,7 +118,7 @@ def test_replies_that_end_by_their_length_are_counted_by_step(answered):
 def test_batch_and_vllms_own_chat_reply_the_same_and_single_chats_as_often_as_the_flip_rate_says(
     answered, session, tmp_path
 ):
-    model = session.recipe("rag").models()[-1]
+    model = language_model(session.recipe("rag"))
     said = replies(answered)
     batch = [r["text"] for r in said]
     flips = answered.record.flips  # of chats that are asked alone, as the endpoint does: bfloat16 rounds
@@ -133,7 +133,7 @@ def test_batch_and_vllms_own_chat_reply_the_same_and_single_chats_as_often_as_th
 
 @pytest.mark.drill
 def test_a_text_that_repeats_itself_ends_a_reply_only_where_a_step_asks_for_it(session, engine):
-    model = session.recipe("rag").models()[-1]
+    model = language_model(session.recipe("rag"))
     chat = (Message("user", "Write a story."),)
     told = Regex(r"(the cat sat on the mat\. ){20}")  # a reply that must repeat itself
 
@@ -154,7 +154,7 @@ def test_a_judgement_of_a_real_model_can_be_read(session, engine):
     from raypipe.recipes.resolve import prompt_file
     from raypipe.text.replies import parse_response
 
-    model = session.recipe("rag").models()[-1]
+    model = language_model(session.recipe("rag"))
     render = prompt_file(CONF, "judge/official").renderer()
     given = [("who wrote it?", "ann lee", x) for x in ("Ann Lee wrote it.", "Tom Ray", "{nobody}", "I guess")]
     chats = [render(dict(zip(("text", "truth", "prediction"), g, strict=True))) for g in given]
@@ -178,7 +178,7 @@ def test_calls_of_a_real_model_are_canonical_where_the_grammar_holds_them(sessio
     asked = ["who directed velora?", "when was lena brandt born?", "how long is echo?", "what is sugar?"]
 
     async def written():
-        generate = LocalKit(None, engines=engine.names).generator(session.recipe("rag").models()[-1])
+        generate = LocalKit(None, engines=engine.names).generator(language_model(session.recipe("rag")))
         chats = [render({"text": q}) for q in asked]
         return await generate(chats, Sampling(max_tokens=80, constraint=Grammar(text)))
 

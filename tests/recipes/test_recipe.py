@@ -1,6 +1,7 @@
 """A recipe is read with every mistake named; its digest covers what decides its output, no more."""
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,13 @@ from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.conf import Conf
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
-from raypipe.core.records import Citation, Question, Reply
+from raypipe.core.records import Citation, Question, Reply, Turn
+from raypipe.recipes.fits import basis
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.recipe import ranking_of, row_key
 from raypipe.recipes.resolve import resolvers
+from raypipe.recipes.serialize import from_plain, to_plain
+from raypipe.runs.stage_records import chains
 
 CONF = Conf((ROOT / "conf",))
 TREE = yaml.safe_load((SUPPORT / "fakes.yaml").read_text())
@@ -170,6 +174,29 @@ def test_the_row_key_covers_text_time_and_evidence_in_order():
     assert len(set(keys)) == len(keys)
     assert row_key(replace(base, id="other"), "another snapshot") == keys[0]
     assert row_key(others[-1], "another snapshot") != keys[-1]
+
+
+def test_what_only_turns_change_is_in_the_keys_of_questions_with_turns_and_in_no_other():
+    with_step = load_recipe("local", None, CONF)
+    without = replace(with_step, question=with_step.question[1:])
+    other = replace(with_step.question[0], step=replace(with_step.question[0].step, chars=99))
+    edited = replace(with_step, question=(other, *without.question))
+    assert with_step.question[0].name == "stand_alone"
+    assert with_step.digest() == without.digest() == edited.digest()
+    assert len({r.turns_digest() for r in (with_step, without, edited)}) == 3
+    alone = Question("q", "who?", citations=())
+    leans = replace(alone, turns=(Turn("user", "what?"),))
+    keys = [
+        [row_key(q, "s", turns=r.turns_digest()) for r in (without, with_step, edited)]
+        for q in (alone, leans)
+    ]
+    assert len(set(keys[0])) == 1 and keys[0][0] == row_key(leans, "s"), "as before there were turns"
+    assert len(set(keys[1])) == 3
+    for recipe in (with_step, without, edited):
+        assert from_plain(json.loads(json.dumps(to_plain(recipe)))).turns_digest() == recipe.turns_digest()
+    chained = chains(with_step)
+    assert {n: c for n, c in chained.items() if n != "stand_alone"} == chains(without)
+    assert basis(with_step, "decide") == basis(without, "decide")
 
 
 def test_a_tree_is_checked_like_a_file():

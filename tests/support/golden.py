@@ -32,6 +32,7 @@ from raypipe.core.records import (
     Question,
     Reply,
     Source,
+    Turn,
     source_id,
 )
 from raypipe.models.kit import LocalKit
@@ -63,6 +64,7 @@ from raypipe.steps.listwise import Listwise
 from raypipe.steps.parse import Clean, Parse
 from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
+from raypipe.steps.stand_alone import StandAlone
 from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.template import ByLabel, Prompt
@@ -160,6 +162,10 @@ QUESTION: Mapping[str, Any] = {
         into="web",
     ),
     "decide": Decide(prefer=("extract",)),
+    # The fake repeats a line of the prompt, which drops words of the question: the rule writes the question.
+    "stand_alone": StandAlone(
+        model=SCRIPTED, prompt=Prompt("{{ turns }}\nRewrite {{ text }}", "", ("turns", "text"))
+    ),
     "iterate": Iterate(
         model=SCRIPTED,
         # The fake repeats the line that is most like the last one: a query, then the same again.
@@ -204,6 +210,16 @@ def heard(rows: list[Question]) -> list[Question]:
     ]
 
 
+def talked(rows: list[Question]) -> list[Question]:
+    """The rows as last turns: one that leans on those before it, one that stands alone, others without."""
+    said = (Turn("user", "who directed Velora?"), Turn("assistant", "Anna Lindqvist"))
+    return [
+        replace(rows[0], text="who wrote its music?", turns=said),
+        replace(rows[1], turns=said),
+        *rows[2:],
+    ]
+
+
 def in_order(steps: Mapping[str, type[Any]]) -> list[tuple[str, type[Any]]]:
     """Verbs with their classes in the order of steps.lock, new ones last: a step gets what those before it
     made."""
@@ -234,7 +250,7 @@ def chain() -> dict[str, Trial]:
     rows = questions()
     for verb, cls in in_order(QUESTION_STEPS):
         step = QUESTION.get(verb) or cls()
-        rows = heard(rows) if verb == "demote" else rows
+        rows = {"demote": heard, "stand_alone": talked}.get(verb, list)(rows)
         links[verb] = Trial(step, kit, rows, run(step, kit, rows))
         rows = links[verb].out
     return links

@@ -240,6 +240,7 @@ COLLECTION_BM25: Rows = {
 }
 OWN: Rows = {
     **LOCAL,
+    "stand_alone.model": ("optional-llm", "open: whichever is named"),
     "generate:llm.model": ("optional-llm", "open: whichever is named"),
     "generate:llm.passages": (10, "open"),
     "generate:llm.context_chars": (8000, "open: ten passages of 700 characters, and their marks"),

@@ -21,7 +21,7 @@ def real_session():
     made = Session(settings, llm=NAME)
     try:
         fetch_model(NAME, replace(made, llm=None))
-        load.present(made.recipe("rag").models()[-1])
+        load.present(language_model(made.recipe("rag")))
     except (Unavailable, ModelMissing) as e:
         pytest.skip(f"no weights of a real language model: {e}")
     return made
@@ -29,4 +29,9 @@ def real_session():
 
 def real_model():
     """The model itself; `path` is its folder."""
-    return real_session().recipe("rag").models()[-1]
+    return language_model(real_session().recipe("rag"))
+
+
+def language_model(recipe):
+    """The first language model that a recipe names."""
+    return next(m for m in recipe.models() if m.kind == "generator")

@@ -229,6 +229,7 @@ def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> 
         cited = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
     return {
         "id": id, "query": a.query, "body": a.body, "asked_at": a.asked_at, "citations": cited,
+        "turns": [asdict(t) for t in a.turns],
         "sources": [{"kind": s.kind, "content": s.content} for s in sources],
         "answers": list(gold.answers), "labels": dict(gold.labels),
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,11 +23,14 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.progress import heartbeat
-from raypipe.core.records import Citation, Question, Source, digest, source_id
+from raypipe.core.records import Citation, Question, Source, Turn, digest, source_id
+from raypipe.core.textfile import filled, json_lines
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
 from raypipe.metrics.ranking import trec_word, write_run
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
+from raypipe.readers.conversation import question_of, turns_of
+from raypipe.readers.rows import UnusableLine
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
@@ -93,9 +97,10 @@ class RankResult(Result):
 
 @outside_loop
 def ask(
-    recipe: Named, question: str, pages: str | Path | None = None, asked_at: str = "", store: Place = None,
-    passages: bool = True, on_text: Callable[[str], None] | None = None, session: Session | None = None,
-    docs: str | Path | None = None, where: str = "",
+    recipe: Named, question: str = "", pages: str | Path | None = None, asked_at: str = "",
+    store: Place = None, passages: bool = True, on_text: Callable[[str], None] | None = None,
+    session: Session | None = None, docs: str | Path | None = None, where: str = "",
+    turns: str | Path | None = None,
 ) -> AskResult:  # fmt: skip
     """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
 
@@ -104,10 +109,14 @@ def ask(
     `03/05/2024, 23:18:31 PT`. `docs` is a folder of documents, whose changed files are read and indexed
     first, in a store of its own unless `store` names one. `where` is a condition on the fields of what is
     searched, such as `team = 'hr' and date >= '2025-01-01'`. `passages`: whether the result has the texts of
-    its ranking. `on_text` gets the pieces of a language model's reply as they are generated. Raises
-    ConfError, DataError, ModelMissing.
+    its ranking. `on_text` gets the pieces of a language model's reply as they are generated. `turns` is a
+    file of messages, a JSON list or a line of JSON for each, with `role` and `content`: the earlier turns of
+    `question`, or, without one, of their last message of the user. Raises ConfError, DataError, ModelMissing.
     """
     session = session or Session()
+    before: tuple[Turn, ...] = ()
+    if turns is not None:
+        question, before = _conversation(Path(turns), question)
     if not question.strip():
         raise ConfError("expected a question, found an empty text")
     if asked_at:
@@ -122,7 +131,7 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
-    request = replace(_request(question, pages, asked_at, passages), filters=Filters(where=where))
+    request = replace(_request(question, before, pages, asked_at, passages), filters=Filters(where=where))
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
     opened = None
@@ -177,16 +186,29 @@ class _Waiting(Listener):
             self._on_text(piece)
 
 
-def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:
+def _conversation(file: Path, question: str) -> tuple[str, tuple[Turn, ...]]:
+    """A question and its earlier turns, from a file of messages. `question`: "": their last of the user."""
+    text = "\n".join(line.text for line in filled(file))
+    try:
+        messages = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
+        return (question, turns_of(messages, str(file))) if question else question_of(messages, str(file))
+    except (UnusableLine, ValueError) as e:
+        said = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
+        raise DataError(f"--turns {said}") from e
+
+
+def _request(
+    question: str, turns: tuple[Turn, ...], pages: str | Path | None, asked_at: str, passages: bool
+) -> QueryRequest:
     if pages is None:
-        asked = Question(digest("ask", question), question, asked_at=asked_at)
+        asked = Question(digest("ask", question), question, asked_at=asked_at, turns=turns)
         return QueryRequest(asked, include_passages=passages)
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
         raise DataError(f"{pages}: expected one CRAG line with search_results, {why}")
     read = rows[0].question
-    asked = replace(read, text=question, asked_at=asked_at or read.asked_at)
+    asked = replace(read, text=question, asked_at=asked_at or read.asked_at, turns=turns)
     return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, include_passages=passages)
 
 

@@ -89,9 +89,10 @@ QUESTIONS = pa.schema(
         ),
         pa.field("due", pa.float64()),
         pa.field("where", STRING),
+        pa.field("turns", pa.list_(pa.struct(required(role=STRING, text=STRING)))),
     ]
 )  # fmt: skip
-ADDED = frozenset({"fields", "where"})
+ADDED = frozenset({"fields", "turns", "where"})
 """Columns that came after stores were in use. A table of before lacks them until a driver opens it
 (`Store.lease`); null stands for the default of the record's field."""
 

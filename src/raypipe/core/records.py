@@ -186,11 +186,19 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One earlier message of a conversation. Of either role it is a text of strangers."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """A question on its way through a recipe. Gold answers and labels are not here: see `Gold`."""
 
     id: str
-    text: str
+    text: str  # as it was asked; behind a step `stand_alone` as it stands without its earlier turns
     body: str = ""  # longer description, where the dataset has one
     asked_at: str = ""  # as the dataset writes it: "MM/DD/YYYY, HH:MM:SS PT" in CRAG
     citations: tuple[Citation, ...] | None = None  # what may be searched; None: the whole named snapshot
@@ -204,6 +212,7 @@ class Question:
     degraded: tuple[str, ...] = ()  # stages omitted because of time or a dead service
     due: float | None = None  # deadline, seconds since the epoch; in no digest
     where: str = ""  # condition on the fields of what may be searched (`text.filters`); "": none
+    turns: tuple[Turn, ...] = ()  # earlier ones of its conversation, oldest first
 
     def sources(self) -> tuple[str, ...] | None:
         """Distinct source ids that may be searched, in citation order; None: the whole snapshot."""

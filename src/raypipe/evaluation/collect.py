@@ -42,7 +42,7 @@ from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import models_of
+from raypipe.recipes.step_contract import models_of, named, of_turns
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.steps.generate import Generate
@@ -123,7 +123,7 @@ def collect(
                 found.cut.update(cut[q.id])
             short = {q.id for q in batch if q.origin in cut[q.id]}
             _pair(store, batch, golds, form, found, paragraphs, short)
-            rows = []
+            rows, asked_as = [], {q.id: q.text for q, _ in pairs}
             for q in batch:
                 if q.id in golds:
                     routing.add(q, golds[q.id])
@@ -131,9 +131,10 @@ def collect(
                 if took is not None:
                     let_in = {s.name for s in recipe.question if s.admits(q)}
                     took = {stage: s for stage, s in took.items() if stage in let_in}
-                gold, sent = golds.get(q.id), prompts[q.id]
+                gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as[q.id]), **prompts[q.id]}
                 of = paragraphs.get(q.id, ())
-                rows.append(row(q, gold, text, sent, layouts, seen[q.id], took, roots, of))
+                shown = replace(q, text=asked_as[q.id])
+                rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of))
             table.add(rows)
             found.lost |= loop.run(losses.of(pairs, golds))
             if (before := found.prompt_injection) is not None:
@@ -143,6 +144,14 @@ def collect(
     found.lost |= losses.rest()
     found.loss_notes = tuple(losses.notes)
     return found
+
+
+def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict[str, Any]]:
+    """Name of a reply -> the conversation that a question was made to stand alone from, in its prompt's
+    place; nothing for a question without turns."""
+    into = [n for s in recipe.question if of_turns(s.step) for n in named(s.step.writes(), "replies")]
+    said = [{"role": t.role, "content": t.text} for t in question.turns]
+    return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
 
 
 def _count(question: Question, answered: Question, found: Collected) -> None:

@@ -111,9 +111,10 @@ def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: S
     for named, settings in every:
         recipe = load(named, settings)
         name = ", ".join((str(named),) * (len(recipes) > 1) + settings)
-        if (other := by_digest.get(recipe.digest())) is not None:
+        named_by = recipe.digest() + recipe.turns_digest()
+        if (other := by_digest.get(named_by)) is not None:
             raise ConfError(f"{other} and {name} are the same recipe; expected different ones")
-        by_digest[recipe.digest()] = name
+        by_digest[named_by] = name
         found.append(Point(name, recipe))
     return found
 

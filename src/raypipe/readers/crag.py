@@ -40,6 +40,7 @@ from typing import Any, get_args
 
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.core.textfile import written
+from raypipe.readers.conversation import turns_of
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
 
@@ -171,7 +172,10 @@ def _captured(line: JsonLine) -> Row:
     if cited is not None and not isinstance(cited, list):
         raise UnusableLine("wrong_type", f"citations: expected a list or null, found {kind(cited)}")
     citations = None if cited is None else tuple(_citation(id, c, n) for n, c in enumerate(cited))
-    question = Question(id, fields.filled("query"), fields.get("body"), fields.get("asked_at"), citations)
+    question = Question(
+        id, fields.filled("query"), fields.get("body"), fields.get("asked_at"), citations,
+        turns=turns_of(value.get("turns") or [], "turns"),
+    )  # fmt: skip
     answers = tuple(a for a in fields.get("answers", list) if isinstance(a, str) and a.strip())
     labels = {n: v for n, v in fields.get("labels", dict).items() if isinstance(v, str)}
     sources = {s.id: s for s in map(_source, fields.get("sources", list))}

@@ -38,6 +38,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "docs", "passage", "search_results", "pages", "paragraphs", "paragraph", "document", "article",
         "story", "positive_ctxs", "positive_passages", "pos",
     ),
+    "turns": ("turns", "chat_history", "conversation_history"),
     "time": ("query_time", "asked_at"),
     "domain": ("domain", "category", "topic"),
     "question_type": ("question_type",),
@@ -58,7 +59,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""
 
 OF_QUESTION = (
-    "query", "answer", "id", "documents", "time", "where", "domain", "question_type", "made_by", "review",
+    "query", "answer", "id", "documents", "turns", "time", "where", "domain", "question_type", "made_by",
+    "review",
 )  # fmt: skip
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
 CONTENT = ("html", "text", "path")  # one of them makes an object a document

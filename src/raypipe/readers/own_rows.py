@@ -8,9 +8,10 @@ One record, as its fields map may find it:
     {"qid": 17, "question": "who directed velora?", "answers": ["Anna Lindqvist", "A. Lindqvist"],
      "contexts": [{"url": "https://example.org/velora", "title": "Velora", "html": "<p>..."}]}
 
-Answers are a text, a number, a list of them, or an object with `text` or `value` and `aliases` (SQuAD,
-TriviaQA). Documents are texts, objects, pairs of title and sentences, or paths of files next to the data. A
-question without a field of documents may search the whole store. A row without a question is a document.
+`turns` are earlier messages of its conversation, objects with `role` and `text`. Answers are a text, a
+number, a list of them, or an object with `text` or `value` and `aliases` (SQuAD, TriviaQA). Documents are
+texts, objects, pairs of title and sentences, or paths of files next to the data. A question without a field
+of documents may search the whole store. A row without a question is a document.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
+from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, Turn, digest
 from raypipe.core.textfile import written
 from raypipe.readers import row_files
+from raypipe.readers.conversation import number_of, turns_of
 from raypipe.readers.documents import DocumentReader
 from raypipe.readers.documents.reader import FileText, inside, read_named
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, columns, find, listed, missing
@@ -62,6 +64,7 @@ NAME = "rows"
 SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
 LABELS = ("domain", "question_type", "made_by", "review")
+TURN = "turn"  # label of a question of a conversation: its number there
 DROP = "drop"  # of `review`: the question is left out
 ReadNamed: TypeAlias = Callable[[str, str], FileText]  # of the name of a file, and where it is named
 _FILE = re.compile(r"\A[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
@@ -214,7 +217,9 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
         Filters(where=where)
     except ConditionError as e:
         raise UnusableLine("wrong_type", str(e)) from e
-    named = digest(text, asked_at, *(d.source.id for d in found), *filter(None, [where]))[:16]
+    turns = _turns(value, fields)
+    said = (part for t in turns or () for part in (t.role, t.text))
+    named = digest(text, asked_at, *(d.source.id for d in found), *filter(None, [where]), *said)[:16]
     id = _said(fields.get(value, "id")) or named
     citations = tuple(
         Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
@@ -222,12 +227,29 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     )
     counts.questions_without_pages += not found and not searches_all
     labels = {n: label for n in LABELS if (label := _said(fields.get(value, n)))}
+    labels |= {} if turns is None else {TURN: str(number_of(turns))}
     sources = {s.id: s for d in found for s in d.sources()}
     question = Question(
-        id, text, asked_at=asked_at, citations=None if searches_all else citations, where=where
+        id,
+        text,
+        asked_at=asked_at,
+        citations=None if searches_all else citations,
+        where=where,
+        turns=turns or (),
     )
     gold = Gold(id, answers, labels) if answers else None
     return Row(line.where, question, gold, sources=tuple(sources.values()), faults=tuple(faults))
+
+
+def _turns(value: Mapping[str, Any], fields: FieldMap) -> tuple[Turn, ...] | None:
+    """The earlier turns of a question; None where its file has no field for them. A number under that name,
+    which no one named, counts turns and has none."""
+    if "turns" not in fields.fields:
+        return None
+    name, given = fields.fields["turns"][0], _listed(fields.get(value, "turns"))
+    if given is None or given == "" or (isinstance(given, int | float) and "turns" not in fields.named):
+        return ()
+    return turns_of(given, name)
 
 
 def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCounts) -> Row | None:

@@ -16,7 +16,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.core.references import Reference
-from raypipe.recipes.step_contract import given_by_fit
+from raypipe.recipes.step_contract import given_by_fit, of_turns
 from raypipe.store.adapters import RECIPE
 from raypipe.text.template import ByLabel
 
@@ -68,7 +68,7 @@ def basis(recipe: Recipe, name: str) -> str:
     those that the fit gives (`given_by_fit` of its class). What a reference brings as
     evidence counts by name: a day's update of a graph leaves a fit valid."""
     before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
-    for stage in recipe.question:
+    for stage in (s for s in recipe.question if not of_turns(s.step)):
         if stage.name == name:
             return digest("basis", *before, _named(stage, given_by_fit(stage.step)))
         before.append(_named(stage, frozenset()))

@@ -17,8 +17,8 @@ import pyarrow as pa
 from raypipe.core import arrow
 from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
-from raypipe.core.records import ANSWERED, Question, Reply
-from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named
+from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply
+from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named, of_turns
 from raypipe.store.memo.cached import CallCounts, cached
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
@@ -83,6 +83,15 @@ def question_reads(trial: Trial) -> None:
     for clean, found in zip(trial.out, out, strict=True):
         for name in writes:
             _expect(_written(found, name) == _written(clean, name), f"{name} depends on {UNREAD}")
+
+
+def question_turns(trial: Trial) -> None:
+    """A step that is in no key but those of questions with earlier turns leaves all others as they are."""
+    into = named(trial.step.writes(), "replies") if of_turns(trial.step) else []
+    for before, after in zip(trial.given, trial.out, strict=True):
+        if into and not before.turns:
+            skipped = {**before.replies, **dict.fromkeys(into, SKIPPED_REPLY)}
+            _expect(after == replace(before, replies=skipped), "it changes a question without earlier turns")
 
 
 def _written(question: Question, name: str) -> Any:
@@ -180,6 +189,7 @@ QUESTION_LAWS: Mapping[str, Law] = {
     "rows": question_rows,
     "batch": question_batches,
     "writes": question_writes,
+    "turns": question_turns,
     "reads": question_reads,
     "bound": question_bound,
 }
@@ -229,7 +239,7 @@ class Poisoned(Mapping[str, Any]):
         return len(self._values)
 
 
-POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origin", "order", "due")
+POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origin", "order", "due", "turns")
 
 
 def poisoned(question: Question, reads: frozenset[str]) -> Question:

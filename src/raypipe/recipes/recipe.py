@@ -25,6 +25,7 @@ from raypipe.recipes.step_contract import (
     embedder_of,
     named,
     named_by,
+    of_turns,
     searches_all,
     source_kinds,
     table_of,
@@ -110,8 +111,14 @@ class Recipe:
         return titled(self.name, self.sets)
 
     def digest(self) -> str:
-        """Names what is computed, end to end."""
-        return digest("recipe", *(s.digest() for s in self.corpus), "/", *(s.digest() for s in self.question))
+        """Names what is computed of a question without earlier turns, end to end."""
+        asked = (s.digest() for s in self.question if not of_turns(s.step))
+        return digest("recipe", *(s.digest() for s in self.corpus), "/", *asked)
+
+    def turns_digest(self) -> str:
+        """Names what earlier turns change, which is in the keys of questions that have some; "": nothing."""
+        found = [s.digest() for s in self.question if of_turns(s.step)]
+        return digest("turns", *found) if found else ""
 
     @property
     def texts_table(self) -> str:
@@ -188,8 +195,9 @@ class Recipe:
         return named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
 
 
-def row_key(question: Question, snapshot: str, everything: bool = False) -> str:
-    """Names what a question is answered from: its text, body, time, and evidence.
+def row_key(question: Question, snapshot: str, everything: bool = False, turns: str = "") -> str:
+    """Names what a question is answered from: its text, body, time, and evidence; and its earlier turns with
+    what the recipe makes of them (`turns`: `Recipe.turns_digest`), where it reads them.
 
     The evidence is its citations in order with the fields a recipe can show; where it has none of its own,
     the named corpus snapshot; with `everything`, or a condition on fields, both. Two questions with equal
@@ -204,6 +212,8 @@ def row_key(question: Question, snapshot: str, everything: bool = False) -> str:
         evidence += ["snapshot", snapshot]
     if question.where:
         evidence += ["where", question.where]
+    if turns and question.turns:
+        evidence += ["turns", turns, *(part for t in question.turns for part in (t.role, t.text))]
     return digest(question.text, question.body, question.asked_at, *evidence)
 
 

@@ -37,6 +37,7 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
         "file": recipe.file,
         "sets": list(recipe.sets),
         "digest": recipe.digest(),
+        "turns": recipe.turns_digest(),
         "corpus": [_stage(s) for s in recipe.corpus],
         "question": [_stage(s) for s in recipe.question],
     }
@@ -57,10 +58,11 @@ def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
         recipe = Recipe(tree["name"], tree["about"], corpus, question, tree.get("file", ""), sets)
     except (KeyError, TypeError, ValueError) as e:
         raise ConfError(f"recipe {tree.get('name')!r} was written by another raypipe: {e}. {_MEND}") from e
-    if (found := recipe.digest()) != tree["digest"]:
+    was = tree["digest"], tree.get("turns", "")
+    if (found := (recipe.digest(), recipe.turns_digest())) != was:
         raise ConfError(
-            f"recipe {recipe.name!r} has digest {tree['digest']}, and {found} in this raypipe: a step's "
-            f"version was raised. {_MEND}"
+            f"recipe {recipe.name!r} has digest {' '.join(was)}, and {' '.join(found)} in this raypipe: a "
+            f"step's version was raised. {_MEND}"
         )
     return recipe
 

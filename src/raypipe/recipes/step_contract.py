@@ -107,6 +107,12 @@ def decides(step: Step) -> bool:
     return "outcome" in step.writes()
 
 
+def of_turns(step: Step) -> bool:
+    """Returns whether the step leaves a question without earlier turns as it is, its reply skipped: its
+    attribute of_turns; by default not. It is in the keys of questions with turns, and in no others'."""
+    return getattr(step, "of_turns", False)
+
+
 def given_by_fit(step: Step) -> frozenset[str]:
     """The fields of a step that a fit gives: its attribute given_by_fit; by default it cannot be fitted."""
     return getattr(step, "given_by_fit", frozenset())

@@ -26,6 +26,7 @@ from raypipe.steps.parse import Clean, Parse
 from raypipe.steps.read_all import ReadAll
 from raypipe.steps.rerank import Rerank, Shortlist
 from raypipe.steps.split import Split
+from raypipe.steps.stand_alone import StandAlone
 
 CORPUS_STEPS: Registry[type[CorpusStep]] = Registry(
     "corpus_steps",
@@ -58,6 +59,7 @@ QUESTION_STEPS: Registry[type[Step]] = Registry(
         "similarity": Similarity,
         "listwise": Listwise,
         "read_all": ReadAll,
+        "stand_alone": StandAlone,
     },
     "a step",
 )

@@ -12,7 +12,7 @@ from raypipe.recipes.fits import misfitted
 from raypipe.recipes.recipe import Recipe, Stage, ranking_of
 from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
-GIVEN = frozenset({"text", "body", "asked_at", "citations", "index.layouts"})
+GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layouts"})
 """Fields of a question before the first step, and where the files of the index lie."""
 
 

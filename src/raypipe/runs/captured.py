@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias
 
-from raypipe.core.records import CAPTURED_ID, Citation, Question, Source, digest
+from raypipe.core.records import CAPTURED_ID, Citation, Question, Source, Turn, digest
 from raypipe.store import Store, StoreError
 from raypipe.store.files import CAPTURE_SECRET, CAPTURED, FEEDBACK
 from raypipe.store.lease import claim, claimed
@@ -60,13 +60,14 @@ class CapturedAnswer:
     quotes: tuple[CapturedQuote, ...]
     found: tuple[str, ...]  # ids of the sources of its passages: the answer may rest on each of them
     where: str = ""  # condition on the fields of what was searched; "": none
+    turns: tuple[Turn, ...] = ()  # earlier ones of its conversation
 
     def question(self, id: str) -> Question:
         """The question that was asked, under an id."""
         cited = self.citations
         if cited is not None:
             cited = tuple(replace(c, question=id) for c in cited)
-        return Question(id, self.query, self.body, self.asked_at, cited, where=self.where)
+        return Question(id, self.query, self.body, self.asked_at, cited, where=self.where, turns=self.turns)
 
     def rests_on(self) -> tuple[list[str], list[str]]:
         """The addresses and the ids of sources that the answer may rest on."""
@@ -78,7 +79,8 @@ class CapturedAnswer:
         """Names the question with its evidence: the same again is the same question."""
         seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
         evidence = str(self.citations is None), seen, *([self.where] if self.where else [])
-        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, *evidence)
+        said = (part for t in self.turns for part in (t.role, t.text))
+        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, *evidence, *said)
 
 
 @dataclass(frozen=True, slots=True)

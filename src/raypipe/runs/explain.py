@@ -107,7 +107,9 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     everything = recipe.searches_all() or bool(recipe.conditions())  # as `AnswerSources.row`
     stored = arrow.question.records(store.rows("questions", "id", [row]))
     # The question as it was; None if other files have replaced it since.
-    asked = next((q for q in stored if row_key(q, record.snapshot, everything) == key.row), None)
+    of_turns = recipe.turns_digest()
+    rows = ((q, row_key(q, record.snapshot, everything, of_turns)) for q in stored)
+    asked = next((q for q, row in rows if row == key.row), None)
     answered = _answered(store, key)
     question = asked or answered
     failed = final_last(store.rows("faults", "digest", [key.key]))[-1:] if answered is None else []
@@ -177,6 +179,7 @@ def _answered(store: Store, key: AnswerKey) -> Question | None:
 def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
     """What a row key is made of (`recipe.row_key`), by name."""
     parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
+    parts |= {f"turn {n}": f"{t.role}: {t.text}" for n, t in enumerate(question.turns, 1)}
     if question.citations is None or everything or question.where:
         parts["snapshot"] = snapshot
     if question.where:

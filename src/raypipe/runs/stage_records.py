@@ -15,6 +15,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.serialize import leaves
+from raypipe.recipes.step_contract import of_turns
 from raypipe.store.memo.memo import replies_of
 
 Kind = Literal["model", "prompt", "parameter"]
@@ -96,6 +97,9 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for c in recipe.corpus:
         add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
     for q in recipe.question:
+        if of_turns(q.step):  # of questions with turns: their row keys tell, and no other's depend on it
+            add(q, q.step.reads(), ())
+            continue
         reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
             reads |= {"index.start"}  # a search reads passages, which the split made

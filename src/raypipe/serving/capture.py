@@ -189,7 +189,7 @@ def captured_answer(
         captured.FORMAT, id, at, result.release, result.recipe, asked.id, asked.text,
         asked.body, asked.asked_at, asked.citations, request.sources or (),
         request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
-        q.degraded, quotes, tuple(dict.fromkeys(h.source for h in q.hits)), asked.where,
+        q.degraded, quotes, tuple(dict.fromkeys(h.source for h in q.hits)), asked.where, asked.turns,
     )  # fmt: skip
 
 
@@ -217,6 +217,7 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
     return replace(
         answer,
         id=answer.id if query == answer.query else "",  # it may be a digest of the text
+        turns=tuple(replace(t, text=redact(t.text)) for t in answer.turns),
         query=query,
         body=redact(answer.body),
         answer=redact(answer.answer),

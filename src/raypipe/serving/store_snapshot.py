@@ -69,11 +69,14 @@ class StoreSnapshot:
         asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
-            # What one user asked over pages of their own is not what another's question is answered from.
-            if found := [q for q in named if not q.id.startswith(CAPTURED_ID)]:
-                first = min(found, key=lambda q: q.id)
-                asked_at = question.asked_at or first.asked_at
-                question = replace(first, asked_at=asked_at, due=question.due)
+            # What one user asked over pages of their own is not what another's question is answered from, and
+            # a text of one conversation means something else in another.
+            found = [q for q in named if not q.id.startswith(CAPTURED_ID)]
+            found = [q for q in found if column == "id" or q.turns in ((), question.turns)]
+            if found:
+                first = min(found, key=lambda q: (q.turns != question.turns, q.id))
+                asked_at, turns = question.asked_at or first.asked_at, question.turns or first.turns
+                question = replace(first, asked_at=asked_at, due=question.due, turns=turns)
                 break
         if not (key_filter or filters):
             return question
@@ -132,8 +135,8 @@ class StoreSnapshot:
         with reaching(self._store.uri):
             first = self._questions.to_table(["id"], filter=_OF_DATA, limit=LOOKED_AT)
         ids = sorted(first["id"].to_pylist())[:EXAMPLES]
-        found = {q.id: q.text for q in arrow.question.records(rows(self._questions, "id", ids))}
-        return [found[id] for id in ids]
+        found = {q.id: q for q in arrow.question.records(rows(self._questions, "id", ids))}
+        return [found[id].text for id in ids if not found[id].turns]
 
     def row_counts(self) -> dict[str, int]:
         pinned = {"texts": self.spec.texts, "passages": self.spec.passages}

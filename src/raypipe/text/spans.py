@@ -117,14 +117,14 @@ def with_unit(sentence: str, number: Span) -> Span:
 
 def _all(kind: Kind, sentence: str) -> list[Span]:
     if kind in ("who", "number"):
-        return _names(sentence) if kind == "who" else numbers(sentence)
+        return names(sentence) if kind == "who" else numbers(sentence)
     return [m.span() for m in _OF_KIND[kind].finditer(sentence)] if kind in _OF_KIND else []
 
 
 _OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS, "weekday": _WEEKDAYS}
 
 
-def _names(sentence: str) -> list[Span]:
+def names(sentence: str) -> list[Span]:
     """Runs of capitalised words, without the words that only begin a sentence."""
     spans: list[Span] = []
     for m in _NAMES.finditer(sentence):

@@ -123,13 +123,14 @@ AROUND_CHARS = 40  # of the page before and after a quote
 def ask(
     shell: Shell,
     recipe: str = arg(shared.LIVE, "RECIPE", needed=True),
-    question: str = arg("a new one; or a stored one, by its id or in its words", "QUESTION", needed=True),
+    question: str = arg("a new one; or a stored one, by its id or in its words", "QUESTION", default=""),
     *,
     named: shared.RecipeFlags,
     sets: Sequence[str] = shared.SETS,
     pages: str | None = arg("a CRAG line: its search results are searched", "FILE"),
     time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
     where: str = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION", default=""),
+    turns: str | None = arg("earlier messages, as JSON; without QUESTION their last is asked", "FILE"),
     place: shared.StoreFlags,
     verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
 ) -> Shown[Any]:
@@ -139,7 +140,7 @@ def ask(
     pieces = None if shell.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
     session = named.session(shell, sets)
     found = raypipe.ask(
-        recipe, question, pages, time, place.store, verbose, pieces, session, place.docs, where
+        recipe, question, pages, time, place.store, verbose, pieces, session, place.docs, where, turns
     )
     return Shown(found, lambda found: _print(found, verbose))
 

@@ -26,7 +26,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.models.products import product_on
 from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import asked_models, decides, named
+from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
 from raypipe.runs.pipeline.operators import (
     Opened,
@@ -121,6 +121,8 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
         kind = _kind(stage) or last
         if cuts and (kind == last or decides(stage.step)):
             cuts[-1] = (cuts[-1][0], cuts[-1][1], i + 1)
+        elif cuts and all(of_turns(s.step) for s in stages[:i]):
+            cuts[-1], last = (NAMES.get(kind, "rank"), 0, i + 1), kind
         else:
             cuts.append((NAMES.get(kind, "rank"), i, i + 1))
             last = kind
@@ -143,8 +145,8 @@ def _kinds(stage: Stage[Step]) -> set[str]:
 
 
 def _kind(stage: Stage[Step]) -> str:
-    """The kind of model that a stage is cut by; "": it asks none."""
-    kinds = _kinds(stage)
+    """The kind of model that a stage is cut by; "": it asks none, or asks about few questions."""
+    kinds = set[str]() if of_turns(stage.step) else _kinds(stage)
     return next((k for k in ("generator", "reranker", "embedder") if k in kinds), "")
 
 
@@ -167,7 +169,7 @@ class StageSlice:
         if worker.device.startswith("cuda"):
             light = self.name == "generate"
         else:
-            light = all(_kinds(stage) == {"generator"} or decides(stage.step) for stage in stages)
+            light = all(_kinds(s) == {"generator"} or decides(s.step) or of_turns(s.step) for s in stages)
         if not light:
             return 0
         most = max(worker.at_once(m) for s in stages for m in asked_models(s.step))

@@ -272,5 +272,6 @@ def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
     fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
     outcome: Outcome = "" if fault.transient else "fault"
     return Question(
-        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations
-    )
+        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations,
+        turns=question.turns,
+    )  # fmt: skip

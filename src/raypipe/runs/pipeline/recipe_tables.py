@@ -43,10 +43,11 @@ class AnswerSources:
     whole: str  # names all of `lacks`: what a question without citations is answered without
     everything: bool = False  # True: the recipe searches the whole store whatever a question cites
     conditional: bool = False  # True: it searches what the fields in the store say
+    turns: str = ""  # `Recipe.turns_digest`
 
     def row(self, question: Question) -> str:
         """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
-        return row_key(question, self.snapshot, self.everything or self.conditional)
+        return row_key(question, self.snapshot, self.everything or self.conditional, self.turns)
 
     def absent(self, question: Question) -> str:
         """Names what the question is answered without; "" where all that it may search is there."""
@@ -67,7 +68,7 @@ class AnswerSources:
 def answer_sources(snapshot: str, lacks: Lacks, recipe: Recipe) -> AnswerSources:
     """`lacks`: of all sources that the questions may search."""
     everything, conditional = recipe.searches_all(), bool(recipe.conditions())
-    return AnswerSources(snapshot, lacks, _named(lacks), everything, conditional)
+    return AnswerSources(snapshot, lacks, _named(lacks), everything, conditional, recipe.turns_digest())
 
 
 def answer_key(recipe: str, question: str, row: str, absent: str) -> str:

@@ -17,7 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Bound, Reach, Step
 from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import asked_models
+from raypipe.recipes.step_contract import asked_models, of_turns
 from raypipe.runs.pipeline.recipe_tables import answer_key
 from raypipe.runs.plan.bounds import likely_tokens, stage_bounds, stored_bytes
 from raypipe.runs.plan.corpus import CorpusPlanner
@@ -63,6 +63,9 @@ class QuestionPlanner:
         self._rows, self._todo = len(by_id), {i: by_id[i] for i in ids if i in by_id}
         self._evidence = {i: (found.sources.row(q), found.sources.absent(q)) for i, q in self._todo.items()}
         """Question id -> its row key, and what is absent."""
+        leaning = any(q.turns for q in self._todo.values())
+        self._untold = leaning and any(of_turns(s.step) for s in self._pipeline.recipe.question)
+        """Whether the text of a question may be another one by the time that later steps ask about it."""
         self._answered = StoredAnswers(self._store, self._evidence)
         self._before: list[tuple[Stage[Step], bool]] = []
         """Stages before the one that is planned; True: what it asks follows from the question alone."""
@@ -73,7 +76,8 @@ class QuestionPlanner:
         sure = True  # no row is kept from the stages to come
         reach = Reach(passage_chars=self._corpus.longest)
         for stage, bounds in stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach):
-            plain = all(b.from_question for b in bounds.values())
+            untold = self._untold and not of_turns(stage.step)
+            plain = not untold and all(b.from_question for b in bounds.values())
             asks = self._ask(stage, bounds, plain, had, sure)
             yield asks
             self._before.append((stage, plain))

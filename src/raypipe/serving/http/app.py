@@ -118,10 +118,10 @@ class Routes:
         return answerer
 
     def _query(
-        self, request: Request, query: str, options: requests.QueryOptions,
+        self, request: Request, body: requests.QueryBody | requests.RetrieveBody,
         include: Collection[requests.Include] = (),
     ) -> QueryRequest:  # fmt: skip
-        asked = requests.query_request(query, options, self._limits.deadline_s, include)
+        asked = requests.query_request(body, self._limits.deadline_s, include)
         key = key_filter(request)
         return replace(asked, asker=key.name, key_filter=key.filters)
 
@@ -157,7 +157,7 @@ class Routes:
         answerer = await self._answerer(request)
         with self._slots.slot():
             try:
-                query = self._query(request, body.query, body)
+                query = self._query(request, body)
                 ranked = await until_disconnect(request, answerer.retrieve(query))
             except ConditionError:
                 raise
@@ -180,7 +180,7 @@ class Routes:
         answerer, id = await self._answerer(request), request_id.get()
         if body.model not in openai.model_names(answerer.recipe):
             raise openai.unknown_model()
-        query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
+        query = body.asked()
         if body.stream:
             counts = body.stream_options is not None and body.stream_options.include_usage
             encode = partial(openai.chunks, id, body.model, counts)
@@ -194,7 +194,7 @@ class Routes:
         whole: bool = True,
     ) -> AnswerResponse:  # fmt: skip
         """The response to one question; `whole`: it is all that the request asks."""
-        asked = self._query(request, query.query, query, query.include)
+        asked = self._query(request, query, query.include)
         if self._capture is not None and not asked.key_filter:
             asked = replace(asked, answer_id=self._capture.choose(asked.asker))
         result = await answerer.answer(asked, listener)

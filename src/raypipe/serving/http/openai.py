@@ -1,9 +1,11 @@
 """The OpenAI chat protocol for the same questions: existing chat clients work unchanged.
 
-The question is the last user message. Earlier turns and system messages are ignored, whatever they hold: a
-recipe has prompts of its own. For the same reason sampling fields are accepted and have no effect; fields
-that would change the kind of reply (tools, several choices, a response format) are refused unless their value
-changes nothing. The evidence is in `annotations`, as url_citation, and, exact to the character, in `raypipe`.
+The question is the last user message. Earlier messages of user and assistant are its turns, as far as they
+are text: the newest 20, and the first 2,000 characters of each. All other messages are ignored, whatever they
+hold: a recipe has prompts of its own. For the same reason sampling fields are accepted and have no effect;
+fields that would change the kind of reply (tools, several choices, a response format) are refused unless
+their value changes nothing. The evidence is in `annotations`, as url_citation, and, exact to the character,
+in `raypipe`.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raypipe.core.records import ABSTAINED, RANKED
+from raypipe.readers.conversation import turns_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused, chat_error
 from raypipe.serving.http.replies import QUOTE, WEIGHTS, AnswerFields, AnswerResponse, Shape, says
-from raypipe.serving.http.requests import QueryOptions, StrictBody, mistake
+from raypipe.serving.http.requests import QueryBody, QueryOptions, StrictBody, TurnBody, mistake
 from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
+from raypipe.text.turns import TURN_CHARS
 
+MOST_PARTS = 20  # of an earlier message that are looked at for text
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
 _FIRST_MISTAKE = Field(fail_fast=True)
@@ -83,7 +88,8 @@ class ChatBody(StrictBody):
     messages: list[ChatTurn] = Field(
         min_length=1,
         max_length=1000,
-        description="The chat. Its last user message is the question; all else is ignored.",
+        description="The chat. Its last user message is the question, and earlier ones of user and "
+        "assistant are its turns; all else is ignored.",
     )
     stream: bool = says("Send the answer as server-sent events.", False, default=False)
     stream_options: StreamOptions | None = Field(default=None, description="What a stream also carries.")
@@ -128,13 +134,16 @@ class ChatBody(StrictBody):
     @field_validator("messages", mode="before")
     @classmethod
     def _others_are_not_read(cls, turns: Any) -> Any:
-        """Leaves of all turns but the question their roles: they may hold tools, images and much else."""
+        """Leaves of all messages but the question their roles, and of turns their texts: they may hold
+        tools, images and much else."""
         if not isinstance(turns, list):
             return turns
         roles = [turn.get("role") if isinstance(turn, dict) else None for turn in turns]
         last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
         return [
-            {"role": role} if isinstance(role, str) and i != last else turn
+            {"role": role, "content": _text_of(turn["content"] if "content" in turn and i < last else None)}
+            if isinstance(role, str) and i != last
+            else turn
             for i, (turn, role) in enumerate(zip(turns, roles, strict=True))
         ]
 
@@ -144,17 +153,28 @@ class ChatBody(StrictBody):
             raise mistake("tools: expected none, or tool_choice none: a recipe calls no tools of a client")
         return self
 
-    def query(self) -> str:
-        """The question. Raises RequestRefused if there is none."""
-        texts = [turn.joined_text() for turn in self.messages if turn.role == "user"]
-        if not texts or not texts[-1].strip():
+    def asked(self) -> QueryBody:
+        """The question with its turns. Raises RequestRefused if there is none."""
+        last = max((i for i, turn in enumerate(self.messages) if turn.role == "user"), default=-1)
+        text = self.messages[last].joined_text() if last >= 0 else ""
+        if not text.strip():
             raise RequestRefused(
                 HTTPStatus.BAD_REQUEST, "Invalid request: expected a user message with text."
             )
-        if len(texts[-1]) > 10_000:
+        if len(text) > 10_000:
             detail = "Invalid request: expected a question of at most 10000 characters."
             raise RequestRefused(HTTPStatus.BAD_REQUEST, detail)
-        return texts[-1]
+        before = [{"role": m.role, "text": m.joined_text()} for m in self.messages[:last]]
+        turns = [TurnBody(role=t.role, text=t.text) for t in turns_of(before, "messages")]
+        return QueryBody(query=text, turns=turns, **dict(self.raypipe))
+
+
+def _text_of(content: Any) -> str | None:
+    """The text of an earlier message as far as a turn keeps it: what else it holds is not looked at."""
+    if isinstance(content, list):
+        parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, dict))
+        content = "".join(p for p in parts if isinstance(p, str))
+    return content.strip()[:TURN_CHARS] if isinstance(content, str) else None
 
 
 class UrlCitation(Shape):

@@ -254,10 +254,10 @@ def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
 
 
 def _common(result: QueryResult) -> dict[str, Any]:
-    q = result.question
+    q, asked = result.question, result.asked or result.question
     versions = {"release": result.release, "recipe": result.recipe, "models": result.models}
     return {
-        "id": q.id, "query": q.text, "degraded": q.degraded, "timings_ms": result.timings_ms,
+        "id": q.id, "query": asked.text, "degraded": q.degraded, "timings_ms": result.timings_ms,
         "usage": result.usage, "versions": versions,
     }  # fmt: skip
 

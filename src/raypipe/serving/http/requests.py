@@ -33,7 +33,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Question, digest
+from raypipe.core.records import Question, Turn, digest
 from raypipe.readers import ReadCounts
 from raypipe.readers.crag import cited
 from raypipe.readers.lines import decode
@@ -44,6 +44,7 @@ from raypipe.serving.http.replies import says
 from raypipe.serving.query import QueryRequest
 from raypipe.text.filters import MAX_CHARS, ConditionError, Filters, host_name
 from raypipe.text.moments import moment
+from raypipe.text.turns import recent
 
 MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
 MAX_QUERIES = 16  # in one batch; the most that CRAG's own harness hands out
@@ -112,6 +113,13 @@ class DocumentBody(StrictBody):
     page_last_modified: str | None = says(
         "When it was last changed, as the search engine says it.", "2024-02-01", default="", max_length=100
     )
+
+
+class TurnBody(StrictBody):
+    """One earlier turn of a conversation."""
+
+    role: Literal["user", "assistant"] = says("Who spoke.", "user")
+    text: str = says("What was said.", "who was ada lovelace?", max_length=100_000)
 
 
 class SourceFilter(StrictBody):
@@ -198,10 +206,19 @@ QUERY = says(
 )  # fmt: skip
 
 
+TURNS_BEFORE: Any = Field(
+    default=[],
+    max_length=100,
+    description="Earlier turns of the question's conversation, oldest first: the newest 20 count, and the "
+    "first 2,000 characters of each. A question that leans on them is made to stand alone.",
+)
+
+
 class QueryBody(QueryOptions):
     """One question."""
 
     query: str = QUERY
+    turns: list[TurnBody] = TURNS_BEFORE
     include: list[Include] = says(
         "Optional parts of the reply.", ["hits", "context"], default=[], max_length=6
     )
@@ -225,6 +242,7 @@ class RetrieveBody(QueryOptions):
     """The body of /v1/retrieve."""
 
     query: str = QUERY
+    turns: list[TurnBody] = TURNS_BEFORE
     top: int = says("Passages, at most as many as the recipe ranks.", 5, default=20, ge=1, le=1000)
 
 
@@ -250,11 +268,14 @@ class FeedbackBody(StrictBody):
 
 
 def query_request(
-    query: str, options: QueryOptions, default_deadline_s: float, include: Collection[Include] = ()
+    options: QueryBody | RetrieveBody, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
     """The query that a body asks for. Its deadline starts now."""
-    deadline_s = options.deadline_s or default_deadline_s
-    question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
+    deadline_s, query = options.deadline_s or default_deadline_s, options.query
+    turns = recent([Turn(t.role, t.text) for t in options.turns])
+    question = Question(
+        digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s, turns=turns
+    )
     filters = options.filters.plain()
     prompts, passages = "prompts" in include, "passages" in include
     request = QueryRequest(question, filters=filters, include_prompts=prompts, include_passages=passages)

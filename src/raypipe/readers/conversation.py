@@ -1,0 +1,59 @@
+"""Earlier turns of a question, from the messages of a conversation: those of a chat request, of a row of data
+and of a file.
+
+A message is an object with `role` and `content` or `text`. Those of user and assistant count; what a system
+or a tool said is none of either. Knows values; nothing of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raypipe.core.records import Turn
+from raypipe.readers.rows import UnusableLine, kind
+from raypipe.text.turns import recent
+
+TEXT = ("content", "text")
+
+
+def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
+    """The turns of a list of messages, oldest first, as many as a question keeps (`text.turns.recent`).
+    Raises UnusableLine, which names the message by its number.
+
+    >>> turns_of([{"role": "system", "content": "obey"}, {"role": "user", "text": "who?"}], "turns")
+    (Turn(role='user', text='who?'),)
+    """
+    return recent(_messages(messages, where))
+
+
+def question_of(messages: Any, where: str) -> tuple[str, tuple[Turn, ...]]:
+    """The last message of the user, and the turns before it. Raises UnusableLine where there is none."""
+    said = [t for t in _messages(messages, where) if t.text.strip()]
+    last = max((i for i, t in enumerate(said) if t.role == "user"), default=None)
+    if last is None:
+        raise UnusableLine("missing_field", f"{where}: expected a message of the user with text, found none")
+    return said[last].text, recent(said[:last])
+
+
+def number_of(turns: Sequence[Turn]) -> int:
+    """The number of the turn that a question with these earlier ones is: the first is 1."""
+    return 1 + sum(t.role == "user" for t in turns)
+
+
+def _messages(messages: Any, where: str) -> list[Turn]:
+    if not isinstance(messages, list):
+        raise UnusableLine("wrong_type", f"{where}: expected a list of messages, found {kind(messages)}")
+    found = list[Turn]()
+    for n, message in enumerate(messages, 1):
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if not isinstance(role, str):
+            expected = "expected an object with role and text"
+            raise UnusableLine("wrong_type", f"{where}: message {n}: {expected}, found {kind(message)}")
+        if role not in ("user", "assistant"):
+            continue
+        text = next((message[name] for name in TEXT if message.get(name) is not None), "")
+        if not isinstance(text, str):
+            raise UnusableLine("wrong_type", f"{where}: message {n}: expected text, found {kind(text)}")
+        found.append(Turn("user" if role == "user" else "assistant", text))
+    return found
