@@ -91,9 +91,11 @@ def plan(
     with a gold of the kind.
     """
     how, session = EvalOptions(format, **options), session or Session()
+    if docs is not None and store is None:
+        store = documents_store(docs, session)
+    session = session.over(store, bool(several(data)))
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
-            store = documents_store(docs, session) if store is None else store
             filled = session.store_to_fill(store, Path(scratch))
             if not (several(data) or stored_questions(filled).ids):
                 return _indexing(session, recipe, documents_folder(docs, session), filled)

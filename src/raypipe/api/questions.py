@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
+from raypipe.api.data import documents_store
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
@@ -116,6 +117,8 @@ def ask(
         )
     if docs is not None and (pages is not None or recipe == "live"):
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
+    if pages is None:
+        session = session.over(store if docs is None or store else documents_store(docs, session))
     release = live_now(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
@@ -222,6 +225,8 @@ def rank(
         raise ConfError(
             "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
         )
+    if not files:
+        session = session.over(store)
     found = ranking_of(session.recipe(recipe))
     known = [*sorted({n for s in found.question for n in named(s.step.writes(), "hits")}), FINAL]
     if by not in known:

@@ -63,7 +63,7 @@ class Stage(Generic[S]):
         step: Any = self.step
         fields = identifying(step)
         if isinstance(counts := fields.get("tokenizer"), Model):
-            fields["tokenizer"] = replace(counts, adapters=())
+            fields["tokenizer"] = replace(counts.original, adapters=())
         source = () if self.plugin is None else (self.plugin.source,)
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 

@@ -95,6 +95,7 @@ class Explanation:
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then
+    adopted: tuple[str, ...]  # a sentence for each model of the recipe that counted as another then
     steps: tuple[StageRequests, ...]
 
 
@@ -142,6 +143,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         previous=before.run if before else "",
         changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
+        adopted=tuple(m.adopted for m in record.models if m.adopted),
         steps=_steps(
             store, record, recipe, index, asked, answered or (asked and replace(asked, faults=lost)), key,
             reasons,

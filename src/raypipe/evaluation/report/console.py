@@ -118,6 +118,7 @@ def _notes(record: Run) -> Iterator[str]:
             yield f"{unscored} answers are not scored"
     if record.without_truth:
         yield f"{record.without_truth} more questions have no gold in the dataset"
+    yield from (m.adopted for m in record.models if m.adopted)
     yield from fit_lines(record)
     yield from (rows.sentence() for rows in record.replaced)
     yield from record.losses.notes if record.losses and record.losses.misses else ()

@@ -65,6 +65,7 @@ def print_changed(console: Console, plan: Plan) -> None:
     say(console, *(f"  {line}" for line in lines[:LINES_SHOWN]))
     if len(lines) > LINES_SHOWN:
         say(console, f"  and {len(lines) - LINES_SHOWN} more lines: --json has them")
+    say(console, *plan.adopted, fold=True)
 
 
 LINES_SHOWN = 6  # of what changed
@@ -198,6 +199,7 @@ def print_explanation(console: Console, story: Explanation) -> None:
         row = ", ".join(story.changed) or "the row is unchanged"
         say(console, f"against run {story.previous}: {row}", fold=True)
     _print_differences(console, story.differences)
+    say(console, *story.adopted, fold=True)
     counted = ("requests", "cached", "computed")
     rows = []
     for s in story.steps:

@@ -127,6 +127,7 @@ def _lineage(record: Run) -> list[tuple[str, str]]:
         "what was searched": f"snapshot {record.snapshot}",
         "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
         "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
+        "adopted": "; ".join(m.adopted for m in record.models if m.adopted),
         "code": origin.commit,
         "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
         "device": f"{record.backend} on {record.device} {origin.chip}".strip(),

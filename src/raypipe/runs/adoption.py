@@ -1,0 +1,283 @@
+"""Adoption: a model declared the same one as another of a store, held to what the other one said.
+
+A recipe's requests of the last run are made once more with what the memo holds in the place of models, as an
+explanation of a row makes them. What the other model answered is then asked of the new one, and compared.
+Names in a catalog get their identity from here (`Catalog.adopted`); nothing else asks who is adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from raypipe.core import arrow
+from raypipe.core.config import did_you_mean
+from raypipe.core.digests import model_identity, own_identity
+from raypipe.core.errors import ConfError, RaypipeError, Unavailable
+from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
+from raypipe.core.protocols import Adoption, Embed, ForwardingKit, Kit, Model, ModelKind, Role, Score
+from raypipe.core.records import Fault
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageError
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import fields_of, from_plain
+from raypipe.runs.pipeline.corpus_operators import chunks_of
+from raypipe.runs.pipeline.recipe_tables import searched_at
+from raypipe.runs.record import Run, answer_keys, recent
+from raypipe.store import Store
+from raypipe.store.files import ADOPTED
+from raypipe.store.index import LanceIndex
+from raypipe.store.memo.cached import CallCounts, cached
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.lookup import CacheOnlyKit, NotCached
+from raypipe.store.segments import read_record, write_record
+from raypipe.store.sources import all_sources
+
+LOOKED_BACK = 50  # finished runs among which one is looked for that names the other model
+REQUESTS, FEWEST = 100, 20  # that are compared, and as many as the memo must hold
+EACH = 10  # of one question or page, at most
+TRIED = 200  # questions, and pages, at most
+LEAST: Mapping[ModelKind, float] = {"embedder": 0.95, "reranker": 0.95, "generator": 0.9}
+"""Least agreement: the share of pairs of texts that both put in the same order, next to a third text or under
+a query; of a language model the share of equal replies."""
+FARTHEST: Mapping[ModelKind, float] = {"embedder": 0.02, "reranker": 0.05, "generator": 1.0}
+"""Largest distance of a request: 1 less the cosine of both vectors; of scores their difference, as a share of
+the span of the old ones. The same weights in 8 bits stay below; another model of the same size does not."""
+
+
+class NotTheSame(RaypipeError):
+    """A model that answers otherwise than the one that it is to be adopted as."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionCheck:
+    """What both models say to the same requests."""
+
+    kind: ModelKind
+    run: str  # whose requests these are
+    requests: int
+    agreement: float  # 0..1 (LEAST)
+    distance: float  # largest of all requests (FARTHEST); of replies 0
+
+    @property
+    def passes(self) -> bool:
+        return self.agreement >= LEAST[self.kind] and self.distance <= FARTHEST[self.kind]
+
+    def sentence(self) -> str:
+        """The same for people."""
+        said = {
+            "embedder": f"least cosine {1 - self.distance:.4f}, {self.agreement:.1%} of neighbours in order",
+            "reranker": f"scores at most {self.distance:.1%} apart, {self.agreement:.1%} of pairs in order",
+        }
+        equal = f"{self.agreement:.1%} of replies equal"
+        return f"{self.requests} requests of run {self.run[:8]}: {said.get(self.kind, equal)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionRecord:
+    """An adoption as a store keeps it."""
+
+    name: str  # of the adopted model
+    adoption: Adoption
+    check: AdoptionCheck
+
+
+def adoptions(store: Store) -> dict[str, AdoptionRecord]:
+    """Own identity of each adopted model of a store -> what was declared."""
+    mend = "Remove the file, and adopt the model again"
+    names = store.files.names(ADOPTED)
+    found = {n: read_record(store, f"{ADOPTED}/{n}", AdoptionRecord, mend) for n in names}
+    return {n.removesuffix(".json"): record for n, record in found.items() if record is not None}
+
+
+def keep(store: Store, new: Model, record: AdoptionRecord) -> None:
+    """Declares a model the same one as another from now on."""
+    write_record(store, f"{ADOPTED}/{own_identity(new)}.json", record)
+
+
+def end(store: Store, name: str) -> AdoptionRecord:
+    """Ends the adoption of the model of this name, and returns it. Raises ConfError where there is none."""
+    known = {record.name: (id, record) for id, record in adoptions(store).items()}
+    if name not in known:
+        raise ConfError(f"{store.uri}: no model {name!r} is adopted; {did_you_mean(name, known)}")
+    id, record = known[name]
+    store.files.remove(f"{ADOPTED}/{id}.json")
+    return record
+
+
+def require_adoptable(store: Store, new: Model, old: Model) -> None:
+    """Raises ConfError for two models that cannot be one: of other kinds, dims or adapters, the same one
+    already, or in a chain of adoptions."""
+    for what in ("kind", "dim"):
+        if (a := getattr(new, what)) != (b := getattr(old, what)):
+            raise ConfError(f"{new.name}: expected {what} {b} as {old.name} has it, found {a}")
+    if lacking := sorted(dict(old.adapters).keys() - dict(new.adapters).keys()):
+        raise ConfError(
+            f"{new.name}: expected the adapters of {old.name}, found none of {', '.join(lacking)}"
+        )
+    if own_identity(new) == own_identity(old):
+        raise ConfError(
+            f"{new.name} is {old.name} already: both have one identity, and share all that is cached"
+        )
+    for id, record in adoptions(store).items():
+        if id == own_identity(old):
+            other = record.adoption.model.name
+            raise ConfError(f"{old.name} is adopted as {other} itself: adopt {new.name} as {other}")
+        if own_identity(record.adoption.model) == own_identity(new):
+            raise ConfError(f"{record.name} is adopted as {new.name}: end that first, with --undo")
+
+
+def known_model(store: Store, name: str, unlike: Model) -> tuple[Model, Run]:
+    """The model that the last runs of a store call so, other than one, and the last run that names it. Raises
+    ConfError where none does."""
+    named: dict[str, None] = {}
+    for run in recent(store, LOOKED_BACK):
+        for fields in fields_of(run.recipe, Model):
+            model = Model(**fields)
+            named.setdefault(model.name)
+            other = model.adopted is None and own_identity(model) != own_identity(unlike)
+            if other and name in (model.name, model.repo):
+                return model, run
+    raise ConfError(
+        f"--as {name!r}: expected a model that a finished run of {store.uri} names, other than "
+        f"{unlike.name} as it is now; {did_you_mean(name, named)}"
+    )
+
+
+Ask: TypeAlias = Callable[[], Awaitable[object]]
+
+
+class _Requests(ForwardingKit[Kit]):
+    """A kit that keeps requests to one model, and what it said: of each call at most EACH."""
+
+    def __init__(self, kit: Kit, of: Model) -> None:
+        super().__init__(kit)
+        self._identity, self.found = own_identity(of), dict[Any, Any]()
+
+    def _note(self, model: Model, requests: Sequence[Any], values: Sequence[Any]) -> None:
+        if model_identity(model) == self._identity:
+            new = {r: v for r, v in zip(requests, values, strict=True) if r not in self.found}
+            self.found |= dict(islice(new.items(), EACH))
+
+    def embedder(self, model: Model) -> Embed:
+        embed = self._kit.embedder(model)
+
+        async def noted(texts: Sequence[str], role: Role) -> np.ndarray:
+            vectors = await embed(texts, role)
+            self._note(model, [(role, text) for text in texts], list(vectors))
+            return vectors
+
+        return noted
+
+    def reranker(self, model: Model) -> Score:
+        score = self._kit.reranker(model)
+
+        async def noted(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            scores = await score(pairs)
+            self._note(model, pairs, scores.tolist())
+            return scores
+
+        return noted
+
+    def generator(self, model: Model) -> Generator:
+        generate = self._kit.generator(model)
+
+        async def noted(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+            replies = await generate(chats, sampling, adapter)
+            self._note(model, [(sampling, adapter, tuple(chat)) for chat in chats], replies)
+            return replies
+
+        return noted
+
+
+def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
+    """Requests that a run made of a model, and what it said: those that the memo still holds, at most
+    REQUESTS. None is sent. Raises ConfError for a recipe that this raypipe would compute otherwise."""
+    recipe = from_plain(run.recipe)
+    index = LanceIndex(searched_at(store.uri, recipe, run.tables))
+    memo = StoreMemo(store.uri, memo_versions(store))
+    kit = _Requests(cached(CacheOnlyKit(LocalKit(index)), memo, CallCounts()), old)
+
+    async def gathered() -> None:
+        both = zip_longest(_questions(store, run, recipe, kit), _pages(store, recipe, kit))
+        for ask in islice(filter(None, chain.from_iterable(both)), TRIED):
+            try:
+                await ask()
+            except StageError as e:
+                if not isinstance(e.__cause__, NotCached):
+                    raise
+            if len(kit.found) >= REQUESTS:
+                return
+
+    asyncio.run(gathered())
+    return dict(islice(kit.found.items(), REQUESTS))
+
+
+def _questions(store: Store, run: Run, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
+    answer = QuestionExecutor(recipe, kit)
+    for id in sorted(answer_keys(store, run.run)):
+        for question in arrow.question.records(store.rows("questions", "id", [id])):
+            yield lambda question=question: answer([question])
+
+
+def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
+    corpus, sources = CorpusExecutor(recipe, kit), all_sources(store, recipe.source_kinds())
+    places = np.random.default_rng(0).permutation(len(sources))[:TRIED].tolist()
+    for model, place in ((m, p) for p in places for m in recipe.embedders()):
+        chunks = chunks_of(store, recipe, [sources[place]])
+        yield lambda chunks=chunks, model=model: corpus.vectors(chunks, model)
+
+
+async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
+    """Asks the new model what the other one answered (`requests_of`). Raises Unavailable for a server that
+    does not reply, and what a model raises."""
+    if new.kind == "generator":
+        equal = [a.text == b.text async for a, b in _replies(kit, new, requests)]
+        return AdoptionCheck(new.kind, run, len(equal), float(np.mean(equal)), 0.0)
+    asked, old = list(requests), np.array(list(requests.values()), np.float32)
+    if new.kind == "reranker":
+        scores = await kit.reranker(new)(asked)
+        far = float(np.abs(scores - old).max() / max(float(np.ptp(old)), 1e-6))
+        queries = np.unique([query for query, _ in asked], return_inverse=True)[1]
+        rows = [queries == n for n in range(queries.max() + 1)]
+        agreement = _agreement([(old[row], scores[row]) for row in rows])
+        return AdoptionCheck(new.kind, run, len(asked), agreement, far)
+    vectors = np.empty_like(old)
+    for role in dict.fromkeys(role for role, _ in asked):
+        at = [i for i, (of, _) in enumerate(asked) if of == role]
+        vectors[at] = await kit.embedder(new)([asked[i][1] for i in at], role)
+    others = ~np.eye(len(asked), dtype=bool)
+    near = zip(old @ old.T, vectors @ vectors.T, others, strict=True)
+    agreement = _agreement([(a[there], b[there]) for a, b, there in near])
+    return AdoptionCheck(new.kind, run, len(asked), agreement, float(1 - (old * vectors).sum(axis=1).min()))
+
+
+def _agreement(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Share of pairs that two scores of the same things put in the same order; of those alone that the first
+    tells apart. 1 where there are none.
+
+    >>> _agreement([(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))])
+    0.6666666666666666
+    """
+    alike = pairs = 0
+    for old, new in rows:
+        a, b = (np.sign(x[:, None] - x[None, :]) for x in (old, new))
+        alike, pairs = alike + int(((a == b) & (a > 0)).sum()), pairs + int((a > 0).sum())
+    return alike / pairs if pairs else 1.0
+
+
+async def _replies(kit: Kit, new: Model, requests: Mapping[Any, Any]) -> Any:
+    """Yields what both said to each chat."""
+    for how in dict.fromkeys((sampling, adapter) for sampling, adapter, _ in requests):
+        some = {chat: reply for (*by, chat), reply in requests.items() if tuple(by) == how}
+        for old, reply in zip(some.values(), await kit.generator(new)(list(some), *how), strict=True):
+            if isinstance(reply, Fault) and reply.transient:
+                raise Unavailable(f"{new.name}: {reply.reason}: {reply.detail}")
+            yield old, reply if isinstance(reply, Generated) else Generated("", "stop", 0, 0, 0)
