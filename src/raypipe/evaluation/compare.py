@@ -93,6 +93,7 @@ class RunComparison:
     only_after: tuple[str, ...]
     unscored: tuple[str, ...]  # in both, and not scored in one of them: left out
     other_questions: tuple[str, ...]  # ids that name another question in each: left out
+    kept: tuple[str, ...]  # in both, and one of them kept an earlier run's answer: left out
     slices: tuple[SliceDifference, ...]  # but for a label's value that all n questions have
     causes: tuple[Cause, ...]  # by size of their share
 
@@ -108,6 +109,7 @@ class _Pairs:
     groups: list[str] | None
     unscored: tuple[str, ...] = ()  # ids in both runs that are left out: see RunComparison
     other_questions: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
         """Compares all questions, or those in these places."""
@@ -176,9 +178,11 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
     common = sorted(a.values.keys() & b.values.keys())
     name = measure.name
     other = {q for q in common if q in a.texts and q in b.texts and not same_question(a.texts[q], b.texts[q])}
-    scored = [q for q in common if q not in other and name in a.values[q] and name in b.values[q]]
+    kept = ((a.kept | b.kept) & set(common)) - other  # no answers of these recipes
+    left = [q for q in common if q not in other | kept]
+    scored = [q for q in left if name in a.values[q] and name in b.values[q]]
     if not scored:
-        _refuse(a, b, common, name, other)
+        _refuse(a, b, common, name, other, kept)
     for q in scored if group is not None else ():
         if group not in a.labels[q]:
             raise DataError(
@@ -187,10 +191,9 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
             )
     groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in scored})
     before, after = (np.array([r.values[q][name] for q in scored], float) for r in (a, b))
-    joined = {*scored, *other}
-    unscored = tuple(q for q in common if q not in joined)
+    unscored = tuple(q for q in left if q not in set(scored))
     span = measure.high - measure.low
-    return _Pairs(scored, before, after, span, groups, unscored, tuple(sorted(other)))
+    return _Pairs(scored, before, after, span, groups, unscored, *(tuple(sorted(s)) for s in (other, kept)))
 
 
 def same_question(one: str, two: str) -> bool:
@@ -199,8 +202,9 @@ def same_question(one: str, two: str) -> bool:
 
 
 def _refuse(
-    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Collection[str]
-) -> NoReturn:
+    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Collection[str],
+    kept: Collection[str],
+) -> NoReturn:  # fmt: skip
     """Raises DataError for two runs without a question that both score."""
     for run in (a, b):
         if not run.values:
@@ -212,6 +216,8 @@ def _refuse(
     if other:
         id = min(other)
         said += f" of which {len(other)} name other questions ({id}: {a.texts[id]!r} and {b.texts[id]!r})"
+    elif kept:
+        said += f", of which {len(kept)} have an answer that --only-new kept from an earlier run"
     elif common:
         scored = [sum(measure in run.values[q] for q in common) for run in (a, b)]
         raise DataError(
@@ -280,6 +286,7 @@ def _comparison(
         only_after=tuple(sorted(b.values.keys() - a.values.keys())),
         unscored=pairs.unscored,
         other_questions=pairs.other_questions,
+        kept=pairs.kept,
         slices=tuple(
             SliceDifference(*key, found, p, conclude(found, margin, p))
             for (key, found), p in zip(slices, corrected, strict=True)
@@ -342,6 +349,7 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
     missing = (
         (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
         (found.unscored, "are not scored in both"), (found.other_questions, "are other questions there"),
+        (found.kept, "have answers kept from an earlier run"),
     )  # fmt: skip
     for ids, what in missing:
         if ids:

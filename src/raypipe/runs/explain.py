@@ -86,7 +86,8 @@ class Explanation:
     parts: Mapping[str, str]
     """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
     it was answered without, and what each lacked."""
-    state: str  # reused: answered before the run; computed: by this run; fault; missing
+    state: str  # reused: answered before the run; computed: by this run; kept; fault; missing
+    kept: str  # the earlier run whose recipe answered it, and which all else is about; "": this one's did
     answer: str
     outcome: str
     evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
@@ -105,6 +106,10 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     keys = answer_keys(store, record.run)
     row = _id(record, keys, row)
     key, recipe = keys[row], description(record.recipe)
+    if key.kept:
+        if (earlier := find(store, key.kept)) is None:
+            raise DataError(f"{row}: run {key.kept} answered it, whose record is no longer in {store.uri}")
+        return replace(why(store, earlier, row), run=record.run, state="kept", kept=key.kept)
     everything = recipe.searches_all()
     stored = arrow.question.records(store.rows("questions", "id", [row]))
     # The question as it was; None if other files have replaced it since.
@@ -135,6 +140,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         key=key.key,
         parts=parts,
         state=state,
+        kept="",
         answer=answered.answer if answered else "",
         outcome=answered.outcome if answered else "",
         evidence=_evidence(index, answered) if answered else (),

@@ -130,7 +130,7 @@ ADD, FETCH, ADOPT = "add", "fetch", "adopt"
 def models(
     shell: Shell,
     recipe: str = arg(
-        "a recipe; or: add SOURCE; or: fetch NAME; or: adopt NEW --as OLD: let NEW count as the model OLD in a "
+        "a recipe; or: add SOURCE; or: fetch NAME; or: adopt NEW --as OLD: let a model count as another in a "
         "store, such as the same weights behind another engine",
         "RECIPE",
         needed=True,

@@ -169,6 +169,7 @@ def _span(hours: Sequence[float] | None) -> str:
 STATES = {
     "reused": "answered before this run; nothing was computed for it",
     "computed": "answered by this run",
+    "kept": "kept on purpose from an earlier run, whose recipe answered it",
     "fault": "failed",
     "missing": "not reached",
 }
@@ -195,6 +196,8 @@ def print_explanation(console: Console, story: Explanation) -> None:
     if same:
         unchanged = " that are unchanged" if story.changed else ""
         say(console, f"  and {same} citations{unchanged}", fold=True)
+    if story.kept:
+        say(console, f"all below is about run {story.kept}", fold=True)
     if story.previous:
         row = ", ".join(story.changed) or "the row is unchanged"
         say(console, f"against run {story.previous}: {row}", fold=True)

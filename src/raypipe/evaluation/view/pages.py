@@ -206,6 +206,7 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
             ("are only in B", [i for i in b.ids if i not in a]),
             ("are in both and not scored in one", found.unscored if found else ()),
             ("have an id that names another question in each", found.other_questions if found else ()),
+            ("have an answer in one that was kept from an earlier run", found.kept if found else ()),
         ],
         "matrices": [m for m in (became, lost) if m is not None],
     }
