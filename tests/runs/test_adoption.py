@@ -31,14 +31,28 @@ NEW = FAKES.replace("hash-embedder", "far-embedder").replace("overlap-reranker",
 ENTRIES = """
 far-embedder: {kind: embedder, loader: hash, dim: DIM, max_tokens: 400}
 far-reranker: {kind: reranker, loader: overlap, max_tokens: 400}
-other: {kind: embedder, loader: hash, dim: DIM, passage_instruction: "owl quartz ferry lantern pepper: "}
+other: {kind: embedder, loader: "turned_words:open_model", dim: DIM}
 """
 DIM = Session(replace(from_environment(), conf=CONF)).catalog().entries["hash-embedder"].dim
 
 
+TURNED = """
+from raypipe.models.fake import HashEmbedder
+
+class Turned(HashEmbedder):
+    def embed(self, texts, role):
+        return super().embed([text[: len(text) // 2][::-1] for text in texts], role)
+
+def open_model(model, device):
+    return Turned(model.dim)
+"""
+
+
 @pytest.fixture
-def two(bench):
+def two(bench, monkeypatch):
     """The bench with those models, and a session over its store."""
+    (bench.folder / "turned_words.py").write_text(TURNED)
+    monkeypatch.syspath_prepend(bench.folder)
     bench = replace(bench, models=MODELS + ENTRIES.replace("DIM", str(DIM)))
     bench.pipeline()
     return bench, Session(replace(from_environment(), conf=CONF), str(bench.folder / "models.yaml"))
@@ -92,7 +106,7 @@ def test_an_adopted_model_is_asked_nothing_that_the_other_answered_and_undone_th
 def test_a_model_that_answers_otherwise_is_refused_unless_the_user_insists(two):
     bench, session = two
     store = Store.open(str(bench.folder / "store"))
-    with pytest.raises(NotTheSame, match=r"least cosine 0\.\d+.* add --anyway"):
+    with pytest.raises(NotTheSame, match=r"least cosine -?0\.\d+.* add --anyway"):
         adopt_model("other", "hash-embedder", store, session=session)
     assert adoptions(store) == {}
     found = adopt_model("other", "hash-embedder", store, anyway=True, session=session)
