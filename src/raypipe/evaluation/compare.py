@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.certainty import (
     MARGIN,
@@ -31,6 +32,7 @@ from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
 from raypipe.metrics.losses import by_label
 from raypipe.runs.changes import causes
 from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
+from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store
 
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
@@ -299,9 +301,11 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id: dict[str, tuple[str, str]] = {}
-    known = a.record and b.record and a.record.store == b.record.store
-    if a.record and b.record and known:
-        for id, c in causes(Store.open(a.record.store), a.record, b.record).items():
+    before = a.record and b.record and _store_of(a.record, b.record)
+    after = a.record and b.record and _store_of(b.record, a.record)
+    known = before and after
+    if a.record and b.record and before and after:
+        for id, c in causes((before, after), a.record, b.record).items():
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
     grouped: dict[tuple[str, str], list[float]] = {}
@@ -314,6 +318,16 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
         out.append(Cause(step, changed, len(gains), up, down, sum(gains) / len(pairs.ids)))
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
+
+
+def _store_of(run: Run, other: Run) -> Store | None:
+    """The store that has the answers of a run: where it ran, else where the other one did, which may be a
+    copy; None: neither is there and has them."""
+    for uri in dict.fromkeys((run.store, other.store)):
+        with suppress(RaypipeError):  # a store that cannot be reached says nothing
+            if (store := Store.find(uri)) is not None and answer_keys(store, run.run):
+                return store
+    return None
 
 
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
