@@ -123,6 +123,8 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
+    if docs is not None and found.reads_cited_alone():
+        raise ConfError(_nothing_read(found, docs))
     request = _request(question, pages, asked_at, passages)
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
@@ -132,6 +134,8 @@ def ask(
     elif pages is None:
         opened = session.store(store)
         require_documents_read(found, opened)
+        if found.reads_cited_alone() and not _is_stored(opened, question):
+            raise ConfError(_nothing_read(found, opened.uri))
         if release is None:  # which has passages of its own
             require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
@@ -155,6 +159,19 @@ def ask(
             found.chats(), kit.endpoints, session.settings
         )  # which says more, if a server fails
     return answered
+
+
+def _is_stored(store: Store, question: str) -> bool:
+    """Returns whether the store has a question with this id or text."""
+    return any(store.rows("questions", column, [question], ["id"]).num_rows for column in ("id", "text"))
+
+
+def _nothing_read(recipe: Recipe, where: str | Path) -> str:
+    """The message of a recipe that would answer a new question from nothing."""
+    return (
+        f"recipe {recipe.name} reads the pages that a question brings and searches nothing: of {where} "
+        "nothing would be read. Take one that searches, such as rag, or give the question's pages with --pages"
+    )
 
 
 class _Waiting(Listener):
