@@ -35,7 +35,6 @@ from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
 from raypipe.runs import adoption
 from raypipe.runs.adoption import AdoptionCheck
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +162,9 @@ class AdoptionResult(Result):
     store: str  # URI
     name: str  # of the model
     counts_as: str  # name of the other one; "": of itself again
+    checked: str  # what was measured when it was adopted, for people
     by: str  # USER@HOST
     at: float  # seconds since the epoch
-    check: AdoptionCheck  # what was measured
 
 
 @outside_loop
@@ -214,20 +213,17 @@ def adopt_model(
         )
     by = f"{getpass.getuser()}@{platform.node()}"
     said = found.sentence() + ("" if found.passes else "; adopted anyway")
-    made = adoption.AdoptionRecord(model.name, Adoption(other, time.time(), by, said), found)
+    made = Adoption(other, time.time(), by, said)
     adoption.keep(opened, model, made)
-    return _adoption(opened, made, other.name)
+    return AdoptionResult(opened.uri, model.name, other.name, said, made.by, made.at)
 
 
 def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
     """Lets a model count as itself again in a store. What it computed meanwhile stays the other one's. Raises
     ConfError where no model of this name is adopted."""
     opened = (session or Session()).store(store)
-    return _adoption(opened, adoption.end(opened, name), "")
-
-
-def _adoption(store: Store, made: adoption.AdoptionRecord, counts_as: str) -> AdoptionResult:
-    return AdoptionResult(store.uri, made.name, counts_as, made.adoption.by, made.adoption.at, made.check)
+    ended = adoption.end(opened, name)
+    return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -168,10 +168,9 @@ def _is_stored(store: Store, question: str) -> bool:
 
 def _nothing_read(recipe: Recipe, where: str | Path) -> str:
     """The message of a recipe that would answer a new question from nothing."""
-    return (
-        f"recipe {recipe.name} reads the pages that a question brings and searches nothing: of {where} "
-        "nothing would be read. Take one that searches, such as rag, or give the question's pages with --pages"
-    )
+    reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
+    instead = "Take one that searches, such as rag, or give the question's pages with --pages"
+    return f"{reads}: of {where} nothing would be read. {instead}"
 
 
 class _Waiting(Listener):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from raypipe.core import arrow
 from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity, own_identity
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
-from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
-from raypipe.core.protocols import Adoption, Embed, ForwardingKit, Kit, Model, ModelKind, Role, Score
+from raypipe.core.llm import Generator
+from raypipe.core.protocols import Adoption, Embed, ForwardingKit, Kit, Model, ModelKind, Score
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageError
@@ -88,7 +88,6 @@ class AdoptionRecord:
 
     name: str  # of the adopted model
     adoption: Adoption
-    check: AdoptionCheck
 
 
 def adoptions(store: Store) -> dict[str, AdoptionRecord]:
@@ -99,19 +98,19 @@ def adoptions(store: Store) -> dict[str, AdoptionRecord]:
     return {n.removesuffix(".json"): record for n, record in found.items() if record is not None}
 
 
-def keep(store: Store, new: Model, record: AdoptionRecord) -> None:
+def keep(store: Store, new: Model, adoption: Adoption) -> None:
     """Declares a model the same one as another from now on."""
-    write_record(store, f"{ADOPTED}/{own_identity(new)}.json", record)
+    write_record(store, f"{ADOPTED}/{own_identity(new)}.json", AdoptionRecord(new.name, adoption))
 
 
-def end(store: Store, name: str) -> AdoptionRecord:
+def end(store: Store, name: str) -> Adoption:
     """Ends the adoption of the model of this name, and returns it. Raises ConfError where there is none."""
     known = {record.name: (id, record) for id, record in adoptions(store).items()}
     if name not in known:
         raise ConfError(f"{store.uri}: no model {name!r} is adopted; {did_you_mean(name, known)}")
     id, record = known[name]
     store.files.remove(f"{ADOPTED}/{id}.json")
-    return record
+    return record.adoption
 
 
 def require_adoptable(store: Store, new: Model, old: Model) -> None:
@@ -157,46 +156,32 @@ Ask: TypeAlias = Callable[[], Awaitable[object]]
 
 
 class _Requests(ForwardingKit[Kit]):
-    """A kit that keeps requests to one model, and what it said: of each call at most EACH."""
+    """A kit that keeps requests to one model, and what it said: of each call at most EACH. A request is what
+    the call says of all of its requests, and last the text, pair or chat."""
 
     def __init__(self, kit: Kit, of: Model) -> None:
         super().__init__(kit)
         self._identity, self.found = own_identity(of), dict[Any, Any]()
 
-    def _note(self, model: Model, requests: Sequence[Any], values: Sequence[Any]) -> None:
-        if model_identity(model) == self._identity:
-            new = {r: v for r, v in zip(requests, values, strict=True) if r not in self.found}
-            self.found |= dict(islice(new.items(), EACH))
+    def _noted(self, model: Model, call: Any) -> Any:
+        async def noted(asked: Sequence[Any], *how: Any) -> Any:
+            values = await call(asked, *how)
+            if model_identity(model) == self._identity:
+                said = {(*how, one): value for one, value in zip(asked, values, strict=True)}
+                new = {request: value for request, value in said.items() if request not in self.found}
+                self.found |= dict(islice(new.items(), EACH))
+            return values
+
+        return noted
 
     def embedder(self, model: Model) -> Embed:
-        embed = self._kit.embedder(model)
-
-        async def noted(texts: Sequence[str], role: Role) -> np.ndarray:
-            vectors = await embed(texts, role)
-            self._note(model, [(role, text) for text in texts], list(vectors))
-            return vectors
-
-        return noted
+        return cast(Embed, self._noted(model, self._kit.embedder(model)))
 
     def reranker(self, model: Model) -> Score:
-        score = self._kit.reranker(model)
-
-        async def noted(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            scores = await score(pairs)
-            self._note(model, pairs, scores.tolist())
-            return scores
-
-        return noted
+        return cast(Score, self._noted(model, self._kit.reranker(model)))
 
     def generator(self, model: Model) -> Generator:
-        generate = self._kit.generator(model)
-
-        async def noted(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-            replies = await generate(chats, sampling, adapter)
-            self._note(model, [(sampling, adapter, tuple(chat)) for chat in chats], replies)
-            return replies
-
-        return noted
+        return cast(Generator, self._noted(model, self._kit.generator(model)))
 
 
 def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
@@ -240,46 +225,39 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
     """Asks the new model what the other one answered (`requests_of`). Raises Unavailable for a server that
     does not reply, and what a model raises."""
+    opened = {"embedder": kit.embedder, "reranker": kit.reranker, "generator": kit.generator}
+    ask: Any = opened[new.kind](new)  # type: ignore[index]
+    said = dict[Any, Any]()
+    for how in dict.fromkeys(request[:-1] for request in requests):
+        some = [request for request in requests if request[:-1] == how]
+        said |= zip(some, await ask([request[-1] for request in some], *how), strict=True)
     if new.kind == "generator":
-        equal = [a.text == b.text async for a, b in _replies(kit, new, requests)]
-        return AdoptionCheck(new.kind, run, len(equal), float(np.mean(equal)), 0.0)
-    asked, old = list(requests), np.array(list(requests.values()), np.float32)
-    if new.kind == "reranker":
-        scores = await kit.reranker(new)(asked)
-        far = float(np.abs(scores - old).max() / max(float(np.ptp(old)), 1e-6))
-        queries = np.unique([query for query, _ in asked], return_inverse=True)[1]
-        rows = [queries == n for n in range(queries.max() + 1)]
-        agreement = _agreement([(old[row], scores[row]) for row in rows])
-        return AdoptionCheck(new.kind, run, len(asked), agreement, far)
-    vectors = np.empty_like(old)
-    for role in dict.fromkeys(role for role, _ in asked):
-        at = [i for i, (of, _) in enumerate(asked) if of == role]
-        vectors[at] = await kit.embedder(new)([asked[i][1] for i in at], role)
-    others = ~np.eye(len(asked), dtype=bool)
-    near = zip(old @ old.T, vectors @ vectors.T, others, strict=True)
-    agreement = _agreement([(a[there], b[there]) for a, b, there in near])
-    return AdoptionCheck(new.kind, run, len(asked), agreement, float(1 - (old * vectors).sum(axis=1).min()))
+        for reply in said.values():
+            if isinstance(reply, Fault) and reply.transient:
+                raise Unavailable(f"{new.name}: {reply.reason}: {reply.detail}")
+        texts = ((old.text, getattr(said[request], "text", None)) for request, old in requests.items())
+        return AdoptionCheck(new.kind, run, len(requests), float(np.mean([a == b for a, b in texts])), 0.0)
+    old, now = (np.array([values[r] for r in requests], np.float32) for values in (requests, said))
+    if new.kind == "embedder":  # (requests, dim) unit rows
+        far = float(1 - (old * now).sum(axis=1).min())
+        rows = [np.arange(len(old)) != i for i in range(len(old))]
+        pairs = [(old[row] @ old[i], now[row] @ now[i]) for i, row in enumerate(rows)]
+    else:  # (requests,)
+        far = float(np.abs(old - now).max() / max(float(np.ptp(old)), 1e-6))
+        queries = np.array([query for ((query, _),) in requests])
+        pairs = [(old[queries == query], now[queries == query]) for query in np.unique(queries)]
+    return AdoptionCheck(new.kind, run, len(old), _agreement(pairs), far)
 
 
 def _agreement(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
     """Share of pairs that two scores of the same things put in the same order; of those alone that the first
     tells apart. 1 where there are none.
 
-    >>> _agreement([(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))])
-    0.6666666666666666
+    >>> round(_agreement([(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))]), 2)
+    0.67
     """
     alike = pairs = 0
     for old, new in rows:
         a, b = (np.sign(x[:, None] - x[None, :]) for x in (old, new))
         alike, pairs = alike + int(((a == b) & (a > 0)).sum()), pairs + int((a > 0).sum())
     return alike / pairs if pairs else 1.0
-
-
-async def _replies(kit: Kit, new: Model, requests: Mapping[Any, Any]) -> Any:
-    """Yields what both said to each chat."""
-    for how in dict.fromkeys((sampling, adapter) for sampling, adapter, _ in requests):
-        some = {chat: reply for (*by, chat), reply in requests.items() if tuple(by) == how}
-        for old, reply in zip(some.values(), await kit.generator(new)(list(some), *how), strict=True):
-            if isinstance(reply, Fault) and reply.transient:
-                raise Unavailable(f"{new.name}: {reply.reason}: {reply.detail}")
-            yield old, reply if isinstance(reply, Generated) else Generated("", "stop", 0, 0, 0)

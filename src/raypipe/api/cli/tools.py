@@ -193,7 +193,7 @@ def _print_adoption(found: AdoptionResult) -> None:
     if not found.counts_as:
         print(f"{found.name} counts as itself again in {found.store}")
         return
-    print(f"{found.name} counts as {found.counts_as} in {found.store}: {found.check.sentence()}")
+    print(f"{found.name} counts as {found.counts_as} in {found.store}: {found.checked}")
     print(f"undo it:  raypipe models adopt {found.name} --undo --store {found.store}")
 
 
