@@ -178,6 +178,8 @@ def test_only_new_answers_what_no_run_answered_and_marks_the_rest(grown):
     assert {r["kept"] for r in table if not r["id"].startswith("more")} == {first.run}
     assert [r["kept"] for r in table if r["id"].startswith("more")] == [None] * MORE
     assert f"{old} of {old + MORE} answers are kept" in " ".join(_notes(done.record))
+    again = evaluate(bench.pipeline(OTHER), [data], bench.folder / "again", how)
+    assert again.record.kept == {first.run: old} and again.reused == MORE
     row = bench.lines()[0]["interaction_id"]
     story = why(store, done.record, row)
     assert (story.state, story.kept, story.recipe) == ("kept", first.run, first.digest)
@@ -190,3 +192,6 @@ def test_only_new_answers_what_no_run_answered_and_marks_the_rest(grown):
         promote(bench.folder / "grown", ["score>=-1"])
     with pytest.raises(ConfError, match="--only-new: expected without --fresh"):
         evaluate(bench.pipeline(), [data], bench.folder / "no", replace(how, fresh=True))
+    other = bench.pipeline(OTHER.replace("child_chars: 200", "child_chars: 180"))
+    none = evaluate(other, [bench.data(bench.lines())], bench.folder / "none", how)
+    assert [*none.record.kept.values()] == [old] and not any(s.computed for s in none.record.steps)

@@ -100,7 +100,12 @@ def evaluate(
         with clock.part("storing"):
             pipeline.index(asked, done)
             recalls = ann.recalls(pipeline)
-            sources = replace(pipeline.answer_sources(questions), kept=kept)
+            sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
+            # An answer of this recipe and evidence is no other's.
+            kept = {
+                q.id: kept[q.id] for q in questions if q.id in kept and kept[q.id].key != sources.key(own, q)
+            }
+            sources = replace(sources, kept=kept)
             new = asked.ids if how.fresh else pipeline.unanswered(pipeline.keys(asked, sources))
             todo = {*new, *(renewed & set(asked.ids))}
             pipeline.answer(asked, how.fresh, done, expired)
@@ -125,7 +130,7 @@ def evaluate(
         )  # fmt: skip
         done.clear()
         faults = row_faults(pipeline, asked, read.counts if read else {}, answers.faults)
-        return Evaluation(record, scored, folder, len(asked) - len(todo), faults)
+        return Evaluation(record, scored, folder, len(questions) - len(kept) - len(todo), faults)
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:

@@ -225,8 +225,7 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
     """Asks the new model what the other one answered (`requests_of`). Raises Unavailable for a server that
     does not reply, and what a model raises."""
-    opened = {"embedder": kit.embedder, "reranker": kit.reranker, "generator": kit.generator}
-    ask: Any = opened[new.kind](new)  # type: ignore[index]
+    ask: Any = getattr(kit, new.kind)(new)
     said = dict[Any, Any]()
     for how in dict.fromkeys(request[:-1] for request in requests):
         some = [request for request in requests if request[:-1] == how]

@@ -69,8 +69,8 @@ def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> 
     that were there before."""
     lines = [("score", lead_text(record)), *_lost(record), ("calls", _calls(record)), ("time", spent(record))]
     kept = sum(record.kept.values())
-    also = f", {kept} kept" if kept else ""
-    lines.append(("answers", f"{record.questions - reused - kept} new, {reused} reused{also}"))
+    new = record.questions - reused - kept
+    lines.append(("answers", f"{new} new, {reused} reused" + (f", {kept} kept" if kept else "")))
     notes = list(_notes(record))
     lines += [("note", note) for note in notes[:NOTES]]
     if len(notes) > NOTES:
