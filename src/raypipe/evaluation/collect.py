@@ -100,10 +100,9 @@ def collect(
     store, recipe = pipeline.store, pipeline.recipe
     found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
     found.kept = {id: key.kept for id, key in sources.kept.items()}
-    runs = {run.run: run for id in dict.fromkeys(found.kept.values()) if (run := find(store, id))}
+    ended = [past for id in dict.fromkeys(found.kept.values()) if (past := find(store, id))]
     earlier = {
-        id: LanceIndex(searched_at(store.uri, description(run.recipe), run.tables))
-        for id, run in runs.items()
+        past.run: LanceIndex(searched_at(store.uri, description(past.recipe), past.tables)) for past in ended
     }
     documents, roots, kit = layouts_at(store), folder_roots(store), LocalKit(index)
     lookup = PromptLookup(recipe, kit, lambda: StoreMemo(store.uri, memo_versions(store)))

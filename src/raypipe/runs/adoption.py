@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice, zip_longest
 from typing import Any, TypeAlias, cast
 
@@ -211,7 +212,7 @@ def _questions(store: Store, run: Run, recipe: Recipe, kit: Kit) -> Iterator[Ask
     answer = QuestionExecutor(recipe, kit)
     for id in sorted(answer_keys(store, run.run)):
         for question in arrow.question.records(store.rows("questions", "id", [id])):
-            yield lambda question=question: answer([question])
+            yield partial(answer, [question])
 
 
 def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
@@ -219,7 +220,7 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
     places = np.random.default_rng(0).permutation(len(sources))[:TRIED].tolist()
     for model, place in ((m, p) for p in places for m in recipe.embedders()):
         chunks = chunks_of(store, recipe, [sources[place]])
-        yield lambda chunks=chunks, model=model: corpus.vectors(chunks, model)
+        yield partial(corpus.vectors, chunks, model)
 
 
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
