@@ -18,10 +18,11 @@ from raypipe.api.indexes import open_docs
 from raypipe.api.plans import plan
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
+from raypipe.steps.model_replies import CHARS_PER_TOKEN
 from raypipe.store import Store
 from raypipe.store.keep import tables
 
@@ -108,6 +109,31 @@ def test_the_closest_stands_under_i_do_not_know_and_other_files_under_an_answer(
     said = " ".join(capsys.readouterr().out.split())
     assert unsure.result.question.outcome == "abstained" and "Other files" not in said
     assert "closest: travel-2025.md" in said and "Per diem | 34 EUR a day" in said
+
+
+def test_prompts_about_short_documents_are_planned_as_short_as_they_are(docs, session):
+    found = plan("contextual", session=session(llm="llama-3-8b"), docs=docs).plan
+    [step] = [s for s in found.steps if s.step == "embed_contextual"]
+    chunks = step.expected[1] / 2
+    assert 0 < step.cost.tokens[0] < step.cost.tokens[1] < chunks * 3000 / CHARS_PER_TOKEN
+
+
+def test_a_recipe_that_searches_nothing_is_refused_over_a_folder(docs, session):
+    with pytest.raises(
+        ConfError, match="long-context reads the pages that a question brings and searches nothing"
+    ):
+        ask("long-context", QUESTION, session=session(), docs=docs)
+    assert not Path(documents_store(docs, session())).exists()
+
+
+def test_an_evidence_line_that_stands_within_another_is_printed_once(docs, session, capsys):
+    text = "Repairs of the Falcon are done in Rotterdam. Call before you come."
+    (docs / "falcon.txt").write_text(text)
+    with serving(lambda request, body: request.reply("Repairs are done in Rotterdam.")) as server:
+        found = ask("rag", QUESTION, session=session(llm=f"{server.url}#m"), docs=docs)
+    assert len(found.result.evidence) > 1
+    _print(found, verbose=False)
+    assert capsys.readouterr().out.count("are done in Rotterdam. Call") == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_a_run_is_never_better_than_itself(folder: Path) -> None:
 def test_the_causes_name_the_changed_step_and_their_shares_sum_to_the_difference(folder: Path) -> None:
     (found,) = compare(folder / "sure", folder / "other").comparisons
     assert found.causes and sum(c.difference for c in found.causes) == pytest.approx(found.score.difference)
+    assert {c.field for c in found.causes} == {"rerank.top"}
+
+
+def test_the_changed_step_of_a_run_in_a_copy_of_the_store_is_named(folder: Path, tmp_path: Path) -> None:
+    for name in ("store", "other"):
+        shutil.copytree(folder / name, tmp_path / name)
+    record = tmp_path / "other" / "run.json"
+    record.write_text(record.read_text().replace(str(folder / "store"), str(tmp_path / "store")))
+    (found,) = compare(folder / "sure", tmp_path / "other").comparisons
     assert {c.field for c in found.causes} == {"rerank.top"}
 
 

@@ -156,9 +156,13 @@ def test_vectors_in_the_words_of_a_language_model_go_with_the_page(tmp_path):
         open_docs("contextual", tmp_path / "docs", session=session)
     store = Store.open(documents_store(tmp_path / "docs", session))
     [table] = [t for t in store_tables(store) if t.startswith("embeddings-")]
-    assert store.count(table) == 2
+    [replies] = [t for t in store_tables(store) if t.startswith("replies-")]
+    assert store.count(table) == store.count(replies) == 2
     forget("falcon.txt", store, False, "the licence ended", session=session)
-    assert store.count(table) == 1
+    assert store.count(table) == store.count(replies) == 1
+    assert store.scan(replies, ["questions"])["questions"].to_pylist() == [
+        id_texts(store.scan("sources", ["id"])["id"])
+    ]
 
 
 @pytest.mark.drill

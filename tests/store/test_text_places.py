@@ -11,6 +11,7 @@ WITHOUT_TEXT = {
     files.RECORDS: "recipes, versions and scores of runs",
     files.ATTEMPTS: "counts",
     files.PROBES: "replies to fixed texts",
+    files.ADOPTED: "names and identities of models",
     files.COVERAGE: "ids of sources",
     files.CORPUS_SUMS: "sums of ids of sources",
     files.SIZES: "ids of sources, and numbers",

@@ -28,7 +28,7 @@ from raypipe.api.judged_runs import PickResult
 from raypipe.api.look import ExportResult, FieldsResult, LossesResult
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
-from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
+from raypipe.api.models import AdoptionResult, ModelAddResult, ModelFetchResult, ModelNeedsResult
 from raypipe.api.plans import AssumedResult
 from raypipe.api.release import PruneResult, ReleasesResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
@@ -151,7 +151,8 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
     | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult)
-    | printed("ModelFetched", "`models fetch NAME --json`.", ModelFetchResult),
+    | printed("ModelFetched", "`models fetch NAME --json`.", ModelFetchResult)
+    | printed("ModelAdopted", "`models adopt NEW --json`.", AdoptionResult),
     "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(parts.Call)),
     "kg score": printed(
         "KgScore",

@@ -136,7 +136,7 @@ class ServeArgs:
             live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.session(settings))
             return live
-        return require_graphs(self.session(settings).recipe(self.recipe))
+        return require_graphs(self.session(settings).over(store).recipe(self.recipe))
 
     def session(self, settings: Settings) -> Session:
         """What the models, graphs and cluster file of the arguments are read with."""

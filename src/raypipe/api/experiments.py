@@ -172,8 +172,8 @@ def sweep(
     `options`, fields of `EvalOptions`, count format, fields, kind, rule and judge. Raises ConfError for a
     wrong point or measure and DataError for no questions before anything runs.
     """
-    how, session, given = EvalOptions(**options), session or Session(), several(data)
-    recipes = several(recipe)
+    how, given, recipes = EvalOptions(**options), several(data), several(recipe)
+    session = (session or Session()).over(store, bool(given))
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
 
@@ -183,7 +183,7 @@ def sweep(
 
     found = sweeping.points(load, recipes, sets)
     name, first = ",".join(dict.fromkeys(p.recipe.name for p in found)), found[0].recipe
-    folder = run_folder(out, session.settings, session.address(store, bool(given)), f"{first.name}-sweep")
+    folder = run_folder(out, session.settings, session.adopting, f"{first.name}-sweep")
     require_writable(folder, "--out")
     if how.kind is not None:
         sweeping.measure_of(how.kind, measure)  # before any file is read
@@ -261,9 +261,9 @@ def evaluate_repeatedly(
         raise ConfError(f"--repeats: expected 2 or more, found {times}")
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
-    session = session or Session()
     given = several(data)
-    found, uri = session.recipe(recipe, given), session.address(store, bool(given))
+    session = (session or Session()).over(store, bool(given))
+    found, uri = session.recipe(recipe, given), session.adopting
     folder = run_folder(out, session.settings, uri, found.name)
     asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from raypipe.api.data import IngestResult, ingest_documents
+from raypipe.api.data import IngestResult, documents_store, ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
 from raypipe.api.served import require_unchanged
 from raypipe.api.session import Place, Session, require_graphs
@@ -43,6 +43,7 @@ def open_docs(
     session = session or Session()
     if recipe == "live":
         raise ConfError("--docs: expected the name of a recipe, found live: a release has its own passages")
+    session = session.over(store or documents_store(docs, session))
     found = require_graphs(session.recipe(recipe))
     read = ingest_documents(docs, store, session=session)
     opened = Store.open(read.store)

@@ -143,7 +143,9 @@ def faults(
     place = WorkerConfig(store.uri, "transformers", record.device, 1)
     silent = Progress(sys.stderr, silent=True)
     pipeline = Pipeline(store, description(record.recipe), place, TaskSizes(1, 1), inline, silent)
-    questions = questions_of(pipeline, sorted(answer_keys(store, record.run)), None)
+    questions = questions_of(
+        pipeline, sorted(id for id, k in answer_keys(store, record.run).items() if not k.kept), None
+    )
     return FaultsResult(record.run, row_faults(pipeline, questions, {}))
 
 

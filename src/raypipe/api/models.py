@@ -3,8 +3,12 @@ a hub's repository at a pinned commit, a folder, or a server."""
 
 from __future__ import annotations
 
+import asyncio
+import getpass
 import hashlib
+import platform
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,22 +16,25 @@ from typing import Any, Literal
 
 import yaml
 
-from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Adoption, Model
 from raypipe.core.textfile import write_text
 from raypipe.models import folder, load, server_check
 from raypipe.models.catalog import Catalog, fetch_command, pin_command, wheel_folder
 from raypipe.models.convert import fetch_wheel, from_gguf
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
 from raypipe.models.hosts import EndpointAddress, ServedModel, is_served
+from raypipe.models.kit import LocalKit
 from raypipe.models.propose import HUB, ModelRepo, Proposal, from_folder, from_hub, propose
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
+from raypipe.runs import adoption
+from raypipe.runs.adoption import AdoptionCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,77 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
     model = catalog.resolved(given)
     size = folder.size(Path(model.path), model.kind, model.loader)
     return ModelFetchResult(entry, model.path, model.weights, size)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AdoptionResult(Result):
+    """A model that counts as another in a store, or did until now; one row."""
+
+    store: str  # URI
+    name: str  # of the model
+    counts_as: str  # name of the other one; "": of itself again
+    checked: str  # what was measured when it was adopted, for people
+    by: str  # USER@HOST
+    at: float  # seconds since the epoch
+
+
+@outside_loop
+def adopt_model(
+    new: str, old: str, store: Place = None, anyway: bool = False, session: Session | None = None
+) -> AdoptionResult:
+    """Declares a model the same one as another: what the other one computed for this store is not asked again
+    of `new`, and the reverse.
+
+    `new` is an entry of the models file, a folder, or URL#MODEL of a server; `old` the name of a model that a
+    finished run of the store names, which need not be here. Up to 100 requests that a run made of the old one
+    are asked of the new one. `anyway`: adopt it whatever is found. Raises NotTheSame where it answers
+    otherwise, ConfError for models that cannot be one and for too few cached requests, ModelMissing and
+    Unavailable.
+    """
+    session = session or Session()
+    opened = session.store(store)
+    catalog = (replace(session, llm=new) if (served := is_served(new)) else session).catalog()
+    folder_or_url = served or new not in catalog.entries
+    model = catalog.resolved(catalog.stand_in("models adopt", new)) if folder_or_url else catalog.model(new)
+    other, run = adoption.known_model(opened, old, model)
+    adoption.require_adoptable(opened, model, other)
+    requests = adoption.requests_of(opened, run, other)
+    if len(requests) < adoption.FEWEST:
+        raise ConfError(
+            f"{old}: expected at least {adoption.FEWEST} requests of run {run.run[:8]} whose replies are "
+            f"cached in {opened.uri}, found {len(requests)}. Run `raypipe eval` with {old} on more questions"
+        )
+    file = (replace(session, llm=new) if served else session).cluster_file()
+    endpoints = endpoint_addresses(file, [model], session.settings.keys)
+    limits = file.engines.limits(file.device) if file.engines else None
+
+    async def check() -> AdoptionCheck:
+        async with LocalKit(
+            None, file.backend, file.device, engines=None, endpoints=endpoints, engine_limits=limits
+        ) as kit:
+            return await adoption.compared(kit, model, run.run, requests)
+
+    found = asyncio.run(check())
+    if not (found.passes or anyway):
+        least, far = adoption.LEAST[found.kind], adoption.FARTHEST[found.kind]
+        raise adoption.NotTheSame(
+            f"{new} is not {old}: {found.sentence()}; expected an agreement of {least:g} at least and a "
+            f"distance of {far:g} at most. Run `raypipe eval` with {new}, and `raypipe compare`; or, if you "
+            f"know that it is the same, add --anyway"
+        )
+    by = f"{getpass.getuser()}@{platform.node()}"
+    said = found.sentence() + ("" if found.passes else "; adopted anyway")
+    made = Adoption(other, time.time(), by, said)
+    adoption.keep(opened, model, made)
+    return AdoptionResult(opened.uri, model.name, other.name, said, made.by, made.at)
+
+
+def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
+    """Lets a model count as itself again in a store. What it computed meanwhile stays the other one's. Raises
+    ConfError where no model of this name is adopted."""
+    opened = (session or Session()).store(store)
+    ended = adoption.end(opened, name)
+    return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -24,6 +24,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.records import Gold
 from raypipe.evaluation.golds import (
     golds_of,
+    kept_answers,
     questions_of,
     require_golds,
     require_questions,
@@ -91,9 +92,11 @@ def plan(
     with a gold of the kind.
     """
     how, session = EvalOptions(format, **options), session or Session()
+    if docs is not None and store is None:
+        store = documents_store(docs, session)
+    session = session.over(store, bool(several(data)))
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
-            store = documents_store(docs, session) if store is None else store
             filled = session.store_to_fill(store, Path(scratch))
             if not (several(data) or stored_questions(filled).ids):
                 return _indexing(session, recipe, documents_folder(docs, session), filled)
@@ -136,6 +139,9 @@ def _planned(
     if how.only is not None:
         questions = [q for q in questions if q.id in set(how.only)]
     require_questions(questions, files, opened)
+    if how.only_new:
+        kept = kept_answers(opened, questions)
+        questions = [q for q in questions if q.id not in kept]
     form: GoldForm = "answers" if scoring is None else gold_form(scoring)
     ids, here = {q.id for q in questions}, list[Gold]()
     judging = judge_model(session, judge, rule)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
+from raypipe.api.data import documents_store
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.results import Result, outside_loop
@@ -127,10 +128,14 @@ def ask(
         )
     if docs is not None and (pages is not None or recipe == "live"):
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
+    if pages is None:
+        session = session.over(store if docs is None or store else documents_store(docs, session))
     release = live_now(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
+    if docs is not None and found.reads_cited_alone():
+        raise ConfError(_nothing_read(found, docs))
     request = replace(_request(question, before, pages, asked_at, passages), filters=Filters(where=where))
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
@@ -140,6 +145,8 @@ def ask(
     elif pages is None:
         opened = session.store(store)
         require_documents_read(found, opened)
+        if found.reads_cited_alone() and not _is_stored(opened, question):
+            raise ConfError(_nothing_read(found, opened.uri))
         if release is None:  # which has passages of its own
             require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
@@ -163,6 +170,18 @@ def ask(
             found.chats(), kit.endpoints, session.settings
         )  # which says more, if a server fails
     return answered
+
+
+def _is_stored(store: Store, question: str) -> bool:
+    """Returns whether the store has a question with this id or text."""
+    return any(store.rows("questions", column, [question], ["id"]).num_rows for column in ("id", "text"))
+
+
+def _nothing_read(recipe: Recipe, where: str | Path) -> str:
+    """The message of a recipe that would answer a new question from nothing."""
+    reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
+    instead = "Take one that searches, such as rag, or give the question's pages with --pages"
+    return f"{reads}: of {where} nothing would be read. {instead}"
 
 
 class _Waiting(Listener):
@@ -246,6 +265,8 @@ def rank(
         raise ConfError(
             "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
         )
+    if not files:
+        session = session.over(store)
     found = ranking_of(session.recipe(recipe))
     known = [*sorted({n for s in found.question for n in named(s.step.writes(), "hits")}), FINAL]
     if by not in known:

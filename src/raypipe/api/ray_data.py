@@ -58,7 +58,7 @@ def dataset(
     """
     if table not in get_args(Rows):
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
-    session = session or Session()
+    session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
     if table == "answers":
         return _read(opened, "answers", columns, _present_answers(session, opened, found))
@@ -203,7 +203,7 @@ def step(
     nothing is remembered: the memo is an eval's. Raises ConfError, ModelMissing, and StoreError where the
     searched tables are not there.
     """
-    session = session or Session()
+    session = (session or Session()).over(store)
     found = None if recipe is None else session.recipe(recipe)
     half, stage = _stage(session, verb, found, fields)
     index = None

@@ -126,7 +126,7 @@ def index(
     `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, DataError where there are
     no sources, and RecallTooLow.
     """
-    session = session or Session()
+    session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
     if not opened.count("sources"):
         raise DataError(nothing_to_search(found, opened.uri))
@@ -164,7 +164,7 @@ def answer(
     `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
     DataError where there are no questions.
     """
-    session = session or Session()
+    session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
     questions = stored_questions(opened)
     require_questions(questions, (), opened)
@@ -192,7 +192,8 @@ def evaluate(
     made.
     """
     how = EvalOptions(**{"began": time.perf_counter(), **options})
-    session, rule, given = session or Session(), how.rule or DEFAULT_RULE, several(data)
+    rule, given = how.rule or DEFAULT_RULE, several(data)
+    session = (session or Session()).over(store, bool(given))
     found = check_names(recipe, given, how.judge, how.rule, session, how.kind)
     labels = None if how.labels is None else read_labels(Path(how.labels))
     prices = prices_of(session, found, judge_model(session, how.judge, rule))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypipe.api.session import Session, Settings, endpoint_addresses
-from raypipe.core.digests import model_identity, stable
+from raypipe.core.digests import own_identity, stable
 from raypipe.core.errors import ConfError, FieldsRefused
 from raypipe.core.llm import JUDGE, Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
@@ -133,7 +133,7 @@ def require_unchanged(
         found = _answers(model, endpoints)
         if store is None:
             continue
-        name = f"{PROBES}/{model_identity(model)}.json"
+        name = f"{PROBES}/{own_identity(model)}.json"
         kept = json.loads(store.files.read(name) or b"null")
         if kept is None:
             store.files.write(name, json.dumps({"model": model.name, "numbers": found.tolist()}).encode())
@@ -180,7 +180,7 @@ class JudgeKit(LocalKit):
     ) -> None:  # fmt: skip
         super().__init__(None, engines={}, endpoints=endpoints)
         self._sampling = judge_sampling(model, rule)
-        self._needed = model_identity(model) if model.loader == "vllm" else None
+        self._needed = own_identity(model) if model.loader == "vllm" else None
         self._group, self._ends, self._model = own, ends, model
 
     def share(self, group: EngineGroup) -> bool:

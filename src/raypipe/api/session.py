@@ -28,7 +28,7 @@ from raypipe.core.textfile import write_json
 
 if TYPE_CHECKING:
     from raypipe.core.progress import Progress
-    from raypipe.core.protocols import Model
+    from raypipe.core.protocols import Adoption, Model
     from raypipe.models.catalog import Catalog
     from raypipe.models.hosts import EndpointAddress
     from raypipe.recipes.recipe import Recipe
@@ -154,6 +154,11 @@ class Session:
     progress: bool = False  # whether progress is shown on stderr
     llm: str | None = None  # an entry, a folder or URL#MODEL that stands in the place of every generator
     sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields of recipes that are read by name
+    adopting: str = ""  # address of the store whose adopted models count as others; "": of none
+
+    def over(self, store: Place, fills: bool = False) -> Session:
+        """The same, with the models that a store has adopted. `fills` as in `address`."""
+        return replace(self, adopting=self.address(store, fills))
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
         """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is. Raises as
@@ -192,10 +197,22 @@ class Session:
             catalog.Catalog.overlaid,
             [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files],
         )
-        whole = replace(whole, unsent=self.settings.unsent())
+        whole = replace(whole, unsent=self.settings.unsent(), adopted=self._adopted())
         if self.llm is None:
             return whole
         return replace(whole, llm=whole.stand_in("--llm", self.llm))
+
+    def _adopted(self) -> Mapping[str, Adoption]:
+        """Own identity of each adopted model of the store -> its adoption."""
+        from raypipe.store import Store
+        from raypipe.store.files import ADOPTED
+
+        store = Store.find(self.adopting) if self.adopting else None
+        if store is None or not store.files.names(ADOPTED):
+            return {}
+        from raypipe.runs.adoption import adoptions
+
+        return {identity: found.adoption for identity, found in adoptions(store).items()}
 
     def cluster_file(self) -> Cluster:
         """The cluster file, read; its endpoint `llm` gets the address of the session's, with the key that the

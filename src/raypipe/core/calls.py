@@ -1,5 +1,5 @@
-"""Calls of this process: the questions that they are made for, calls in flight that are shared, and the waits
-between tries. Knows asyncio; knows no model and no server.
+"""Calls of this process: the questions or sources that they are made for, calls in flight that are
+shared, and the waits between tries. Knows asyncio; knows no model and no server.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from weakref import WeakKeyDictionary
 
 from raypipe.core.errors import Unavailable, WorkerBroken
 
+OF_SOURCES: Final = "sources"
+"""In the place of a recipe: the calls are about sources, whatever recipe asks, and the ids are theirs."""
+
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A recipe, and questions of one batch."""
+    """A recipe, and questions of one batch; or sources."""
 
-    recipe: str = ""  # digest; "": of none
+    recipe: str = ""  # digest; OF_SOURCES; "": of none
     run: str = ""  # that asks language models afresh; "": cached replies hold
-    questions: tuple[str, ...] = ()  # ids
+    questions: tuple[str, ...] = ()  # ids, or those of sources
     each: bool = False  # True: a call has one request for each question, in order
     of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Key of a request -> the questions that made it, where that is known more closely."""

@@ -21,7 +21,7 @@ from raypipe.core.references import Reference
 NOT_IDENTITY = frozenset(
     {
         "name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect", "template",
-        "thought_tokens", "engine", "unsent", "weights_gib", "cache_control",
+        "thought_tokens", "engine", "unsent", "weights_gib", "cache_control", "adopted",
     }
 )  # fmt: skip
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote
@@ -83,7 +83,13 @@ def stable(value: object) -> str:
 
 
 def model_identity(model: Model) -> str:
-    """32 hex digits that name everything about a model that decides its numbers."""
+    """32 hex digits that name everything about a model that decides its numbers: what it computed is stored
+    under them. An adopted model has those of the other one."""
+    return own_identity(model.original)
+
+
+def own_identity(model: Model) -> str:
+    """The same of the model itself, adopted or not: what computes now, an engine or a server, is named so."""
     fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return digest("model", stable({k: v for k, v in fields.items() if k not in NOT_IDENTITY}))
 

@@ -11,6 +11,7 @@ Nothing here knows Ray, LanceDB or a model library.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
@@ -60,12 +61,18 @@ class Model:
     ] = ()  # of a remote generator: fields that its server refuses; `weights` names them
     weights_gib: float = 0.0  # of its weights as published; 0: not said; not identity
     cache_control: bool = False  # of a remote generator: its chats mark what may be cached; not identity
+    adopted: Adoption | None = None  # as another, whose identity it has then; None: it has its own
+
+    @property
+    def original(self) -> Model:
+        """The model whose identity it has: the one that it is adopted as, else itself."""
+        return self if self.adopted is None else self.adopted.model
 
     @property
     def half(self) -> bool:
         """Returns whether its vectors are searched as float16 numbers: it computes in 16 bits, so 32 say no
         more."""
-        return self.dtype in ("float16", "bfloat16")
+        return self.original.dtype in ("float16", "bfloat16")
 
     @property
     def absent(self) -> bool:
@@ -84,6 +91,21 @@ class Model:
     def adapter_folders(self) -> dict[str, str]:
         """Adapter -> its folder, or what an endpoint calls it."""
         return dict(zip(dict(self.adapters), self.adapter_paths, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A model declared the same one as another: what either computed counts as computed by both."""
+
+    model: Model  # the other one
+    at: float  # seconds since the epoch
+    by: str  # USER@HOST
+    checked: str  # what was measured, for people
+
+    def sentence(self, name: str) -> str:
+        """What a plan, a report and an explanation say of the model of this name."""
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.at))
+        return f"model {name} counts as {self.model.name}: adopted {day} by {self.by}, {self.checked}"
 
 
 Embed: TypeAlias = Callable[[Sequence[str], Role], Awaitable[np.ndarray]]

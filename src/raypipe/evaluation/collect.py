@@ -42,9 +42,11 @@ from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import models_of, named, of_turns
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched, searched_at
+from raypipe.runs.record import find
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex, folder_roots, layouts_at, layouts_of
@@ -80,6 +82,7 @@ class Collected:
     prompt_injection: PromptInjection | None = None  # orders in pages that reached an answer
     replies: Counter[str] = field(default_factory=Counter)  # of language models, by name, that the memo has
     cut: Counter[str] = field(default_factory=Counter)  # of these, that ended by their length
+    kept: dict[str, str] = field(default_factory=dict)  # question id -> the earlier run that answered it
 
 
 def collect(
@@ -88,12 +91,19 @@ def collect(
 ) -> Collected:  # fmt: skip
     """Passes the answers of these questions, in order, into the table of results.
 
-    `sources`: what they are answered from. `form`: of the golds to score by. `seconds`: question id -> stage
-    -> seconds, where this run answered it. Prompt injections that answers follow are looked for where the
-    recipe has a language model. Raises KeyError for a passage without a text: a defect, no step makes one.
+    `sources`: what they are answered from; of an answer kept from an earlier run, which another recipe may
+    have given, only scores and evidence are looked at. `form`: of the golds to score by. `seconds`: question
+    id -> stage -> seconds, where this run answered it. Prompt injections that answers follow are looked for
+    where the recipe has a language model. Raises KeyError for a passage without a text: a defect, no step
+    makes one.
     """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
+    found.kept = {id: key.kept for id, key in sources.kept.items()}
+    ended = [past for id in dict.fromkeys(found.kept.values()) if (past := find(store, id))]
+    earlier = {
+        past.run: LanceIndex(searched_at(store.uri, description(past.recipe), past.tables)) for past in ended
+    }
     documents, roots, kit = layouts_at(store), folder_roots(store), LocalKit(index)
     lookup = PromptLookup(recipe, kit, lambda: StoreMemo(store.uri, memo_versions(store)))
     table.about["no_prompts"] = lookup.missing
@@ -105,27 +115,32 @@ def collect(
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
             batch = [answered for _, answered in pairs]
+            own = [q for q in batch if q.id not in sources.kept]
             for question, answered in pairs:
-                _count(question, answered, found)
+                _count(question, answered, found, question.id not in sources.kept)
             golds = golds_of(store, [q.id for q in batch], form)
             seen = {q.id: has_seen(fits, q.text) for q in batch}
-            for q in batch:
+            for q in own:
                 if q.outcome == ANSWERED and q.id in golds and q.origin in q.replies and not seen[q.id]:
                     found.stated[q.id] = q.replies[q.origin].confidence
-            chunks = list(dict.fromkeys(c for q in batch for c in needed_texts(q)))
-            text = dict(zip(chunks, loop.run(index.texts(chunks)), strict=True))
+            text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
+            for run, searching in {"": index, **earlier}.items():
+                some = [q for q in batch if found.kept.get(q.id, "") == run]
+                chunks = list(dict.fromkeys(c for q in some for c in needed_texts(q)))
+                text |= zip(chunks, loop.run(searching.texts(chunks)), strict=True)
+                if form == "annotators":
+                    paragraphs |= loop.run(_evidence_paragraphs(searching, some))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
-            paragraphs = loop.run(_evidence_paragraphs(index, batch)) if form == "annotators" else {}
-            prompts = loop.run(lookup.of(batch))
+            prompts = {**{q.id: {} for q in batch}, **loop.run(lookup.of(own))}
             cut = {q.id: {n for n, p in prompts[q.id].items() if p["finish"] == "length"} for q in batch}
-            for q in batch:
+            for q in own:
                 found.replies.update(prompts[q.id].keys())
                 found.cut.update(cut[q.id])
             short = {q.id for q in batch if q.origin in cut[q.id]}
             _pair(store, batch, golds, form, found, paragraphs, short)
             rows, asked_as = [], {q.id: q.text for q, _ in pairs}
             for q in batch:
-                if q.id in golds:
+                if q.id in golds and q.id not in found.kept:
                     routing.add(q, golds[q.id])
                 took = seconds.get(q.id)
                 if took is not None:
@@ -133,12 +148,12 @@ def collect(
                     took = {stage: s for stage, s in took.items() if stage in let_in}
                 gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as[q.id]), **prompts[q.id]}
                 of = paragraphs.get(q.id, ())
-                shown = replace(q, text=asked_as[q.id])
-                rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of))
+                shown, kept = replace(q, text=asked_as[q.id]), found.kept.get(q.id)
+                rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of, kept))
             table.add(rows)
-            found.lost |= loop.run(losses.of(pairs, golds))
+            found.lost |= loop.run(losses.of([p for p in pairs if p[0].id not in found.kept], golds))
             if (before := found.prompt_injection) is not None:
-                here = followed(([text[c] for c in q.order], q.answer) for q in batch)
+                here = followed(([text[c] for c in q.order], q.answer) for q in own)
                 found.prompt_injection = before + here
     found.routing = routing.found()
     found.lost |= losses.rest()
@@ -154,11 +169,12 @@ def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict
     return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
 
 
-def _count(question: Question, answered: Question, found: Collected) -> None:
-    """Counts what a question may search, which a step may have narrowed since, who answered it, and what
-    stopped it."""
-    found.faults.add(answered)
-    if answered.origin:
+def _count(question: Question, answered: Question, found: Collected, own: bool) -> None:
+    """Counts what a question may search, which a step may have narrowed since, and, of an answer of this
+    recipe (`own`), who gave it and what stopped it."""
+    if own:
+        found.faults.add(answered)
+    if own and answered.origin:
         found.answered_by[answered.origin] += 1
     found.everything |= question.citations is None
     cited = question.citations or ()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.certainty import (
     MARGIN,
@@ -31,6 +32,7 @@ from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
 from raypipe.metrics.losses import by_label
 from raypipe.runs.changes import causes
 from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
+from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store
 
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
@@ -93,6 +95,7 @@ class RunComparison:
     only_after: tuple[str, ...]
     unscored: tuple[str, ...]  # in both, and not scored in one of them: left out
     other_questions: tuple[str, ...]  # ids that name another question in each: left out
+    kept: tuple[str, ...]  # in both, and one of them kept an earlier run's answer: left out
     slices: tuple[SliceDifference, ...]  # but for a label's value that all n questions have
     causes: tuple[Cause, ...]  # by size of their share
 
@@ -108,6 +111,7 @@ class _Pairs:
     groups: list[str] | None
     unscored: tuple[str, ...] = ()  # ids in both runs that are left out: see RunComparison
     other_questions: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
         """Compares all questions, or those in these places."""
@@ -176,9 +180,11 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
     common = sorted(a.values.keys() & b.values.keys())
     name = measure.name
     other = {q for q in common if q in a.texts and q in b.texts and not same_question(a.texts[q], b.texts[q])}
-    scored = [q for q in common if q not in other and name in a.values[q] and name in b.values[q]]
+    kept = ((a.kept | b.kept) & set(common)) - other  # no answers of these recipes
+    left = [q for q in common if q not in other | kept]
+    scored = [q for q in left if name in a.values[q] and name in b.values[q]]
     if not scored:
-        _refuse(a, b, common, name, other)
+        _refuse(a, b, common, name, other, kept)
     for q in scored if group is not None else ():
         if group not in a.labels[q]:
             raise DataError(
@@ -187,10 +193,9 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
             )
     groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in scored})
     before, after = (np.array([r.values[q][name] for q in scored], float) for r in (a, b))
-    joined = {*scored, *other}
-    unscored = tuple(q for q in common if q not in joined)
+    unscored = tuple(q for q in left if q not in set(scored))
     span = measure.high - measure.low
-    return _Pairs(scored, before, after, span, groups, unscored, tuple(sorted(other)))
+    return _Pairs(scored, before, after, span, groups, unscored, *(tuple(sorted(s)) for s in (other, kept)))
 
 
 def same_question(one: str, two: str) -> bool:
@@ -199,8 +204,9 @@ def same_question(one: str, two: str) -> bool:
 
 
 def _refuse(
-    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Collection[str]
-) -> NoReturn:
+    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Collection[str],
+    kept: Collection[str],
+) -> NoReturn:  # fmt: skip
     """Raises DataError for two runs without a question that both score."""
     for run in (a, b):
         if not run.values:
@@ -212,6 +218,8 @@ def _refuse(
     if other:
         id = min(other)
         said += f" of which {len(other)} name other questions ({id}: {a.texts[id]!r} and {b.texts[id]!r})"
+    elif kept:
+        said += f", of which {len(kept)} have an answer that --only-new kept from an earlier run"
     elif common:
         scored = [sum(measure in run.values[q] for q in common) for run in (a, b)]
         raise DataError(
@@ -280,6 +288,7 @@ def _comparison(
         only_after=tuple(sorted(b.values.keys() - a.values.keys())),
         unscored=pairs.unscored,
         other_questions=pairs.other_questions,
+        kept=pairs.kept,
         slices=tuple(
             SliceDifference(*key, found, p, conclude(found, margin, p))
             for (key, found), p in zip(slices, corrected, strict=True)
@@ -292,9 +301,11 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id: dict[str, tuple[str, str]] = {}
-    known = a.record and b.record and a.record.store == b.record.store
-    if a.record and b.record and known:
-        for id, c in causes(Store.open(a.record.store), a.record, b.record).items():
+    before = a.record and b.record and _store_of(a.record, b.record)
+    after = a.record and b.record and _store_of(b.record, a.record)
+    known = before and after
+    if a.record and b.record and before and after:
+        for id, c in causes((before, after), a.record, b.record).items():
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
     grouped: dict[tuple[str, str], list[float]] = {}
@@ -307,6 +318,16 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
         out.append(Cause(step, changed, len(gains), up, down, sum(gains) / len(pairs.ids)))
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
+
+
+def _store_of(run: Run, other: Run) -> Store | None:
+    """The store that has the answers of a run: where it ran, else where the other one did, which may be a
+    copy; None: neither is there and has them."""
+    for uri in dict.fromkeys((run.store, other.store)):
+        with suppress(RaypipeError):  # a store that cannot be reached says nothing
+            if (store := Store.find(uri)) is not None and answer_keys(store, run.run):
+                return store
+    return None
 
 
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
@@ -342,6 +363,7 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
     missing = (
         (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
         (found.unscored, "are not scored in both"), (found.other_questions, "are other questions there"),
+        (found.kept, "have answers kept from an earlier run"),
     )  # fmt: skip
     for ids, what in missing:
         if ids:

@@ -112,6 +112,7 @@ def score_answers(
         cut += (CutReplies("the judge", said.cut, said.computed + said.cached, said.max_tokens),)
     marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
+    own = {id: fine for id, fine in right.items() if id not in answers.kept}
     return ScoredAnswers(
         answers=answers,
         kind=scoring.kind,
@@ -119,7 +120,7 @@ def score_answers(
         marks=marks,
         scores=scores,
         right=right,
-        lost=losses(right, answers.lost, (*answers.loss_notes, *(c.sentence() for c in cut))),
+        lost=losses(own, answers.lost, (*answers.loss_notes, *(c.sentence() for c in cut))),
         cut=cut,
         judge=said,
         labels=None if labels is None else label_line(labels, rows, marks),
@@ -190,6 +191,7 @@ def run_record(
         replaced=read.replaced if read else (),
         oracle=made.oracle,  # type: ignore[arg-type]  # pydantic checks it
         oracle_golds=made.oracle_golds,
+        kept=Counter(answers.kept.values()),
         steps=_lines(recipe, plan, done.counts, done.earlier.counts),
         faults=tuple(
             FaultCount(step, why, again, n, mended, answers.faults.details[step, why, again, mended])

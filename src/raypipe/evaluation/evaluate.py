@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from raypipe.core.calls import about
+from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.core.textfile import write_text
 from raypipe.evaluation import ann
@@ -21,7 +22,7 @@ from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import Origins, ScoredAnswers, run_record, score_answers
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
-from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
+from raypipe.evaluation.golds import kept_answers, questions_of, require_questions, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.losses import misses
@@ -72,6 +73,8 @@ def evaluate(
     """
     if how.oracle is not None:
         require_stage(pipeline.recipe, how.oracle)
+    if how.only_new and (no := [n for n in ("fresh", "refresh", "oracle") if getattr(how, n)]):
+        raise ConfError(f"--only-new: expected without --{no[0]}, since what an earlier run answered stays")
     started, clock, store = time.time(), WallClock(began=how.began), pipeline.store
     pipeline = replace(pipeline, clock=clock)
     with driving(store, f"eval {pipeline.recipe.name}"):
@@ -79,26 +82,33 @@ def evaluate(
             read = _read(pipeline, data, how)
         questions = questions_of(pipeline, how.only or (read.questions if read else None), how.limit)
         require_questions(questions, data, store)
+        kept = kept_answers(store, questions) if how.only_new else {}
+        asked = replace(questions, ids=tuple(id for id in questions.ids if id not in kept))
         scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None, labels)
         oracle = f"-oracle-{how.oracle}" if how.oracle else ""
         done = RunCounters.load(store, pipeline.recipe.digest() + oracle)
-        recipe, golds, indexed = oracle_recipe(pipeline, questions, scoring, done, how, measured)
+        recipe, golds, indexed = oracle_recipe(pipeline, asked, scoring, done, how, measured)
         pipeline = replace(pipeline, recipe=recipe)
         if how.retry_faults:
-            retry(pipeline, questions)
+            retry(pipeline, asked)
         with clock.part("storing"):
             damaged = mend_memo(store) + pipeline.builder.merge_memo()
             memo = memo_versions(store)
         with clock.part("planning"):
-            plan, expired, renewed = plan_eval(pipeline, questions, scoring, judge, how, measured, indexed)
+            plan, expired, renewed = plan_eval(pipeline, asked, scoring, judge, how, measured, indexed)
         pipeline = replace(pipeline, twice=SAMPLE if plan.twice else 0)
         with clock.part("storing"):
-            pipeline.index(questions, done)
+            pipeline.index(asked, done)
             recalls = ann.recalls(pipeline)
-            sources = pipeline.answer_sources(questions)
-            new = questions.ids if how.fresh else pipeline.unanswered(pipeline.keys(questions, sources))
-            todo = {*new, *(renewed & set(questions.ids))}
-            pipeline.answer(questions, how.fresh, done, expired)
+            sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
+            # An answer of this recipe and evidence is no other's.
+            kept = {
+                q.id: kept[q.id] for q in questions if q.id in kept and kept[q.id].key != sources.key(own, q)
+            }
+            sources = replace(sources, kept=kept)
+            new = asked.ids if how.fresh else pipeline.unanswered(pipeline.keys(asked, sources))
+            todo = {*new, *(renewed & set(asked.ids))}
+            pipeline.answer(asked, how.fresh, done, expired)
         folder, caps, run = RunFolder(out), pipeline.caps, uuid.uuid4().hex
         spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
@@ -119,8 +129,8 @@ def evaluate(
             partial(run_record, pipeline, scored, plan, done, read, len(questions), recalls, made),
         )  # fmt: skip
         done.clear()
-        faults = row_faults(pipeline, questions, read.counts if read else {}, answers.faults)
-        return Evaluation(record, scored, folder, len(questions) - len(todo), faults)
+        faults = row_faults(pipeline, asked, read.counts if read else {}, answers.faults)
+        return Evaluation(record, scored, folder, len(questions) - len(kept) - len(todo), faults)
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
@@ -159,10 +169,11 @@ def _answer_keys(
     """The key of each answer by the recipe of this digest, and what was scored of it. `todo`: ids of those
     without an answer when the run began to answer."""
     verdicts = {v.question: v.outcome for v in scored.marks.verdicts}
-    return [
-        AnswerKey(
-            q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q),
-            verdicts.get(q.id), scored.scores.values.get(q.id),
+    found = []
+    for q in questions:
+        key = sources.kept.get(q.id) or AnswerKey(
+            q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q)
         )
-        for q in questions
-    ]  # fmt: skip
+        values = scored.scores.values.get(q.id)
+        found.append(replace(key, verdict=verdicts.get(q.id), measures=values))
+    return found

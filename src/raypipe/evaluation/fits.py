@@ -98,6 +98,8 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
         raise ConfError(
             f"{folder}: expected answers of the recipe alone, found golds in the place of a stage"
         )
+    if record.kept:
+        raise ConfError(f"{folder}: expected answers of one recipe, found some that --only-new kept")
     own = compare.group_label(record.kind) if group is None else None
     return FitRun(folder, record, from_plain(record.recipe), split, group or own, own is not None)
 

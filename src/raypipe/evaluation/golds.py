@@ -15,8 +15,10 @@ from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides
+from raypipe.runs.changes import earlier_run
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary, kinds_of
+from raypipe.runs.record import AnswerKey, answer_keys, find
 from raypipe.store import Store
 
 FINAL = "final"  # the order that a recipe ends with
@@ -182,6 +184,27 @@ def stored_questions(store: Store) -> StoredQuestions:
     named."""
     ids = sorted(store.scan("questions", ["id"])["id"].to_pylist())
     return StoredQuestions(store, tuple(id for id in ids if not id.startswith(CAPTURED_ID)))
+
+
+def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, AnswerKey]:
+    """Question id -> its answer by the last run that answered some of these questions: of those that are the
+    same question still, and did not fail. Raises ConfError where no run did."""
+    by_id = {q.id: q for q in questions}
+    if (before := earlier_run(store, by_id)) is None:
+        raise ConfError(
+            f"--only-new: expected a finished run in {store.uri} that answered some of these "
+            f"{len(by_id)} questions, found none. Leave it out"
+        )
+    keys = {k.key: k for id, k in answer_keys(store, before.run).items() if id in by_id}
+    found = {}
+    for some in batches(list(keys), AT_ONCE):
+        rows = store.rows("answers", "key", some, ["key", "text", "body", "asked_at"])
+        for key, *said in zip(*map(arrow.id_texts, rows.columns), strict=True):
+            question = by_id[keys[key].question]
+            run = keys[key].kept or before.run
+            if tuple(said) == (question.text, question.body, question.asked_at) and find(store, run):
+                found[question.id] = replace(keys[key], kept=run, reused=True)
+    return found
 
 
 def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:

@@ -129,6 +129,7 @@ class JudgedRun:
     record: Run | None = None  # None: a file of predictions
     normalized: Mapping[str, int] = field(default_factory=dict)  # on reading: what -> how often
     called: JudgeLine | None = None  # what judging again cost; None: not judged again
+    kept: frozenset[str] = frozenset()  # ids of questions whose answers an earlier run's recipe gave
 
     def marks(self, labels: PersonLabels | None = None) -> tuple[crag.Marks, int]:
         """Scores it, people's labels first, and counts the verdicts that those changed."""
@@ -148,7 +149,7 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     from raypipe.evaluation.result_table import each  # which import Arrow
     from raypipe.runs.record import read  # a file needs neither
 
-    record, rows, texts = read(path), list[crag.Prediction](), dict[str, str]()
+    record, rows, texts, kept = read(path), list[crag.Prediction](), dict[str, str](), set[str]()
     own = bool(record.rule) and (rule is None or crag.rule_id(rule) == record.rule)
     for r in each(RunFolder(path).results, record.run):
         if r["golds"]:
@@ -156,9 +157,10 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
             cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])
             rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"], cut=cut))
             texts[r["id"]] = r["query"]
+            kept |= {r["id"]} if r["kept"] else set()
     by = record.rule.partition("@")[0] if own else rule or crag.DEFAULT_RULE
     judge = record.judged_by if own else ""
-    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, record)
+    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, record, kept=frozenset(kept))
 
 
 def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:

@@ -25,6 +25,7 @@ class EvalOptions:
     rule: Rule | None = None  # of scoring, for kinds that have rules; None: official
     judge: str | None = None  # decides what the rule leaves open: a generator, or MODULE:NAME
     labels: str | Path | None = None  # people's verdicts (labels.jsonl), which outrank the judge's
+    only_new: bool = False  # keep the answers of the run before, and answer the other questions alone
     fresh: bool = False  # answer all questions, and ask language models again
     retry_faults: bool = False  # try failed rows again
     refresh: bool = False  # recompute what rests on expired replies of a graph

@@ -77,6 +77,7 @@ SCHEMA = pa.schema(
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
         ("seen", _BOOL),  # a fit or adapter of the recipe has seen it: its scores are too good
+        ("kept", _TEXT),  # the earlier run that answered it, kept on purpose; null: this run's recipe did
         ("lost", _TEXT),  # metrics.losses.places; null: right, or not scored
         ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
     ]
@@ -95,12 +96,13 @@ def row(
     prompts: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     layouts: Mapping[str, Layout] = MappingProxyType({}), seen: bool = False,
     seconds: Mapping[str, float] | None = None, roots: Mapping[str, str] = MappingProxyType({}),
-    evidence: Sequence[str] = (),
+    evidence: Sequence[str] = (), kept: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns one question, without its verdict. `text` has what `needed_texts` names, `prompts` what the
     table says of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that
     are documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of
-    each stage; None: an earlier run answered it; `evidence`: paragraphs that it rests on."""
+    each stage; None: an earlier run answered it; `evidence`: paragraphs that it rests on; `kept`: the
+    earlier run whose answer it is; None: of this one."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -131,6 +133,7 @@ def row(
         "degraded": list(question.degraded),
         "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,
+        "kept": kept,
     }  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class ScoredRun:
     verdicts: Mapping[str, str] = field(default_factory=dict)  # question id -> verdict, where a rule gave one
     seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of its recipe has seen
     texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
+    kept: frozenset[str] = frozenset()  # ids of questions whose answers an earlier run's recipe gave
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
@@ -57,7 +58,7 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         )
     if not path.is_dir():
         return judged_again(judged_run(path, rule), None)
-    record, columns = read(path), ["id", "query", "labels", "verdict", "reason", "measures", "seen"]
+    record, columns = read(path), ["id", "query", "labels", "verdict", "reason", "measures", "seen", "kept"]
     table = read_table(RunFolder(path).results, columns)
     rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
     scored = [r for r in rows if r["measures"] is not None]
@@ -67,6 +68,7 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         verdicts={r["id"]: r["verdict"] for r in rows if r["verdict"] is not None},
         seen=frozenset(r["id"] for r in rows if r["seen"]),
         people=sum(r["reason"] == "person" for r in rows), texts=texts,
+        kept=frozenset(r["id"] for r in rows if r["kept"]),
     )  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     labels = {r.question: dict(r.labels) for r in run.rows}
     return ScoredRun(
         run.name, marks.rule, run.judge, values, labels, run.record, run.trim, changed, verdicts=verdicts,
-        texts=run.texts,
+        texts=run.texts, kept=run.kept,
     )  # fmt: skip
 
 
@@ -101,6 +103,7 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
     return ScoredRun(
         name, record.rule, record.judged_by, found, labels, record, kind=record.kind,
         verdicts=verdicts, seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
+        kept=frozenset(q for q, k in keys.items() if k.kept),
     )  # fmt: skip
 
 

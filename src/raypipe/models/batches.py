@@ -21,7 +21,7 @@ from typing import Any
 
 from raypipe.core.calls import Backoff
 from raypipe.core.calls import now as about_now
-from raypipe.core.digests import model_identity
+from raypipe.core.digests import own_identity
 from raypipe.core.errors import RaypipeError, Unavailable
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.protocols import Model
@@ -161,7 +161,7 @@ class BatchClient:
         """A new batch of a file. One whose begin was not answered is looked for: it must not begin twice."""
         asked = {
             "input_file_id": file, "endpoint": ROUTE, "completion_window": "24h",
-            "metadata": {"raypipe": model_identity(self._model)},
+            "metadata": {"raypipe": own_identity(self._model)},
         }  # fmt: skip
         backoff = Backoff(self._tries, FIRST_POLL_S, LONGEST_POLL_S)
         while True:
@@ -186,7 +186,7 @@ class BatchClient:
     async def _ours(self) -> list[Mapping[str, Any]]:
         """The server's batches of this model that hold or will hold replies. Raises Unavailable."""
         found: list[Mapping[str, Any]] = []
-        mine, after, more = model_identity(self._model), "", True
+        mine, after, more = own_identity(self._model), "", True
         while more:
             page, more = await self._got(
                 "GET", f"batches?limit=100{after}",

@@ -15,9 +15,10 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
+from raypipe.core.digests import own_identity
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Adoption, Model
 from raypipe.models import folder
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, WHEEL, ModelEntry, loader_id
 from raypipe.models.generator_files import check_adapter
@@ -56,6 +57,9 @@ class Catalog:
     llm: StandIn | None = None  # in the place of every generator
     fetched: Path = Path()  # folder of the models that wheels carry, one folder each
     unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> refused fields
+    adopted: Mapping[str, Adoption] = field(
+        default_factory=dict
+    )  # own identity -> the model that it counts as
 
     def overlaid(self, top: Catalog) -> Catalog:
         """This catalog with the entries of another laid over it: one of the same name is replaced whole."""
@@ -154,7 +158,7 @@ class Catalog:
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
             weights += f"+maxsim@{FORMULA['maxsim']}"
-        return Model(
+        model = Model(
             name=name,
             repo=entry.model or entry.repo,
             revision=entry.revision or "",
@@ -173,6 +177,7 @@ class Catalog:
             unsent=unsent,
             **{field: getattr(entry, field) for field in AS_GIVEN},
         )
+        return replace(model, adopted=self.adopted.get(own_identity(model))) if self.adopted else model
 
     def _place(self, name: str, entry: ModelEntry, where: Where) -> tuple[str, str]:
         """Where the weights of an entry are, and what names them."""

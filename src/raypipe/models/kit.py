@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 
 from raypipe.core.bounded_rows import batches
-from raypipe.core.digests import model_identity, stable
+from raypipe.core.digests import own_identity, stable
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generator, Message, ReplyPieces, Sampling
@@ -275,7 +275,7 @@ def _shared(
     model: Model, engines: Mapping[str, Sequence[str]], passing: Mapping[str, Sequence[str]]
 ) -> Generator:
     """A generator over the engines that a job started, routed by cached prefix."""
-    identity = model_identity(model)
+    identity = own_identity(model)
     if not (names := engines.get(identity)):
         raise ConfError(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
@@ -297,7 +297,7 @@ def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
 
 def _key(model: Model) -> Model:
     """The fields that decide a model's numbers: the same weights under two names or paths load once."""
-    return replace(model, name="", path="", adapter_paths=())
+    return replace(model, name="", path="", adapter_paths=(), adopted=None)
 
 
 async def compute_once(kit: Kit, model: Model) -> None:

@@ -65,7 +65,7 @@ class Stage(Generic[S]):
         step: Any = self.step
         fields = identifying(step)
         if isinstance(counts := fields.get("tokenizer"), Model):
-            fields["tokenizer"] = replace(counts, adapters=())
+            fields["tokenizer"] = replace(counts.original, adapters=())
         source = () if self.plugin is None else (self.plugin.source,)
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
@@ -182,6 +182,12 @@ class Recipe:
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
         return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
+    def reads_cited_alone(self) -> bool:
+        """Returns whether it reads what a question cites and searches nothing: to a question that cites
+        nothing it answers from nothing."""
+        reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
+        return self.needs_passages() and reads <= OF_FOUND
+
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
         return tuple(self.named(Model))
@@ -193,6 +199,10 @@ class Recipe:
     def named(self, kind: type[N]) -> list[N]:
         """As `named_by`, of all steps."""
         return named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
+
+
+OF_FOUND = {"index.text", "index.hidden", "index.blocks", "index.layouts"}
+"""What steps read of sources and passages that are found; all else of an index is read by a search."""
 
 
 def row_key(question: Question, snapshot: str, everything: bool = False, turns: str = "") -> str:

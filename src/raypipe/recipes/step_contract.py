@@ -211,7 +211,7 @@ def _collect(value: Any, found: list[Any]) -> None:
         and not (isinstance(value, Model) and value.absent)
     ):
         found.append(value)
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, Model):
         for f in dataclasses.fields(value):
             _collect(getattr(value, f.name), found)
     elif isinstance(value, tuple):

@@ -82,7 +82,7 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
     changed: list[Change] = []
     otherwise: dict[str, int] = {}
     same = len(common)
-    for q, a, b, stage in _moved(store, old, new, after.stages):
+    for q, a, b, stage in _moved((store, store), old, new, after.stages):
         same -= 1
         if _said(a) != _said(b):
             name = stage if isinstance(stage, str) else stage.name
@@ -115,12 +115,13 @@ class Parting:
     noise: bool  # all that the step depends on is equal: its model replied otherwise to the same
 
 
-def causes(store: Store, before: Run, after: Run) -> dict[str, Parting]:
-    """Question id -> where its paths part, of the questions in both runs whose paths do."""
-    old, new = answer_keys(store, before.run), answer_keys(store, after.run)
+def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
+    """Question id -> where its paths part, of the questions in both runs whose paths do. `stores`: that have
+    the answers of each."""
+    old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}
-    for q, _, _, stage in _moved(store, old, new, after.stages):
+    for q, _, _, stage in _moved(stores, old, new, after.stages):
         if isinstance(stage, str):
             if stage in NO_STEP:
                 out[q] = Parting(stage, None, False)
@@ -133,14 +134,16 @@ def causes(store: Store, before: Run, after: Run) -> dict[str, Parting]:
 
 
 def _moved(
-    store: Store, old: Mapping[str, AnswerKey], new: Mapping[str, AnswerKey], stages: Sequence[StageRecord]
-) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
+    stores: tuple[Store, Store], old: Mapping[str, AnswerKey], new: Mapping[str, AnswerKey],
+    stages: Sequence[StageRecord],
+) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:  # fmt: skip
     """The questions of both runs whose answers have other keys, in order of id: id, both answers, and where
     their paths part (`_parting`)."""
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
     for i in range(0, len(moved), AT_ONCE):
         some = moved[i : i + AT_ONCE]
-        was, now = (_answers(store, [keys[q] for q in some]) for keys in (old, new))
+        both = zip(stores, (old, new), strict=True)
+        was, now = (_answers(store, [keys[q] for q in some]) for store, keys in both)
         for q in some:
             yield q, was[q], now[q], _parting(was[q], now[q], old[q], new[q], stages)
 

@@ -86,7 +86,8 @@ class Explanation:
     parts: Mapping[str, str]
     """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
     it was answered without, and what each lacked."""
-    state: str  # reused: answered before the run; computed: by this run; fault; missing
+    state: str  # reused: answered before the run; computed: by this run; kept; fault; missing
+    kept: str  # the earlier run whose recipe answered it, and which all else is about; "": this one's did
     answer: str
     outcome: str
     evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
@@ -95,6 +96,7 @@ class Explanation:
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then
+    adopted: tuple[str, ...]  # a sentence for each model of the recipe that counted as another then
     steps: tuple[StageRequests, ...]
 
 
@@ -104,6 +106,10 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     keys = answer_keys(store, record.run)
     row = _id(record, keys, row)
     key, recipe = keys[row], description(record.recipe)
+    if key.kept:
+        if (earlier := find(store, key.kept)) is None:
+            raise DataError(f"{row}: run {key.kept} answered it, whose record is no longer in {store.uri}")
+        return replace(why(store, earlier, row), run=record.run, state="kept", kept=key.kept)
     everything = recipe.searches_all() or bool(recipe.conditions())  # as `AnswerSources.row`
     stored = arrow.question.records(store.rows("questions", "id", [row]))
     # The question as it was; None if other files have replaced it since.
@@ -136,6 +142,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         key=key.key,
         parts=parts,
         state=state,
+        kept="",
         answer=answered.answer if answered else "",
         outcome=answered.outcome if answered else "",
         evidence=_evidence(index, answered) if answered else (),
@@ -144,6 +151,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         previous=before.run if before else "",
         changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
+        adopted=tuple(m.adopted for m in record.models if m.adopted),
         steps=_steps(
             store, record, recipe, index, asked, answered or (asked and replace(asked, faults=lost)), key,
             reasons,

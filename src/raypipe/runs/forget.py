@@ -1,8 +1,9 @@
 """Decisions of a forget: what a name means in a store, and the ids of all that rests on it.
 
 Nothing is found by its words. An answer rests on a source that it cites, found or quotes. A reply of a model
-says for which recipe and questions it was asked (`core.calls`); it stays where each of these has stored
-answers by that recipe and none of them rests on a target. Reads, and changes nothing.
+says for which recipe and questions, or for which sources, it was asked (`core.calls`); it stays where each of
+these questions has stored answers by that recipe and none of them rests on a target, and where none of these
+sources is one. Reads, and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from raypipe.core.arrow import id_texts, with_id_texts
+from raypipe.core.calls import OF_SOURCES
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones
@@ -308,13 +310,19 @@ class _Search:
         return found
 
     def _replies(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
-        """Memo table of replies -> keys of those that do not say for which questions they were asked, or for
-        one that has no answer which stays."""
+        """Memo table of replies -> keys of those that do not say for what they were asked, or for a source
+        that goes, or for a question that has no answer which stays."""
+
+        def stays(row: Mapping[str, Any]) -> bool:
+            if row["recipe"] == OF_SOURCES:
+                return set(row["questions"]).isdisjoint(self.start.sources)
+            return set(row["questions"]).issubset(safe.get(row["recipe"], ()))
+
         return {
             table: {
                 row["key"]
                 for row in self._rows(table, "key", "recipe", "questions")
-                if not row["questions"] or not set(row["questions"]).issubset(safe.get(row["recipe"], ()))
+                if not (row["questions"] and stays(row))
             }
             for table in memo_tables(self.store)
             if table.startswith("replies-")

@@ -71,6 +71,12 @@ def check(
     A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored, nor
     where its 95 % interval reaches over the bound. `unscored`: ids of the questions without a score.
     """
+    if gates and record.kept:
+        raise GateFailed(
+            f"gate {gates[0].text}: {sum(record.kept.values())} of {record.questions} answers of run "
+            f"{record.run} were kept from earlier runs, so its numbers are not those of its recipe. Run the "
+            f"eval without --only-new. live stays as it is"
+        )
     means = {m.measure: m.mean for m in record.measures}
     counts = {name: getattr(record, name) for name in COUNTED}
     numbers = {**means, **counts, **(asdict(record.score) if record.score else {})}

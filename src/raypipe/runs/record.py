@@ -98,6 +98,7 @@ class Run(BaseModel):
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     oracle: Literal["passages", "answer", "labels", ""] = ""
     """Golds stood in the place of a stage, passages or answer; labels: in one; "": none."""
+    kept: Mapping[str, int] = {}  # earlier run -> its answers, which --only-new kept in place of the recipe's
     oracle_golds: int = 0  # questions of which they did; the others ran as without
 
     # The work.
@@ -183,6 +184,7 @@ class AnswerKey:
     absent: str = ""  # names what of its evidence was not there (AnswerSources.absent); "": nothing
     verdict: str | None = None  # as metrics.crag scores it; None: the dataset has no answer
     measures: Mapping[str, float] | None = None  # as the kind of the data scores it; None: it has no gold
+    kept: str = ""  # the earlier run that it is of, kept on purpose; "": it is of this run's recipe
 
 
 def reason(old: Run | None, new: StageRecord, own: Mapping[str, Difference]) -> str:
@@ -223,6 +225,7 @@ _KEYS = pa.schema(
         ("absent", pa.string()),
         ("verdict", pa.string()),
         ("measures", pa.map_(pa.string(), pa.float64())),
+        ("kept", pa.string()),
     ]
 )
 

@@ -59,6 +59,7 @@ class ModelRecord:
     dtype: str
     replies: str = ""  # memo table of what it replied; "": it is no generator
     unsent: tuple[str, ...] = ()  # fields of chats that its server refuses, so they were sent without
+    adopted: str = ""  # what is said of it where it counts as another (`Adoption.sentence`); "": it does not
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -112,6 +113,7 @@ def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
         ModelRecord(
             m.name, m.kind, model_identity(m), m.weights, m.dtype,
             replies_of(m).name if m.kind == "generator" else "", m.unsent,
+            m.adopted.sentence(m.name) if m.adopted else "",
         )
         for m in recipe.models()
     )  # fmt: skip

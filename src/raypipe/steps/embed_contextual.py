@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from raypipe.core import arrow
+from raypipe.core.calls import OF_SOURCES, about
 from raypipe.core.llm import Generator, Sampling
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Fault, Reply
@@ -82,7 +84,9 @@ class EmbedContextual(EmbedsChunks):
                 for i, document in zip(asked, documents, strict=True)
             ]
             faults = dict[int, Fault]()
-            replies = await writers[0](chats, self.sampling()) if chats else []
+            sources = arrow.id_texts(table["source"])
+            with about([sources[i] for i in asked], OF_SOURCES, each=True):
+                replies = await writers[0](chats, self.sampling()) if chats else []
             for i, said in zip(asked, replies, strict=True):
                 where = read_reply(said, "embed_contextual", read_text)
                 if not isinstance(where, Reply):

@@ -133,7 +133,7 @@ class Extract:
 
 def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
     # an embedder without files computes from words alone: a stand-in for tests, under the real one's name
-    if embedder.path and fitted.embedder and fitted.embedder != embedder.weights:
+    if embedder.path and fitted.embedder and fitted.embedder != embedder.original.weights:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
             f"some that were fitted with {fitted.embedder}: fit them again "

@@ -42,6 +42,7 @@ ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
 ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
 INGESTED = "_ingested"  # which files were read, and what they contained
 PROBES = "_probes"  # what models behind an address said to fixed texts, by model
+ADOPTED = "_adopted"  # models that count as others, by their own identity
 READS = "_reads"  # what tasks that read files found, until it is in the tables, by run
 FOLDERS = "_folders"  # the files of each folder that was read, as they were then
 ANN = "_ann"  # the measured recall of each approximate index, by table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from raypipe.contrib.finetune.training_labels import (
     require_kinds,
 )
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import IDK, INVALID_QUESTION, Gold, Reply
+from raypipe.core.records import IDK, INVALID_QUESTION, SKIPPED_REPLY, Fault, Gold, Question, Reply
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.golds import golds_of, questions_of
 from raypipe.evaluation.options import EvalOptions
@@ -244,7 +245,7 @@ def test_words_judge_without_a_model(made: tuple[Labeller, Labelled], tmp_path: 
 
 
 TASK3 = {
-    "calls": ["generate:domain", "generate:calls", "kg_query:facts", "decide"],
+    "calls": ["generate:domain", "truths", "generate:calls", "kg_query:facts", "decide"],
     "kg": ["generate:domain", "generate:calls", "kg_query:facts", "truths", "generate:kg", "generate:agrees",
            "generate:mentioned", "decide"],
     "web": ["shortlist", "dense", "fuse", "rerank", "truths", "generate:web", "generate:agrees",
@@ -264,6 +265,16 @@ def test_a_step_is_labelled_with_the_stages_that_it_needs(step: str) -> None:
     assert stage.step.adapter.values() == (None,)  # type: ignore[attr-defined]
     gates = {"calls": {}, "kg": {"facts", "truth"}, "web": {"truth"}}
     assert set(stage.when) == set(gates[step])
+
+
+def test_a_row_whose_calls_cannot_be_read_keeps_its_chat_for_the_label_that_a_person_gives() -> None:
+    models = str(Path(label_script.__file__).parent / "fake_models.yaml")
+    prompts = prompt_file(CONF, CHECK), prompt_file(CONF, CONTEXT)
+    made = labelling(load_recipe("db3-task3-tuned", models, CONF), "calls", None, *prompts, {})
+    cut = Reply("get_", "fault", fault=Fault("generate", "unreadable", "cut", transient=False))
+    decide = made.recipe.question[-1].step.open(None)  # type: ignore[arg-type]  # it asks nothing
+    [row] = asyncio.run(decide([Question("q", "who?", replies={"calls": cut, "truth": SKIPPED_REPLY})]))
+    assert row.outcome == "abstained"
 
 
 GOLD = Gold("q", ("mira", "mira t."))

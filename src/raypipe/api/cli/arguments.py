@@ -194,6 +194,7 @@ class PlanFlags(ScoredFlags):
 
     limit: int | None = LIMIT
     refresh: bool = REFRESH
+    only_new: bool = arg("keep the answers of the run before, marked; answer only questions without one")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ _OWN = {
         "doctor": "Check what is installed and reachable, and print the command that mends the rest.",
         "init": "Write the files of a project of your own: recipe, prompt, models, cluster, step, test.",
         "check": "Find every problem of recipes, other configuration files, and steps of your own.",
-        "models": "List a recipe's models: where they are, how large, how to get what is missing; add one.",
+        "models": "List a recipe's models: where they are, how to get what is missing; add or adopt one.",
         "bench": "Measure speed next to other libraries, row by row; needs a checkout.",
         "completion": "Print the completion script of a shell.",
     },

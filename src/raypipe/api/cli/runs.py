@@ -54,7 +54,7 @@ def evaluate(
         if not (data or store or shell.settings.store):
             data, store = _demo(session, recipe, options, Path(scratch) if dry_run else None)
         shared.say_data(shell, data, store)
-        found = raypipe.swap_steps(recipe, swaps, data, session) if swaps else recipe
+        found = raypipe.swap_steps(recipe, swaps, data, session.over(store, bool(data))) if swaps else recipe
         if dry_run:
             return _dry_run(raypipe.plan(found, data, store, None, True, session, **given), options)
     if until is not None:

@@ -167,10 +167,14 @@ def _print(found: AskResult, verbose: bool) -> None:
     places = [_where(e.url, e.place) or e.source for e in answered.evidence[:SHOWN]]
     if places:
         out.print(Text(("closest: " if question.outcome == ABSTAINED else "from ") + places[0], "dim"))
+    lines: list[tuple[str, str]] = []  # places, and what was printed of them
     for e, place in zip(answered.evidence[:SHOWN], places, strict=True):
         whole, span = e.before + e.quote + e.after, (len(e.before), len(e.before) + len(e.quote))
         before, after = context(whole, span, AROUND_CHARS)
         quote = Text.assemble("  ", (before, "dim"), (cut(e.quote, SHOWN_CHARS), "bold"), (after, "dim"))
+        if any(place == of and quote.plain.strip() in line for of, line in lines):
+            continue  # a quote within another one: with what stands around it, it reads the same
+        lines.append((place, quote.plain))
         out.print(quote, Text("" if place == places[0] else f"  {place}", "dim"))
     if not verbose:
         return

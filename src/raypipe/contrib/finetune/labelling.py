@@ -80,7 +80,7 @@ def labelling(
     step = replace(cast(Generate, stage.step), adapter=ByLabel(None))
     before, made = _before(recipe, at)
     judged = step.reply != "calls"
-    own = {TRUTHS, TRUTH, AGREES, MENTIONED} if judged else set[str]()
+    own = {TRUTHS, TRUTH, *((AGREES, MENTIONED) if judged else ())}
     if taken := sorted(own & {w.removeprefix(REPLY) for w in (*made, *step.writes())}):
         raise ConfError(
             f"recipe {recipe.name}: reply {taken[0]!r} has the name of one that labelling makes. Call it "
@@ -99,8 +99,10 @@ def labelling(
     else:
         runs = (s for s in recipe.question[at + 1 :] if graph_replies(s.step) is not None)
         after = [replace(s, when={}) for s in runs if REPLY + step.into in s.step.reads()]
-        stages = [*before, replace(stage, step=step, when=when), *after]
-    stages.append(Stage("decide", Decide(prefer=(step.into,))))
+        # A person's label needs the chat alone: the skipped truth lets a row pass whose reply is unreadable.
+        truths = _own_stage("truths", Truths(golds={}), {})
+        stages = [*before, truths, replace(stage, step=step, when=when), *after]
+    stages.append(Stage("decide", Decide(prefer=(step.into, *(() if judged else (TRUTH,))))))
     name = f"{recipe.name}+labels-{step.into}"
     whole = replace(recipe, name=name, file=f"{recipe.file}+labels-{step.into}", question=tuple(stages))
     named = WORDS if judge == WORDS else (judge or step.model).name

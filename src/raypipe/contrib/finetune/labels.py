@@ -132,7 +132,8 @@ def _prepare(
             )
     corrected = None if corrections is None else label_files.read_review(corrections)
     given = several(data)
-    base, judge = session.recipe(recipe, given), _judge(session, how.judge)
+    base = session.over(store, bool(given)).recipe(recipe, given)
+    judge = _judge(session, how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
     named = labelling(base, step, judge, check, context, {})
     if not named.judged and drafts is None and corrected is None:

@@ -68,7 +68,9 @@ def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> 
     """Prints a run on one screen: its score, what was lost, what it took, what to do next. `reused`: answers
     that were there before."""
     lines = [("score", lead_text(record)), *_lost(record), ("calls", _calls(record)), ("time", spent(record))]
-    lines.append(("answers", f"{record.questions - reused} new, {reused} reused"))
+    kept = sum(record.kept.values())
+    new = record.questions - reused - kept
+    lines.append(("answers", f"{new} new, {reused} reused" + (f", {kept} kept" if kept else "")))
     notes = list(_notes(record))
     lines += [("note", note) for note in notes[:NOTES]]
     if len(notes) > NOTES:
@@ -109,6 +111,9 @@ def _notes(record: Run) -> Iterator[str]:
     elif record.oracle:
         golds = f"golds of {record.oracle_golds} of {record.questions} questions"
         yield f"oracle run: {golds} stood in the place of the {record.oracle}; no release"
+    for run, n in record.kept.items():
+        of = f"{n} of {record.questions} answers"
+        yield f"{of} are kept from run {run[:8]}: they are in no comparison, and no gate counts them"
     for f in record.faults:
         yield f"{f.rows} rows failed in {f.step}: {f.reason}; {f.then}"
     if unscored := record.answers.get("not scored", 0):
@@ -118,6 +123,7 @@ def _notes(record: Run) -> Iterator[str]:
             yield f"{unscored} answers are not scored"
     if record.without_truth:
         yield f"{record.without_truth} more questions have no gold in the dataset"
+    yield from (m.adopted for m in record.models if m.adopted)
     yield from fit_lines(record)
     yield from (rows.sentence() for rows in record.replaced)
     yield from record.losses.notes if record.losses and record.losses.misses else ()

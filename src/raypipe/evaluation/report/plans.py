@@ -65,6 +65,7 @@ def print_changed(console: Console, plan: Plan) -> None:
     say(console, *(f"  {line}" for line in lines[:LINES_SHOWN]))
     if len(lines) > LINES_SHOWN:
         say(console, f"  and {len(lines) - LINES_SHOWN} more lines: --json has them")
+    say(console, *plan.adopted, fold=True)
 
 
 LINES_SHOWN = 6  # of what changed
@@ -168,6 +169,7 @@ def _span(hours: Sequence[float] | None) -> str:
 STATES = {
     "reused": "answered before this run; nothing was computed for it",
     "computed": "answered by this run",
+    "kept": "kept on purpose from an earlier run, whose recipe answered it",
     "fault": "failed",
     "missing": "not reached",
 }
@@ -194,10 +196,13 @@ def print_explanation(console: Console, story: Explanation) -> None:
     if same:
         unchanged = " that are unchanged" if story.changed else ""
         say(console, f"  and {same} citations{unchanged}", fold=True)
+    if story.kept:
+        say(console, f"all below is about run {story.kept}", fold=True)
     if story.previous:
         row = ", ".join(story.changed) or "the row is unchanged"
         say(console, f"against run {story.previous}: {row}", fold=True)
     _print_differences(console, story.differences)
+    say(console, *story.adopted, fold=True)
     counted = ("requests", "cached", "computed")
     rows = []
     for s in story.steps:

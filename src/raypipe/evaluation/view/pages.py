@@ -127,6 +127,7 @@ def _lineage(record: Run) -> list[tuple[str, str]]:
         "what was searched": f"snapshot {record.snapshot}",
         "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
         "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
+        "adopted": "; ".join(m.adopted for m in record.models if m.adopted),
         "code": origin.commit,
         "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
         "device": f"{record.backend} on {record.device} {origin.chip}".strip(),
@@ -205,6 +206,7 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
             ("are only in B", [i for i in b.ids if i not in a]),
             ("are in both and not scored in one", found.unscored if found else ()),
             ("have an id that names another question in each", found.other_questions if found else ()),
+            ("have an answer in one that was kept from an earlier run", found.kept if found else ()),
         ],
         "matrices": [m for m in (became, lost) if m is not None],
     }

@@ -59,6 +59,8 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
         facets["measures"] = "agree" if same else "disagree"
     if row["faults"]:
         facets["fault"] = row["faults"][0]["step"]
+    if row["kept"]:
+        facets["kept"] = f"of run {row['kept'][:8]}"
     if labels is not None:
         key = row["id"], (row["answer"] or "").strip()
         label = labels.by_answer.get(key)
@@ -154,7 +156,7 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
 
 MOST_VALUES = 40  # of a facet: more is what search is for
 OWN = (
-    "verdict", "outcome", "from", "lost", "measures", "fault", "person", "A", "B", "change", "answer",
+    "verdict", "outcome", "from", "lost", "measures", "fault", "kept", "person", "A", "B", "change", "answer",
     "lost in A", "lost in B",
 )  # fmt: skip
 """Facets that are no labels of the data: the page shows their menus first."""
@@ -210,7 +212,7 @@ def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
 GROUPS = 3  # row groups kept in memory, of a hundred questions each
 OF_LINES = (
     "id", "query", "labels", "golds", "grades", "answer", "outcome", "origin", "confidence", "verdict",
-    "reason", "hits.list.element.chunk", "hits.list.element.ranked", "quotes.list.element.source",
+    "kept", "reason", "hits.list.element.chunk", "hits.list.element.ranked", "quotes.list.element.source",
     "faults.list.element.step", "seconds", "measures", "lost",
 )  # fmt: skip
 """Columns that the line of a question is made of. Whole rows have texts and prompts: reading 2,706 of them

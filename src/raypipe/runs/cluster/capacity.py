@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.core.digests import model_identity
+from raypipe.core.digests import own_identity
 from raypipe.core.environment import cores
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
@@ -36,7 +36,7 @@ Node: TypeAlias = Mapping[str, float]
 def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
     """The vLLM models among these, each once. Raises ConfError for a cluster without room for engines, and
     ModelMissing or ConfError for a model that could not be started."""
-    wanted = list({model_identity(m): m for m in models if m.loader == "vllm"}.values())
+    wanted = list({own_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
     if cluster.engines is None:

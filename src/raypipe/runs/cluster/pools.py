@@ -26,7 +26,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
-from raypipe.core.digests import model_identity
+from raypipe.core.digests import own_identity
 from raypipe.core.protocols import Model
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
@@ -174,7 +174,7 @@ class EngineGroup:
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
         """The group for the vLLM models among these on a sized cluster; None if there are none. Raises as
         `startable`."""
-        wanted = {model_identity(m): m for m in startable(cluster, models)}
+        wanted = {own_identity(m): m for m in startable(cluster, models)}
         if not wanted or (some := cluster.engines) is None:
             return None
         job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
@@ -192,7 +192,7 @@ class EngineGroup:
     def running(self) -> Iterator[None]:
         """Starts the engines that stay, at the same time, and ends all however the block ends. Others come
         and go meanwhile."""
-        wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
+        wanted = [(model, name) for model in self.models for name in self.names[own_identity(model)]]
         places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
             starting = [
@@ -211,7 +211,7 @@ class EngineGroup:
         joining = Joining()
         for number in range(self.engines.most - self.engines.count):
             for model in self.models:
-                name = self.passing[model_identity(model)][number]
+                name = self.passing[own_identity(model)][number]
                 joining.add(name, self.engines.needs(model), self._make(model))
         return joining
 

@@ -10,7 +10,7 @@ Knows recipes and the store; reads, and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
@@ -20,6 +20,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.recipes.step_contract import approximate, embedder_of
+from raypipe.runs.record import AnswerKey
 from raypipe.store import Store
 from raypipe.store.ids import Ids, filters
 from raypipe.store.index import LAYOUTS, NAMED, IndexSpec, Pinned, fields_now, index_spec
@@ -44,6 +45,7 @@ class AnswerSources:
     everything: bool = False  # True: the recipe searches the whole store whatever a question cites
     conditional: bool = False  # True: it searches what the fields in the store say
     turns: str = ""  # `Recipe.turns_digest`
+    kept: Mapping[str, AnswerKey] = field(default_factory=dict)  # question -> its answer of an earlier run
 
     def row(self, question: Question) -> str:
         """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
@@ -62,6 +64,8 @@ class AnswerSources:
         return _named({s: left for s, left in own.items() if left})
 
     def key(self, recipe: str, question: Question) -> str:
+        if question.id in self.kept:
+            return self.kept[question.id].key
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
 
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
 from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
-from raypipe.core.digests import model_identity
+from raypipe.core.digests import own_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.progress import IN_HAND
@@ -196,7 +196,7 @@ class WorkerConfig:
         stops between two of these."""
         if (at := self.endpoints.get(model.path)) is not None:
             return 1 if at.batch else at.concurrency * len(at.urls)
-        identity = model_identity(model)
+        identity = own_identity(model)
         names = [*(self.engines or {}).get(identity, ()), *self.passing_engines.get(identity, ())]
         return max(1, self.engine_limits.max_num_seqs * len(names))
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.bounded_rows import batches
+from raypipe.core.llm import Chat
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question, Source
 from raypipe.recipes.recipe import Stage
@@ -38,15 +39,17 @@ from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
+from raypipe.steps.model_replies import CHARS_PER_TOKEN
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
-from raypipe.store.memo.lookup import first_corpus_requests, lookup
+from raypipe.store.memo.lookup import first_chats, first_corpus_requests, lookup
 from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.store.sources import Chunks, sizes
 
 LOOKED_AT = 200_000  # stored chunks whose texts a plan reads to know exactly what is new: about 5 s
 PER_READ = 500  # sources whose texts are in memory at once
 AT_ONCE = 20  # sources that are read for a sample before it is seen whether they are enough
+PROMPTS = 100  # of a language model that are written for chunks of a sample, to see how long they are
 FEW = 48  # sources of a sample that says no more than how many sentences a passage has
 
 
@@ -146,7 +149,7 @@ class CorpusPlanner:
         had, rest, before = functools.partial(self._had, name), ~self._is_seen, self._had(name, unsplit)
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
-        asks = corpus_bound_of(stage.step, self.longest)
+        asks, prompt_tokens = corpus_bound_of(stage.step, self.longest), self._prompt_tokens(stage.step)
         each = calls_each(stage.step)
         calls = functools.partial(self._bounds.calls, name)
         reasons = self._context.reasons(
@@ -162,13 +165,24 @@ class CorpusPlanner:
         todo = (expected[1] if expected else sum(reasons.values())) / each
 
         def tokens(low: float, high: float) -> Range:
-            most = times(high / each, asks.prompt_tokens + asks.reply_tokens)
-            return times(low / each, asks.prompt_tokens), most
+            most = times(high / each, prompt_tokens + asks.reply_tokens)
+            return times(low / each, prompt_tokens), most
 
         return self._context.step(
             name, rows, stored_chunks - fresh(lacking), reasons, todo, same and not unsplit, expected,
             lambda asked: embedded_bytes(model.dim, asked / each), tokens,
         )  # fmt: skip
+
+    def _prompt_tokens(self, step: CorpusStep) -> float:
+        """Tokens of a prompt about a chunk, about: of some of the chunks that were looked at; where there are
+        none, and of a step that asks no language model, as the step says it."""
+        chats = list[Chat]()
+        if any(m.kind == "generator" for m in asked_models(step)) and (chunks := self._look.chunks).num_rows:
+            some = chunks.take(np.linspace(0, len(chunks) - 1, PROMPTS).astype(int))
+            chats = asyncio.run(first_chats(step, self._pipeline.worker.kit(None), some))
+        if not chats:
+            return corpus_bound_of(step, self.longest).prompt_tokens
+        return sum(len(turn.content) for chat in chats for turn in chat) / len(chats) / CHARS_PER_TOKEN
 
     @functools.cached_property
     def _look(self) -> Sample:

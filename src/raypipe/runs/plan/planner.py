@@ -17,7 +17,7 @@ from pathlib import Path
 
 from raypipe import readers
 from raypipe.core import arrow
-from raypipe.core.digests import model_identity
+from raypipe.core.digests import own_identity
 from raypipe.core.records import Gold, Question, Source
 from raypipe.readers import BadLine, Format, ReadCounts
 from raypipe.recipes.recipe import Recipe
@@ -38,6 +38,7 @@ from raypipe.runs.plan.records import NewSources, Plan, StepPlan
 from raypipe.runs.plan.sample import Sampler
 from raypipe.runs.record import Run, recent
 from raypipe.runs.run_parts import FlipRate
+from raypipe.runs.stage_records import models_of
 from raypipe.store import Store
 
 SAMPLE = 20  # questions whose chats are asked twice: a rate of .25 is told from 0 with p < .01
@@ -45,7 +46,7 @@ SAMPLE = 20  # questions whose chats are asked twice: a rate of .25 is told from
 
 def engines_of(recipe: Recipe) -> tuple[str, ...]:
     """Identities of the models that engines compute."""
-    return tuple(sorted({model_identity(m) for m in recipe.models() if m.loader == "vllm"}))
+    return tuple(sorted({own_identity(m) for m in recipe.models() if m.loader == "vllm"}))
 
 
 def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
@@ -136,7 +137,12 @@ def plan(
     steps = (*corpus.plans(), *answers.plans())
     twice = chats_twice(pipeline.recipe, pipeline.worker, measured, steps)
     ann = tuple(ann_states(pipeline.store, pipeline.recipe))
-    return Plan(steps, changed=context.changed(), ann=ann, twice=twice)
+    return Plan(steps, changed=context.changed(), adopted=_adopted(pipeline.recipe), ann=ann, twice=twice)
+
+
+def _adopted(recipe: Recipe) -> tuple[str, ...]:
+    """A sentence for each model of a recipe that counts as another."""
+    return tuple(m.adopted for m in models_of(recipe) if m.adopted)
 
 
 def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: Sequence[Run] = ()) -> Plan:
@@ -144,7 +150,8 @@ def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: 
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), False)
     steps = tuple(CorpusPlanner(context, [Question("", "")]).plans())
-    return Plan(steps, changed=context.changed(), ann=tuple(ann_states(pipeline.store, pipeline.recipe)))
+    ann = tuple(ann_states(pipeline.store, pipeline.recipe))
+    return Plan(steps, changed=context.changed(), adopted=_adopted(pipeline.recipe), ann=ann)
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:

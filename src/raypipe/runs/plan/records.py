@@ -75,6 +75,7 @@ class Plan:
     cost: Estimate | None = None  # of all steps together (`costs.priced`); None: it was not worked out
     unpriced: tuple[str, ...] = ()  # what has no price, so is not in `cost.usd`
     changed: tuple[Difference, ...] = ()  # what differs in the recipe since the last run of the store
+    adopted: tuple[str, ...] = ()  # a sentence for each model of the recipe that counts as another
     ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, which `ann` builds
     twice: int = 0
     """Chats that engines are asked again, alone, at most (`runs.plan.planner`); the steps have them not."""

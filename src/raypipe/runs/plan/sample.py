@@ -20,7 +20,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Kit, Model, Tokenize
 from raypipe.core.records import Source, Span
-from raypipe.recipes.executor import CorpusExecutor, StageError, fine
+from raypipe.recipes.executor import CorpusExecutor, StageError, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import table_of
 from raypipe.store.memo.lookup import CacheOnlyKit
@@ -114,6 +114,7 @@ async def _look(recipe: Recipe, kit: _SampleKit, sources: Sequence[Source]) -> S
     corpus = CorpusExecutor(_up_to_chunks(recipe), kit)
     texts = await corpus.texts(arrow.corpus_table(sources))
     made = await corpus.passages(texts)
+    made = with_texts(made, texts) if recipe.embeds_from_texts else made
     whole = pa.concat_tables([t.select(["source", "fault"]) for t in (texts, made)])
     broken = set(arrow.id_texts(whole["source"].filter(whole["fault"].is_valid())))
     sizes, chunks = {s.id: len(s.content) for s in sources if s.id not in broken}, fine(made)

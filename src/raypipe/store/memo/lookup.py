@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -159,6 +160,14 @@ async def first_corpus_requests(
     recorder = RecordingMemo(MemoryMemo())
     build = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
     return [await _first(recorder, build(table)) for table in tables]
+
+
+async def first_chats(step: CorpusStep, kit: Kit, table: pa.Table) -> list[Chat]:
+    """The chats of a corpus step with its language model about a table, were nothing cached."""
+    recorder = ChatRecorder(_UnsearchedKit(kit))
+    with suppress(NotCached):
+        await step.open(recorder)(table)
+    return [chat for calls in recorder.calls.values() for chat, _ in calls]
 
 
 async def _first(recorder: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:

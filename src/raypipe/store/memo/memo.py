@@ -37,8 +37,9 @@ def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter:
 
     An adapter that the model lacks is the generator's to refuse; no reply of it is ever stored.
     """
-    weights = dict(model.adapters).get(adapter, adapter) if adapter is not None else None
-    how = digest(model_identity(replace(model, adapters=())), stable(sampling), stable(weights))
+    base = model.original
+    weights = dict(base.adapters).get(adapter, adapter) if adapter is not None else None
+    how = digest(model_identity(replace(base, adapters=())), stable(sampling), stable(weights))
     return [digest(how, *(part for turn in chat for part in (turn.role, turn.content))) for chat in chats]
 
 
@@ -131,7 +132,7 @@ def scores_of(model: Model) -> MemoTable:
 
 def replies_of(model: Model) -> MemoTable:
     """The map that keeps a generator's replies, with and without its adapters."""
-    return MemoTable(f"replies-{model_identity(replace(model, adapters=()))}")
+    return MemoTable(f"replies-{model_identity(replace(model.original, adapters=()))}")
 
 
 def request_replies_of(version: str) -> MemoTable:
