@@ -82,8 +82,7 @@ def kg_build(
 
     def show(found: GraphResult) -> None:
         table(("table", "lines", "rows", "keys"), [list(row.values()) for row in found.rows()])
-        uses = (f"raypipe kg {verb} --graph {out}" for verb in ("run", "serve"))
-        print(found.title, *uses, sep="\n")
+        print(found.title, f"serve it with raypipe kg serve --graph {out}", sep="\n")
 
     return Shown(build_graph(plan, out), show)
 
