@@ -35,7 +35,7 @@ from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.scores import CragScoreResult, QaScoreResult
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.view import RunsResult
-from raypipe.contrib.crag.api.graphs import FactsResult
+from raypipe.contrib.crag.api.graphs import FactsResult, GraphResult
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.crag.api.kg_score import CallRate
 from raypipe.contrib.world.collection import CollectionSummary
@@ -169,6 +169,7 @@ OUTPUTS: Mapping[str, Any] = {
         RefreshProposal,
         seen=GenericAlias(dict, (str, record("_Observed", pairs=int, changed=int))),  # of stored replies
     ),
+    "kg build": printed("GraphOutput", "`kg build --json`.", GraphResult),
     "facts build": printed("FactsTableOutput", "`facts build --json`.", FactsResult),
     "bench": printed("BenchOutput", "`bench --json`.", BenchReport, machine=dict[str, str | int]),
 }

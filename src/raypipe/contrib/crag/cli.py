@@ -1,5 +1,5 @@
-"""The commands `kg` and `facts`: run calls over a graph, serve a folder of tables, draft and import examples
-of calls, score written calls, propose refresh periods, convert public data.
+"""The commands `kg` and `facts`: run calls over a graph, build one of tables, serve a folder of them, draft
+and import examples of calls, score written calls, propose refresh periods, convert public data.
 
 What calls the API is imported when the command runs, so that its help is quick.
 """
@@ -69,6 +69,22 @@ def _print_calls(found: CallsResult) -> None:
         lines += [f"{name}: not in the graph" for name in result.unknown]
         lines += [f"values: {values or 'none'} ({took})", *result.sentences]
         say(out, *(f"  {line}" for line in lines), fold=True)
+
+
+@command("kg build", "shop.yaml --out kg")
+def kg_build(
+    plan: str = arg("tables of the graph, their files and columns", "YAML", needed=True),
+    *,
+    out: str = arg("a new folder", "DIR", needed=True),
+) -> Shown[Any]:
+    """Build a graph's folder from CSV files: columns to entities, attributes and dated values."""
+    from raypipe.contrib.crag.api.graphs import GraphResult, build_graph
+
+    def show(found: GraphResult) -> None:
+        table(("table", "lines", "rows", "keys"), [list(row.values()) for row in found.rows()])
+        print(found.title, f"serve it with raypipe kg serve --graph {out}", sep="\n")
+
+    return Shown(build_graph(plan, out), show)
 
 
 @command("kg serve", "--graph DIR --port 8000")

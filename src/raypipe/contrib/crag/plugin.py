@@ -29,7 +29,7 @@ TABLE = PluginTable(
     },
     commands={
         "kg": Command(
-            "tools", COMMANDS, "Query a knowledge graph, serve one, and prepare examples of calls."
+            "tools", COMMANDS, "Query a knowledge graph, build or serve one, and prepare examples of calls."
         ),
         "facts": Command("tools", COMMANDS, "Convert public data to tables of facts."),
     },

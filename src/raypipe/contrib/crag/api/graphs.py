@@ -1,6 +1,7 @@
-"""Knowledge graphs: calls run over one, a folder of tables served, public data converted; and examples of
-calls, as db3 chose its own: a model drafts the calls of some questions, what fails is shown, a person
-corrects the lines worth keeping and marks them, and the import appends them to the bank that prompts show."""
+"""Knowledge graphs: calls run over one, one built of tables of one's own, a folder of tables served, public
+data converted; and examples of calls, as db3 chose its own: a model drafts the calls of some questions, what
+fails is shown, a person corrects the lines worth keeping and marks them, and the import appends them to the
+bank that prompts show."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from raypipe.api.paths import format_for
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import replies
 from raypipe.api.session import Session
-from raypipe.contrib.crag import public_data
+from raypipe.contrib.crag import build, public_data
 from raypipe.contrib.crag.client import ServerConnection
 from raypipe.contrib.crag.execute import run
 from raypipe.contrib.crag.graph import GraphBackend, ServerBackend, open_folder
@@ -121,6 +122,33 @@ def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
         except OSError as e:
             raise ConfError(f"--port {port}: {e}. Choose another, or 0 for a free one.") from e
         yield url
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GraphResult(Result):
+    """Tables of a graph that was built; a row for each."""
+
+    out: Path  # its folder
+    version: str  # digest of its files
+    tables: tuple[build.BuiltTable, ...]
+
+    @property
+    def title(self) -> str:
+        rows = sum(t.rows for t in self.tables)
+        return f"{self.out}: {rows} rows of {sum(t.lines for t in self.tables)} lines, {self.version}"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return [{**asdict(t), "keys": ", ".join(t.keys)} for t in self.tables]
+
+
+def build_graph(plan: str | Path, out: str | Path) -> GraphResult:
+    """Builds the folder of a graph from CSV files, as a YAML file says: table -> files -> columns.
+
+    Raises ConfError for a plan that is wrong, DataError for a cell that cannot be read, with its file, line
+    and column, and for a folder that is not empty.
+    """
+    version, tables = build.build(Path(plan), Path(out))
+    return GraphResult(Path(out), version, tuple(tables))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
