@@ -14,9 +14,9 @@ from pydantic import Field
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.replies import RELEASE, SOURCE, Shape, says
 from raypipe.serving.http.requests import SourceFilter, StrictBody
-from raypipe.serving.query import Filters
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.text.cite import lined, place
+from raypipe.text.filters import Filters
 
 LISTED, READ_CHARS = 50, 10_000
 """What comes at once where a request does not say: some thousand tokens of a language model either way."""
