@@ -17,7 +17,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Question
 from raypipe.readers import LIMITS, ReadCounts, files, formats, row_files
 from raypipe.readers.documents import docx, docx_parts
-from raypipe.readers.documents.pdf import Box, in_order
+from raypipe.readers.documents.page_layout import Box, in_order
 from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
 from raypipe.serving.query import Filters, narrow

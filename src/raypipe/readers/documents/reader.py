@@ -22,7 +22,7 @@ from raypipe.readers.documents import page_text, plain
 from raypipe.readers.documents.walk import FileKind, file_kind
 from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
 
-READER = "4"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
+READER = "5"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
