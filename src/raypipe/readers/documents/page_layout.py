@@ -342,7 +342,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
                 cells.append([i])
         if len(cells) > 1 or (block and cells):
             block.append(cells)
-        ends = not cells or len(block) > ORPHANS and all(len(row) < 2 for row in block[-ORPHANS - 1 :])
+        ends = not cells or (len(block) > ORPHANS and all(len(row) < 2 for row in block[-ORPHANS - 1 :]))
         if ends and block:
             yield headed(_aligned(boxes, words, block))
             block = []

@@ -1,4 +1,4 @@
-"""Work of the limited child (`core.sandbox`): a PDF through PDFium, page by page, and a docx.
+"""Work of the limited child (`core.sandbox`): a PDF through PDFium, page by page, images, and a docx.
 
 PDFium aborts where memory ends, is not safe for threads, and its character indices disagree with themselves:
 so it lives in a child, alone, and nothing here counts on an index of it. What the document as a whole needs
@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from ctypes import c_float
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
@@ -20,27 +20,32 @@ from raypipe.readers.documents import docx
 from raypipe.readers.documents.page_layout import Box, Rule, laid_out
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
+if TYPE_CHECKING:
+    from raypipe.readers.documents.ocr import Images
+
 PDFIUM = str(pdfium.PDFIUM_INFO)
 """The build: the text of a page can differ between two."""
 
-FEW_LETTERS = 20  # a page with fewer is looked at for images: a scan has none, with a stamp 10
+FEW_LETTERS = 20  # a page with fewer is looked at for pictures: a scan has none, with a stamp 10
 BOXES = 5_000  # of text on a page; a page of a paper has some 120
-IMAGES = 200  # looked at on a page
+PICTURES = 200  # looked at on a page
+MOSTLY = 0.5  # share of a scan that its pictures cover
 OUTLINE = 2_000  # entries
 _PASSWORD = 4  # what `err_code` of an error says then; its text may change
 PATHS = 2_000  # looked at on a page for the lines of tables
 SEGMENTS = 400  # of a path; a curve of a chart has more
 THIN = 3.0  # points that a line is thick
+DENSEST = 200  # dots per inch of a page that is drawn
 
-OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"
+OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"
 
-_open: list[Pdf] = []  # at most one
+_open: list[Pdf | Images] = []  # at most one
 
 
 def answer(request: bytes) -> bytes:
     """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
 
-    The child keeps the PDF that it opened last. PROBE asks whether it is well: it makes a PDF of one page."""
+    The child keeps the file that it opened last. PROBE asks whether it is well: it makes a PDF of one page."""
     return json.dumps(_answer(request[:1], request[1:])).encode()
 
 
@@ -53,14 +58,20 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
             return document.page(0)
         finally:
             document.close()
-    if what == PAGE:
-        return _open[0].page(int.from_bytes(data, "little"))
+    if what in (PAGE, SCAN):
+        read = _open[0].scan if what == SCAN else _open[0].page
+        return read(int.from_bytes(data, "little"))
     while _open:
         _open.pop().close()
     if what == DOCX:
         return docx.read(data)
-    found = opened(data)
-    if not isinstance(found, Pdf):
+    if what == IMAGES:
+        from raypipe.readers.documents.ocr import Images  # with NumPy, which text needs nothing of
+
+        found: Pdf | Images | dict[str, Any] = Images.opened(data)
+    else:
+        found = opened(data)
+    if isinstance(found, dict):
         return found
     _open.append(found)
     return found.about()
@@ -101,16 +112,27 @@ class Pdf:
                 if (count := text.count_chars()) > (most := DOCUMENT_LIMITS.page_chars):
                     return _fault("too_large", f"expected at most {most:,} characters, found {count:,}")
                 found, repaired = _laid_out(page, text)
-                letters = sum(map(str.isalpha, found))
-                share = _image_share(page) if letters < FEW_LETTERS else 0.0
-                return {
-                    "text": found, "label": self._document.get_page_label(index), "letters": letters,
-                    "images": share, "repaired": repaired,
-                }  # fmt: skip
+                few = sum(map(str.isalpha, found)) < FEW_LETTERS
+                scan = few and _image_share(page) >= MOSTLY
+                label = self._document.get_page_label(index)
+                return {"text": found, "label": label, "scan": scan, "repaired": repaired}
             finally:
                 text.close()
         except pdfium.PdfiumError as e:
             return _fault("bad_page", f"expected a page whose text PDFium can read: {e}")
+        finally:
+            page.close()
+
+    def scan(self, index: int) -> dict[str, Any]:
+        """What text recognition reads on the picture of a page: text, its confidence."""
+        from raypipe.readers.documents import ocr  # with NumPy, which text needs nothing of
+
+        page = self._document[index]
+        try:
+            bitmap = page.render(scale=min(ocr.SIDE / max(*page.get_size(), 1.0), DENSEST / 72))
+            return ocr.read(bitmap.to_numpy()[:, :, :3].copy())
+        except pdfium.PdfiumError as e:
+            return _fault("bad_page", f"expected a page that PDFium can draw: {e}")
         finally:
             page.close()
 
@@ -183,7 +205,7 @@ def _image_share(page: pdfium.PdfPage) -> float:
     width, height = page.get_size()
     area = 0.0
     images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)
-    for image in itertools.islice(images, IMAGES):
+    for image in itertools.islice(images, PICTURES):
         left, bottom, right, top = image.get_bounds()
         area += max(0.0, right - left) * max(0.0, top - bottom)
     return float(min(1.0, area / max(width * height, 1.0)))

@@ -17,7 +17,8 @@ from pathlib import Path
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
+from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, walk
+from raypipe.readers.documents.reader import UNREAD, reader_of, reads_as
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
@@ -35,7 +36,6 @@ from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
 LAST_S = 253_402_300_799  # of the year 9999: a file may bear any time
-UNREAD = "none"  # kind of a file that no reader takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class _Read:
         """Puts a file into the batch, unless it is as it was."""
         old, content = self.before.get(file.name), ""
         # Whether the same bytes would be read as they were then.
-        holds = old and not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
+        holds = old and not old.transient and reads_as(old.reader)
         try:
             # A file that could not be opened has no digest: with permission it has the same state.
             if old and holds and old.content and old.seen == file.state:
@@ -129,7 +129,7 @@ class _Read:
         part = "line" if text.kind == "csv" else "page"
         faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
-            file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
+            file.state, content, reader_of(text.kind, text.scans), id, source.id, tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),
         )  # fmt: skip
         self.counts.lines += 1
@@ -138,6 +138,7 @@ class _Read:
         self.counts.page_faults += len(faults)
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
+        self.counts.recognised_pages += text.recognised
         self.batch.documents.append(Document(id, title, source.id))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
         modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
@@ -253,7 +254,7 @@ def _without_documents(root: Path, read: _Read, bad_lines: Iterable[BadLine]) ->
     gone = (
         f". It holds no document now; the {before} that it held are not searched any more" if before else ""
     )
-    return DataError(f"{root}: expected txt, md, html, csv, pdf or docx files; {found}{gone}")
+    return DataError(f"{root}: expected txt, md, html, csv, pdf, docx or image files; {found}{gone}")
 
 
 def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:
