@@ -1,4 +1,4 @@
-"""Pages that are images: read by text recognition where it is installed, and named with the cure elsewhere."""
+"""Pages that are images: read by text recognition where it is installed, named with the cure elsewhere."""
 
 import importlib.util
 import json
@@ -54,7 +54,8 @@ import scans
 from raypipe.readers.documents import DocumentReader
 from raypipe.readers.rows import UnusableLine
 reader, said = DocumentReader(), []
-for name, data in (("a.pdf", scans.mixed_pdf(scans.picture())), ("b.png", scans.image_file("PNG", [scans.picture()]))):
+image = scans.picture()
+for name, data in (("a.pdf", scans.mixed_pdf(image)), ("b.png", scans.image_file("PNG", [image]))):
     try:
         found = reader.read(name, data)
         said.append([found.content, [(n, f.reason, f.detail) for n, f in found.faults], found.scans])

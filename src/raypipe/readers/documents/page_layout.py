@@ -1,7 +1,7 @@
 """The text of a page from the boxes of its pieces: columns of prose put in order, tables as rows of cells.
 
-Pure. Boxes are in points, y upwards, in the order of the file or of a program for text recognition. A table is
-told by its ruled lines, or by white space between cells that stand in columns; its rows come out as
+Pure. Boxes are in points, y upwards, in the order of the file or of a program for text recognition. A table
+is told by its ruled lines, or by white space between cells that stand in columns; its rows come out as
 `| Weight | 17 kg |`, a cell for each column. These rules are identity: raise READER in `reader` with each
 change.
 
@@ -34,6 +34,8 @@ CELL = 400  # characters above which what stands in a frame is prose
 NEAR = 2.5  # points between two ruled lines that meet
 RULES = 150  # on a page; a chart has more
 SKIPPED = 20  # boxes that no line of the text begins with, before a line is given up
+LEADER = ". . ."
+FILLED = 0.3  # share of the rows of a table that have a cell in each column
 ORPHANS = 4  # lines of one piece between two rows of a table
 _NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # but for a year
 _ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # the mark of an item of a list
@@ -216,7 +218,9 @@ class Grid:
         said = {at: " ".join(words(i) for line in lines[at] for i in line) for at in held}
         filled = Counter(row for row, _ in held)
         full = [row for row, n in filled.items() if n > 1]
-        unruled = {row for (row, _), some in lines.items() if any(_gaps(boxes, line) for line in some)}
+        unruled = {
+            row for (row, _), some in lines.items() if any(len(_cells(boxes, line)) > 1 for line in some)
+        }
         prose = sum(len(s) for s in said.values() if len(s) > CELL)
         if len(full) < 2 or 2 * len(unruled) >= len(full) or 2 * prose > sum(map(len, said.values())):
             return []
@@ -225,7 +229,7 @@ class Grid:
             if len(there) == 1 and len(cells) > 1 and len(said[there[0]]) <= LABEL:
                 said |= dict.fromkeys(cells, said[there[0]])
         found: list[Row] = []
-        columns = range(len(self.xs) - 1)
+        columns = [c for c in range(len(self.xs) - 1) if any(column == c for _, column in held)]
         for row in sorted(filled):
             some = [i for c in columns for i in held.get((row, c), ())]
             apart = _lines(boxes, some)
@@ -280,13 +284,16 @@ def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
     return [sorted(line, key=lambda i: boxes[i].left) for line in found]
 
 
-def _gaps(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> int:
-    """How often white space parts the boxes of a line into cells."""
-    return sum(_apart(boxes[i], boxes[j], gap) for i, j in pairwise(line))
-
-
-def _apart(left: Box, right: Box, gap: float) -> bool:
-    return right.left - left.right > gap * min(left.height, right.height)
+def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
+    """The boxes of a line, those together that no white space parts: so many heights of its tallest."""
+    found = [[*line[:1]]] if line else []
+    wide = gap * max((boxes[i].height for i in line), default=0.0)
+    for i, j in pairwise(line):
+        if boxes[j].left - boxes[i].right > wide:
+            found.append([j])
+        else:
+            found[-1].append(j)
+    return found
 
 
 def headed(rows: list[Row]) -> list[Row]:
@@ -334,12 +341,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
             lines.append([i])
     block: list[list[list[int]]] = []  # rows of cells of boxes
     for line in [*lines, *[[]] * (ORPHANS + 1)]:
-        cells: list[list[int]] = []
-        for i in line:
-            if cells and not _apart(boxes[cells[-1][-1]], boxes[i], gap):
-                cells[-1].append(i)
-            else:
-                cells.append([i])
+        cells = _cells(boxes, line, gap)
         if len(cells) > 1 or (block and cells):
             block.append(cells)
         ends = not cells or (len(block) > ORPHANS and all(len(row) < 2 for row in block[-ORPHANS - 1 :]))
@@ -357,11 +359,13 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
         (min(boxes[row[k][0]].left for row in full), max(boxes[row[k][-1]].right for row in full))
         for k in range(count)
     ]
-    if count < 4 and (_is_list(words, rows) or _is_prose(boxes, full)):
+    few = count > 2 and len(full) < max(2, FILLED * len(rows))  # lines with some spaces, as of a program
+    if few or (count < 4 and (_is_list(words, rows) or _is_prose(boxes, full))):
         return []
     if any(right >= left for (_, right), (left, _) in pairwise(columns)):  # no columns: rows as they are
         return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
-    placed = [_placed(boxes, row, columns) for row in rows]
+    names = rows.index(full[0])  # of rows that may name columns
+    placed = [_placed(boxes, row, columns, n < names) for n, row in enumerate(rows)]
     between = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
     for [piece] in (cells for cells in block if len(cells) == 1):
         cell, box = _cell(boxes, piece), boxes[piece[0]]
@@ -389,10 +393,10 @@ def _over(cell: tuple[float, float], columns: Sequence[tuple[float, float]]) -> 
 
 
 def _placed(
-    boxes: Sequence[Box], row: Sequence[list[int]], columns: Sequence[tuple[float, float]]
+    boxes: Sequence[Box], row: Sequence[list[int]], columns: Sequence[tuple[float, float]], spans: bool
 ) -> dict[int, list[int]]:
-    """Column -> boxes of its cell; one over several columns is in each. Cells of a row that share a column
-    stand in it together."""
+    """Column -> boxes of its cell; one over several columns is in each if it `spans`, else in the first.
+    Cells of a row that share a column stand in it together."""
     found: dict[int, list[int]] = {}
     for cell in row:
         pieces = [[i] for i in cell]
@@ -401,7 +405,8 @@ def _placed(
         for piece in pieces:
             span = _cell(boxes, piece)
             near = min(range(len(columns)), key=lambda k: abs(sum(columns[k]) - sum(span)))
-            for k in _over(span, columns) or [near]:
+            at = _over(span, columns) or [near]
+            for k in at if spans else at[:1]:
                 found[k] = [*found.get(k, ()), *piece]
     return found
 
@@ -417,9 +422,10 @@ def _away(box: Box, edges: tuple[float, float]) -> float:
 
 
 def _is_list(words: Words, rows: Sequence[list[list[int]]]) -> bool:
-    """Returns whether lines of two cells are a mark and its item, or a number and its heading."""
+    """Returns whether lines of two cells are a mark and its item, a number and its heading, or an entry of a
+    table of contents."""
     marks = [words(row[0][-1]) for row in rows]
-    items = sum(map(bool, map(_ITEM.fullmatch, marks)))
+    items = sum(bool(_ITEM.fullmatch(mark) or LEADER in mark) for mark in marks)
     return 2 * items > len(rows) or (len(rows) == 1 and bool(_SECTION.fullmatch(marks[0])))
 
 

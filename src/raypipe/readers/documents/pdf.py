@@ -45,7 +45,7 @@ _open: list[Pdf | Images] = []  # at most one
 def answer(request: bytes) -> bytes:
     """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
 
-    The child keeps the file that it opened last. PROBE asks whether it is well: it makes a PDF of one page."""
+    The child keeps the file that it opened last. PROBE asks whether it is well: a PDF of one page."""
     return json.dumps(_answer(request[:1], request[1:])).encode()
 
 
