@@ -94,11 +94,8 @@ def typst_table(options, cells):
 
 @pytest.mark.parametrize("stroke", ["none", ".5pt", "(x: none, y: .5pt)"])
 def test_rules_or_none_the_columns_are_those_of_the_cells(stroke):
-    above = [
-        "table.cell(rowspan: 2)[Region]",
-        "table.cell(colspan: 2)[Sales]",
-        "table.cell(colspan: 2)[Staff]",
-    ]
+    spans = [f"table.cell(colspan: 2)[{name}]" for name in ("Sales", "Staff")]
+    above = ["table.cell(rowspan: 2)[Region]", *spans]
     below = [f"[{cell}]" for row in SALES[1:] for cell in row if cell]
     text = text_of(typst_table(f"stroke: {stroke}, align: left + horizon", [*above, *below]))
     assert [line for line in text.split("\n") if line[0] == "|"] == SAID
@@ -107,7 +104,7 @@ def test_rules_or_none_the_columns_are_those_of_the_cells(stroke):
 def test_a_cell_of_several_lines_is_one_and_thousands_keep_their_separators():
     from fpdf import FPDF
 
-    rows = [("Station", "Level", "Flow", "Note"), ("Alder", "120", "1,250", "ice until noon, then open all day"),
+    rows = [("Station", "Level", "Flow", "Note"), ("Alder", "120", "1,250", "ice at noon, then open all day"),
             ("Birch", "98", "", "-"), ("Cedar", "143", "1 002 001", "new gauge")]  # fmt: skip
     made = FPDF()
     made.add_page()
@@ -160,6 +157,12 @@ def test_prose_in_a_frame_and_items_of_a_list_are_no_table():
     assert "|" not in text_of(out.getvalue())
 
 
+def test_lines_of_a_program_and_a_table_of_contents_are_no_table():
+    program = drawn([["$ date -u", "$ ls -l foo", "if [ -f x ]; then"]])
+    contents = drawn([["1 Welcome . . . . . . .", "2 Media . . . . . . ."], ["1", "17"]], width=300)
+    assert "|" not in text_of(program) + text_of(contents)
+
+
 def boxes(*rows):
     """A box for each cell that says something, 100 points apart."""
     made = [
@@ -172,9 +175,9 @@ def boxes(*rows):
 
 
 def test_no_word_of_a_page_is_lost_where_lines_and_boxes_disagree():
-    says, made = boxes(("a", "b", "c"), ("d", "", "f"))
-    text, repaired = laid_out("a b c\nd f\nand more", made, says.__getitem__)
-    assert (text, repaired) == ("| a | b | c |\n| d |  | f |\nand more", False)
+    says, made = boxes(("a", "b", "c"), ("d", "", "f"), ("g", "h", "i"))
+    text, repaired = laid_out("a b c\nd f\nand more\ng h i", made, says.__getitem__)
+    assert (text, repaired) == ("| a | b | c |\n| d |  | f |\nand more\n| g | h | i |", False)
     assert laid_out("b a c\nf d\nand more", made, says.__getitem__)[0] == "b a c\nf d\nand more"
 
 

@@ -68,8 +68,8 @@ def ingest(
     html, csv, pdf, docx and images, of which `globs` choose. `kind` says which golds the data brings and how
     it is scored: crag, qa, qasper, ranking or MODULE:NAME; None: the format's. `fields` names the fields of
     rows, where common names do not find them: `{"query": "prompt"}`. The store is made where there is none.
-    Raises ConfError for no kind and for a named field that is not there, DataError for a missing or damaged file,
-    and where no line can be read; then the store is unchanged.
+    Raises ConfError for no kind and for a named field that is not there, DataError for a missing or damaged
+    file, and where no line can be read; then the store is unchanged.
     """
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.kinds import open_kind

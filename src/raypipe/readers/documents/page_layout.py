@@ -27,6 +27,7 @@ from raypipe.readers.documents.page_text import table_row
 JUMPS = 0.25  # share of neighbours that jump, above which a page zigzags
 CROSSING = 0.20  # share of boxes over the middle, below which it has two columns
 GAP = 1.5  # heights of a letter between two cells; the widest space of justified prose here has 1.2
+DASH = 0.70  # of the height of its line that the lowest sign counts as
 FULL = 0.60  # of its column a line of prose fills; a cell of a table less
 PROSE = 14  # heights of a letter that lines of prose are wide, at least: some 28 letters
 LABEL = 80  # characters of a merged cell that is a label, as in a docx
@@ -39,6 +40,7 @@ FILLED = 0.3  # share of the rows of a table that have a cell in each column
 ORPHANS = 4  # lines of one piece between two rows of a table
 _NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # but for a year
 _ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # the mark of an item of a list
+_HEADING = re.compile(r"\d+(?:\.\d+){2,}\.?")  # the number of one; two dots are no decimal
 _SECTION = re.compile(r"\d+(?:\.\d+)*\.?")
 
 Words: TypeAlias = Callable[[int], str]
@@ -285,11 +287,13 @@ def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
 
 
 def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
-    """The boxes of a line, those together that no white space parts: so many heights of its tallest."""
+    """The boxes of a line, those together that no white space parts: so many heights of their letters, of
+    which a dash has those of its neighbours."""
     found = [[*line[:1]]] if line else []
-    wide = gap * max((boxes[i].height for i in line), default=0.0)
+    least = DASH * max((boxes[i].height for i in line), default=0.0)
     for i, j in pairwise(line):
-        if boxes[j].left - boxes[i].right > wide:
+        height = max(least, min(boxes[i].height, boxes[j].height))
+        if boxes[j].left - boxes[i].right > gap * height:
             found.append([j])
         else:
             found[-1].append(j)
@@ -342,6 +346,8 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
     block: list[list[list[int]]] = []  # rows of cells of boxes
     for line in [*lines, *[[]] * (ORPHANS + 1)]:
         cells = _cells(boxes, line, gap)
+        if cells and _HEADING.fullmatch(words(line[0])):
+            cells = []
         if len(cells) > 1 or (block and cells):
             block.append(cells)
         ends = not cells or (len(block) > ORPHANS and all(len(row) < 2 for row in block[-ORPHANS - 1 :]))
@@ -359,13 +365,16 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
         (min(boxes[row[k][0]].left for row in full), max(boxes[row[k][-1]].right for row in full))
         for k in range(count)
     ]
-    few = count > 2 and len(full) < max(2, FILLED * len(rows))  # lines with some spaces, as of a program
-    if few or (count < 4 and (_is_list(words, rows) or _is_prose(boxes, full))):
+    if count < 4 and (_is_list(words, rows) or _is_prose(boxes, full)):
         return []
-    if any(right >= left for (_, right), (left, _) in pairwise(columns)):  # no columns: rows as they are
-        return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
+    apart = all(right < left for (_, right), (left, _) in pairwise(columns))
     names = rows.index(full[0])  # of rows that may name columns
     placed = [_placed(boxes, row, columns, n < names) for n, row in enumerate(rows)]
+    filled = sum(len(row) == count for row in placed)
+    if count > 2 and (not apart or filled < max(2, FILLED * len(rows))):
+        return []  # lines with some spaces, as of a program
+    if not apart:
+        return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
     between = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
     for [piece] in (cells for cells in block if len(cells) == 1):
         cell, box = _cell(boxes, piece), boxes[piece[0]]
