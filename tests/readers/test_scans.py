@@ -148,7 +148,7 @@ def test_a_child_that_is_killed_while_it_reads_is_started_again(reader):
     child = reader._scans._child._process.pid
     killer = threading.Thread(target=lambda: (time.sleep(0.2), os.kill(child, signal.SIGKILL)))
     killer.start()
-    found = reader.read("x.pdf", scans.mixed_pdf(scans.picture()))
+    found = reader.read("x.pdf", scans.mixed_pdf(scans.picture(turned=90)))
     killer.join()
     assert says_all(found) and not found.faults and reader._scans._child._process.pid != child
 
@@ -159,5 +159,5 @@ def test_a_child_that_is_killed_while_it_reads_is_started_again(reader):
 )
 def test_tesseract_reads_where_rapidocr_is_not(reader):
     assert engine().startswith("tesseract ") and "eng" in engine()
-    found = reader.read("x.pdf", scans.mixed_pdf(scans.picture()))
+    found = reader.read("x.pdf", scans.mixed_pdf(scans.picture(turned=90)))
     assert says_all(found) and [row for row in TABLE if row in found.content] == TABLE

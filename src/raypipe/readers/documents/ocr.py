@@ -1,7 +1,7 @@
 """Text recognition: what an image says, line by line, and how sure that is. Work of the limited child.
 
 `rapidocr` reads where it is installed (the extra `ocr`: its wheel has the models), else the program
-`tesseract` where it is on PATH, else nobody. Both take pixels and give pieces of lines,
+`tesseract` where it is on PATH, else nothing does. Both take pixels and give pieces of lines,
 which `page_layout` puts in order, tables too. Knows image files; does not know what a PDF is.
 """
 
@@ -11,6 +11,7 @@ import csv
 import importlib.metadata
 import importlib.util
 import io
+import math
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ import numpy as np
 from raypipe.readers.documents.page_layout import Box, laid_out
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
-SIDE = 2_000  # pixels of the longer side that is looked at: 170 dots per inch of A4, as rapidocr wants it
+PIXELS = 2_800_000  # that are looked at: 170 dots per inch of A4; memory grows with them
 LEAST = 0.5  # confidence of a piece that is taken; rapidocr's own choice
 GAP = 0.5  # heights between two cells: a piece ends where the space is wide, and its box is larger than it
 THREADS = 4
@@ -33,7 +34,7 @@ CERTAIN = 0.9  # confidence of a line that does; rapidocr's own choice
 INSTALL = "`pip install 'raypipe[ocr]'` (or Debian's tesseract-ocr), and the next ingest reads it"
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A line, or the part of it that one cell has."""
 
     box: Box  # pixels, y upwards
@@ -57,6 +58,11 @@ def no_text() -> str:
     return f"an image in which {engine()} finds no text" if engine() else f"an image without text: {INSTALL}"
 
 
+def scale(width: float, height: float) -> float:
+    """How much larger an image is read than it is."""
+    return math.sqrt(PIXELS / max(width * height, 1.0))
+
+
 def read(pixels: np.ndarray) -> dict[str, Any]:
     """The text of an image, its confidence, which is the mean of its characters, and whether it is none but
     shows something. `pixels`: (height, width, 3) uint8, blue first."""
@@ -72,11 +78,11 @@ def read(pixels: np.ndarray) -> dict[str, Any]:
     return {"text": text, "confidence": round(sure, 2), "scan": drawn}
 
 
-def _by_line(pieces: list[Piece]) -> list[list[Piece]]:
+def _by_line(pieces: list[TextPiece]) -> list[list[TextPiece]]:
     """The pieces by line, from above, each from the left."""
-    lines: list[list[Piece]] = []
+    lines: list[list[TextPiece]] = []
     for piece in sorted(pieces, key=lambda p: (-p.box.top, p.box.left)):
-        line = next((line for line in lines[-3:] if line[0].box.beside(piece.box)), None)
+        line = next((line for line in lines[-3:] if line[0].box.level_with(piece.box)), None)
         if line is None:
             lines.append([piece])
         else:
@@ -111,7 +117,7 @@ def _rapidocr() -> Any:
     )
 
 
-def _by_rapidocr(pixels: np.ndarray) -> list[Piece]:
+def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
     """The pieces of an image, turned first where its lines run upwards or stand on their heads."""
     corners, texts, sure = _looked_at(pixels)
     tall = np.ptp(corners[:, :, 1], axis=1) > np.ptp(corners[:, :, 0], axis=1)
@@ -128,7 +134,7 @@ def _by_rapidocr(pixels: np.ndarray) -> list[Piece]:
     xs, ys = corners[:, :, 0], height - corners[:, :, 1] + slope * corners[:, :, 0]  # lines are level then
     edges_of = zip(xs.min(1), np.sort(ys)[:, :2].mean(1), xs.max(1), np.sort(ys)[:, 2:].mean(1), strict=True)
     boxes = (Box(*map(float, edges)) for edges in edges_of)
-    return [Piece(*found) for found in zip(boxes, texts, map(float, sure), strict=True)]
+    return [TextPiece(*found) for found in zip(boxes, texts, map(float, sure), strict=True)]
 
 
 def _looked_at(pixels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[float, ...]]:
@@ -174,12 +180,12 @@ def _languages() -> str:
     return "+".join(sorted(listed, key=lambda name: (name != "eng", name)))
 
 
-def _by_tesseract(pixels: np.ndarray) -> list[Piece]:
+def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
     """The pieces of an image: words of a line that no wide space parts."""
     height, width = pixels.shape[:2]
     image = b"P6 %d %d 255\n" % (width, height) + np.ascontiguousarray(pixels[:, :, ::-1]).tobytes()
     said = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "1", "tsv", image=image)
-    found, line = list[Piece](), ""
+    found, line = list[TextPiece](), ""
     for row in csv.DictReader(io.StringIO(said), delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["level"] != "5" or not row["text"].strip():
             continue
@@ -189,12 +195,12 @@ def _by_tesseract(pixels: np.ndarray) -> list[Piece]:
         last = found[-1] if found and place == line else None
         line = place
         if last is None or box.left - last.box.right > max(box.height, last.box.height):
-            found.append(Piece(box, row["text"], sure))
+            found.append(TextPiece(box, row["text"], sure))
             continue
         edges = zip(last.box, box, (min, min, max, max), strict=True)
         chars, more = len(last.text), len(row["text"])
         mean = (last.confidence * chars + sure * more) / (chars + more)
-        found[-1] = Piece(Box(*(pick(a, b) for a, b, pick in edges)), f"{last.text} {row['text']}", mean)
+        found[-1] = TextPiece(Box(*(pick(a, b) for a, b, pick in edges)), f"{last.text} {row['text']}", mean)
     return found
 
 
@@ -228,14 +234,15 @@ class Images:
         return {"text": "", "label": str(index + 1), "scan": True}
 
     def scan(self, index: int) -> dict[str, Any]:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps  # comes with rapidocr
 
         try:
             self._image.seek(index)
             image = self._image if self._image.mode not in ("1", "P") else self._image.convert("RGBA")
-            image.draft("RGB", (SIDE, SIDE))
+            size = [round(side * min(scale(*image.size), 1.0)) or 1 for side in image.size]
+            image.draft("RGB", size)
+            image.thumbnail(size)
             image = ImageOps.exif_transpose(image)
-            image.thumbnail((SIDE, SIDE))
             ground = Image.new("RGBA", image.size, "white")
             ground.alpha_composite(image.convert("RGBA"))
         except (OSError, ValueError, SyntaxError) as e:

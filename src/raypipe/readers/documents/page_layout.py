@@ -40,7 +40,7 @@ FILLED = 0.3  # share of the rows of a table that have a cell in each column
 ORPHANS = 4  # lines of one piece between two rows of a table
 _NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # but for a year
 _ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # the mark of an item of a list
-_HEADING = re.compile(r"\d+(?:\.\d+){2,}\.?")  # the number of one; two dots are no decimal
+_HEADING = re.compile(r"\A\d+\.\d+\.\d+(?:\.\d+)?\.?")  # the number of one; two dots are no decimal
 _SECTION = re.compile(r"\d+(?:\.\d+)*\.?")
 
 Words: TypeAlias = Callable[[int], str]
@@ -58,7 +58,7 @@ class Box(NamedTuple):
         """Size of its letters, about."""
         return max(self.top - self.bottom, 1.0)
 
-    def beside(self, other: Box) -> bool:
+    def level_with(self, other: Box) -> bool:
         """Returns whether they share a line: half of the lower one's height."""
         shared = min(self.top, other.top) - max(self.bottom, other.bottom)
         return 2 * shared >= min(self.height, other.height)
@@ -114,10 +114,10 @@ def with_rows(text: str, count: int, words: Words, rows: Sequence[Row]) -> str:
         if all(n is None for n in here):
             out.append(line)
             continue
-        beside = " ".join(words(i) for i, n in zip(range(first, last), here, strict=True) if n is None)
+        rest = " ".join(words(i) for i, n in zip(range(first, last), here, strict=True) if n is None)
         begin = dict.fromkeys(n for n in here if n is not None and n not in shown)
         shown.update(begin)
-        out += [*filter(None, [beside.strip()]), *(table_row(rows[n].cells) for n in begin)]
+        out += [*filter(None, [rest.strip()]), *(table_row(rows[n].cells) for n in begin)]
     return "\n".join(out) if rows else text
 
 
@@ -279,7 +279,7 @@ def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
     """The boxes of these numbers by line, from above, each from the left."""
     found: list[list[int]] = []
     for i in sorted(some, key=lambda i: (-boxes[i].top, boxes[i].left)):
-        if found and boxes[found[-1][0]].beside(boxes[i]):
+        if found and boxes[found[-1][0]].level_with(boxes[i]):
             found[-1].append(i)
         else:
             found.append([i])
@@ -287,7 +287,7 @@ def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
 
 
 def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
-    """The boxes of a line, those together that no white space parts: so many heights of their letters, of
+    """The boxes of a line, those together that no white space parts: `gap` heights of their letters, of
     which a dash has those of its neighbours."""
     found = [[*line[:1]]] if line else []
     least = DASH * max((boxes[i].height for i in line), default=0.0)
@@ -333,13 +333,13 @@ def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: float) -> Iterator[list[Row]]:
     """The tables of lines, one after the other in the order of the file, that white space parts into cells.
-    A line of one piece near a row of several goes on with a cell of that row."""
+    A line of one piece near a row of several continues a cell of that row."""
     lines: list[list[int]] = []
     for i, box in enumerate(boxes):
         last = boxes[lines[-1][-1]] if lines and lines[-1] else None
         if i in taken or not words(i):
             lines.append([])
-        elif last and last.beside(box) and box.left >= last.right - 1:
+        elif last and last.level_with(box) and box.left >= last.right - 1:
             lines[-1].append(i)
         else:
             lines.append([i])

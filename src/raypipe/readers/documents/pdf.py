@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from ctypes import c_float
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
@@ -66,15 +67,22 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
     if what == DOCX:
         return docx.read(data)
     if what == IMAGES:
-        from raypipe.readers.documents.ocr import Images  # with NumPy, which text needs nothing of
-
-        found: Pdf | Images | dict[str, Any] = Images.opened(data)
+        found: Pdf | Images | dict[str, Any] = _ocr().Images.opened(data)
     else:
         found = opened(data)
     if isinstance(found, dict):
         return found
     _open.append(found)
     return found.about()
+
+
+def _ocr() -> Any:
+    """The module for text recognition, with NumPy, which text needs nothing of."""
+    # The buffers of its threads are addresses, which are what a child is limited in.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from raypipe.readers.documents import ocr
+
+    return ocr
 
 
 class Pdf:
@@ -125,12 +133,10 @@ class Pdf:
 
     def scan(self, index: int) -> dict[str, Any]:
         """What text recognition reads on the picture of a page: text, its confidence."""
-        from raypipe.readers.documents import ocr  # with NumPy, which text needs nothing of
-
-        page = self._document[index]
+        ocr, page = _ocr(), self._document[index]
         try:
-            bitmap = page.render(scale=min(ocr.SIDE / max(*page.get_size(), 1.0), DENSEST / 72))
-            return ocr.read(bitmap.to_numpy()[:, :, :3].copy())
+            bitmap = page.render(scale=min(ocr.scale(*page.get_size()), DENSEST / 72))
+            return cast(dict[str, Any], ocr.read(bitmap.to_numpy()[:, :, :3].copy()))
         except pdfium.PdfiumError as e:
             return _fault("bad_page", f"expected a page that PDFium can draw: {e}")
         finally:
