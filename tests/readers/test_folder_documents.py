@@ -11,7 +11,8 @@ import pytest
 from papers import READABLE
 
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, fresh_bytes, walk
-from raypipe.readers.documents.page_layout import Box, in_order, zigzags
+from raypipe.readers.documents.page_layout import in_order, zigzags
+from raypipe.readers.documents.page_tables import Box
 from raypipe.readers.documents.page_text import dehyphenated, joined
 from raypipe.readers.documents.plain import decoded, markdown
 from raypipe.readers.documents.plain import table as csv_text

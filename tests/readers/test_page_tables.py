@@ -6,7 +6,8 @@ import papers
 import pytest
 
 from raypipe.readers.documents import pdf
-from raypipe.readers.documents.page_layout import Box, Row, headed, laid_out
+from raypipe.readers.documents.page_layout import laid_out
+from raypipe.readers.documents.page_tables import Box, Row, headed
 from raypipe.readers.documents.page_text import joined
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.candidates import SourceText, candidates

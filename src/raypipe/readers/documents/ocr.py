@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from raypipe.readers.documents.page_layout import Box, laid_out
+from raypipe.readers.documents.page_layout import laid_out
+from raypipe.readers.documents.page_tables import Box
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
 PIXELS = 2_800_000  # that are looked at: 170 dots per inch of A4; memory grows with them

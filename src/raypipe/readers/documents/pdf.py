@@ -18,7 +18,8 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from raypipe.readers.documents import docx
-from raypipe.readers.documents.page_layout import Box, Rule, laid_out
+from raypipe.readers.documents.page_layout import laid_out
+from raypipe.readers.documents.page_tables import Box, Rule
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
 if TYPE_CHECKING:
