@@ -13,8 +13,10 @@ import importlib.util
 import io
 import math
 import os
+import re
 import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,11 +183,19 @@ def _languages() -> str:
     return "+".join(sorted(listed, key=lambda name: (name != "eng", name)))
 
 
+def _ppm(pixels: np.ndarray) -> bytes:
+    return b"P6 %d %d 255\n" % pixels.shape[1::-1] + np.ascontiguousarray(pixels[:, :, ::-1]).tobytes()
+
+
 def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
     """The pieces of an image: words of a line that no wide space parts."""
-    height, width = pixels.shape[:2]
-    image = b"P6 %d %d 255\n" % (width, height) + np.ascontiguousarray(pixels[:, :, ::-1]).tobytes()
-    said = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "1", "tsv", image=image)
+    with suppress(OSError):  # it has too few letters to tell
+        told = re.search(
+            r"Rotate: (\d{1,3})", _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
+        )
+        pixels = np.rot90(pixels, -int(told[1]) // 90) if told else pixels
+    height, image = len(pixels), _ppm(pixels)
+    said = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "3", "tsv", image=image)
     found, line = list[TextPiece](), ""
     for row in csv.DictReader(io.StringIO(said), delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["level"] != "5" or not row["text"].strip():
