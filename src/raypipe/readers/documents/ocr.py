@@ -52,8 +52,10 @@ def engine() -> str:
         return f"rapidocr {importlib.metadata.version('rapidocr')}"
     if shutil.which("tesseract") is None:
         return ""
-    version = _tesseract("--version").split()[1]
-    return f"tesseract {version} {_languages()}"
+    try:
+        return f"tesseract {_tesseract('--version').split()[1]} {_languages()}"
+    except (OSError, subprocess.SubprocessError):
+        return ""  # it does not run
 
 
 def no_text() -> str:
@@ -190,9 +192,8 @@ def _ppm(pixels: np.ndarray) -> bytes:
 def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
     """The pieces of an image: words of a line that no wide space parts."""
     with suppress(OSError):  # it has too few letters to tell
-        told = re.search(
-            r"Rotate: (\d{1,3})", _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
-        )
+        said = _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
+        told = re.search(r"Rotate: (\d{1,3})", said)
         pixels = np.rot90(pixels, -int(told[1]) // 90) if told else pixels
     height, image = len(pixels), _ppm(pixels)
     said = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "3", "tsv", image=image)
