@@ -78,10 +78,10 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
 
 
 def _ocr() -> Any:
-    """The module for text recognition, with NumPy, which text needs nothing of."""
+    """The module for text recognition."""
     # The buffers of its threads are addresses, which are what a child is limited in.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from raypipe.readers.documents import ocr
+    from raypipe.readers.documents import ocr  # with NumPy, which text needs nothing of
 
     return ocr
 
