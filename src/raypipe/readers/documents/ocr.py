@@ -80,7 +80,7 @@ def read(pixels: np.ndarray) -> dict[str, Any]:
     chars = sum(len(piece.text) for piece in kept)
     sure = sum(piece.confidence * len(piece.text) for piece in kept) / max(chars, 1)
     drawn = not kept and float((pixels.mean(2) < DARK).mean()) > BLANK
-    return {"text": text, "confidence": round(sure, 2), "scan": drawn}
+    return {"text": text, "confidence": math.floor(100 * sure) / 100, "scan": drawn}
 
 
 def _by_line(pieces: list[TextPiece]) -> list[list[TextPiece]]:
