@@ -1,4 +1,4 @@
-"""Runs the steps of the Dockerfile in an empty Debian, where no container runtime is at hand.
+"""Runs the steps of the Dockerfile in an empty Debian: what can be tried without a container runtime.
 
     sudo python bench/drills/image.py --root /var/tmp/image --profile local
 

@@ -19,6 +19,8 @@ from raypipe.metrics.kinds import kind_id, open_kind, score
 from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
+from raypipe.text.blocks import plain_blocks
+from raypipe.text.candidates import SourceText, candidates
 
 PAGE = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
 # A step is that of tests/support/own_step.py, a plugin folder that of test_plugin_folder.py.
@@ -33,7 +35,8 @@ def blocks(language):
 def folder(tmp_path, monkeypatch):
     """The page's modules in the current folder, importable for this test alone."""
     names = re.findall(r"`(mypkg/[a-z]+\.py)`:$", DOC, re.MULTILINE)
-    assert names == [f"mypkg/{n}.py" for n in ("readers", "kinds", "metrics", "judges", "loaders")]
+    files = ("readers", "docling", "kinds", "metrics", "judges", "loaders")
+    assert names == [f"mypkg/{n}.py" for n in files]
     (tmp_path / "mypkg").mkdir()
     for name, block in zip(names, blocks("python"), strict=True):
         (tmp_path / name).write_text(block)
@@ -86,6 +89,64 @@ def test_what_a_reader_yields_is_checked(folder):
     edit("readers.py", 'yield Row(f"{file.name}:{n}", question, gold)', "yield question")
     with pytest.raises(DataError, match=r"mypkg.readers:rows: expected rows of class readers.Row"):
         list(open(["q.csv"], "mypkg.readers:rows", ReadCounts()))
+
+
+def cell(text, row, column, rows=1, columns=1, header=False):
+    return {
+        "text": text, "row_span": rows, "col_span": columns, "start_row_offset_idx": row,
+        "end_row_offset_idx": row + rows, "start_col_offset_idx": column,
+        "end_col_offset_idx": column + columns, "column_header": header, "row_header": False,
+        "row_section": False,
+    }  # fmt: skip
+
+
+def docling():
+    """A document of two pages in the published schema of Docling: a heading, a group, a table."""
+
+    def item(ref, label, page, parent="#/body", **more):
+        box = {"l": 72.0, "t": 720.0, "r": 300.0, "b": 700.0, "coord_origin": "BOTTOMLEFT"}
+        prov = [{"page_no": page, "bbox": box, "charspan": [0, 9]}]
+        shared = {"parent": {"$ref": parent}, "children": [], "content_layer": "body", "prov": prov}
+        return {"self_ref": ref, "label": label, **shared, **more}
+
+    def text(n, label, said, parent="#/body"):
+        return item(f"#/texts/{n}", label, 1, parent, orig=said, text=said)
+
+    header = [cell("Model", 0, 0, rows=2, header=True), cell("Sales", 0, 1, columns=2, header=True),
+              cell("2023", 1, 1, header=True), cell("2024", 1, 2, header=True)]  # fmt: skip
+    body = [cell("IM-60", 2, 0), cell("1,204", 2, 1), cell("1,377", 2, 2)]
+    data = {"table_cells": [*header, *body], "num_rows": 3, "num_cols": 3, "grid": []}
+    root = {"content_layer": "body", "label": "unspecified"}
+    return {
+        "schema_name": "DoclingDocument", "version": "1.7.0", "name": "pumps",
+        "origin": {"mimetype": "application/pdf", "binary_hash": 7, "filename": "pumps.pdf"},
+        "body": {"self_ref": "#/body", **root, "name": "_root_",
+                 "children": [{"$ref": f"#/{n}"} for n in ("texts/0", "groups/0", "tables/0")]},
+        "furniture": {"self_ref": "#/furniture", **root, "children": []},
+        "groups": [{"self_ref": "#/groups/0", "parent": {"$ref": "#/body"}, "name": "list", "label": "list",
+                    "children": [{"$ref": "#/texts/1"}], "content_layer": "body"}],
+        "texts": [text(0, "section_header", "Pumps"),
+                  text(1, "list_item", "It is made in Bonn.", "#/groups/0")],
+        "tables": [item("#/tables/0", "table", 2, data=data, captions=[], references=[], footnotes=[])],
+        "pictures": [], "key_value_items": [], "form_items": [],
+        "pages": {str(n): {"page_no": n, "size": {"width": 595.0, "height": 842.0}} for n in (1, 2)},
+    }  # fmt: skip
+
+
+def test_the_json_of_docling_becomes_a_document_with_pages_and_rows_of_tables(folder):
+    Path("pumps.json").write_text(json.dumps(docling()))
+    [row] = open(["pumps.json"], "mypkg.docling:rows", ReadCounts())
+    text = row.sources[0].content
+    assert text.split("\n") == [
+        "## Pumps", "", "It is made in Bonn.", "", "| Model | Sales 2023 | Sales 2024 |",
+        "| IM-60 | 1,204 | 1,377 |",
+    ]  # fmt: skip
+    first, second = row.layout.pages
+    folded = " ".join(text.split())
+    assert (first.label, second.label, row.layout.url) == ("1", "2", "pumps.pdf")
+    assert folded[second.start : second.end].startswith("| Model") and "Bonn" in folded[: first.end]
+    found = candidates([("s", (0, len(folded)))], {"s": SourceText(folded, plain_blocks(text, titled=True))})
+    assert "IM-60, Sales 2024: 1,377" in [s.text for s in found if s.value]
 
 
 def test_a_kind_of_ones_own_measures_answers_and_is_named_with_its_source(folder, capsys):

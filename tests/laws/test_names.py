@@ -39,7 +39,7 @@ ELSEWHERE = """
     stage.field domain.name run.name run.parts hits.NAME pools.answer
     mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
     best.S margin.S label.R from.R asked.K extract.threshold decide.fitted
-    mypkg/kinds.py mypkg/judges.py mypkg/loaders.py raypipe.plugins
+    mypkg/kinds.py mypkg/judges.py mypkg/loaders.py mypkg/docling.py raypipe.plugins
     glossary/plugin.py glossary/references.py glossary/steps.py glossary/losses.py glossary/readers.py
     glossary/commands.py glossary/conf/recipes/define.yaml
     RAY_PROMETHEUS_HOST graphs.txt csv.reader csv.Error Date.toString numbering.xml Document.xml

@@ -11,8 +11,9 @@ import pytest
 from papers import READABLE
 
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, fresh_bytes, walk
+from raypipe.readers.documents.page_layout import in_order, zigzags
+from raypipe.readers.documents.page_tables import Box
 from raypipe.readers.documents.page_text import dehyphenated, joined
-from raypipe.readers.documents.pdf import Box, in_order, zigzags
 from raypipe.readers.documents.plain import decoded, markdown
 from raypipe.readers.documents.plain import table as csv_text
 from raypipe.readers.documents.walk import file_kind
@@ -214,7 +215,7 @@ def test_an_office_file_that_cannot_be_read_says_why(reader):
 def test_a_kind_is_told_by_content_and_a_name_only_tells_texts_apart():
     page = b"<!DOCTYPE html><title>Log in</title>"
     assert refused(file_kind, "paper.pdf", page) == "kind_mismatch"
-    assert refused(file_kind, "x.txt", b"\x89PNG\r\n\x1a\n" + bytes(9)) == "unsupported"
+    assert refused(file_kind, "x.txt", b"GIF89a" + bytes(9)) == "unsupported"
     assert refused(file_kind, "x.txt", b"ab\0cd") == "unsupported"
     assert refused(file_kind, "x.txt", b" \n ") == "empty"
     assert file_kind("x", b"junk before\n%PDF-1.4 ...") == "pdf"

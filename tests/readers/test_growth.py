@@ -17,7 +17,8 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Citation
 from raypipe.readers import LIMITS, ReadCounts, files, formats, row_files
 from raypipe.readers.documents import docx, docx_parts
-from raypipe.readers.documents.pdf import Box, in_order
+from raypipe.readers.documents.page_layout import in_order, laid_out
+from raypipe.readers.documents.page_tables import Box, Rule
 from raypipe.readers.lines import decode
 from raypipe.readers.rows import UnusableLine
 from raypipe.store.fields import SourceFields
@@ -66,6 +67,17 @@ def test_the_boxes_of_a_page_of_a_pdf():
     across = [Box(0, y, 100, y + 1) for y in range(5000)]
     with within(LOOPS):
         assert in_order(across) == [[i] for i in reversed(range(5000))]
+
+
+def test_the_cells_and_lines_of_a_page_of_a_pdf():
+    wide = [Box(30 * x, 0, 30 * x + 9, 9) for x in range(5000)]
+    rows = [Box(90 * (i % 3), -15 * (i // 3), 90 * (i % 3) + 30, 9 - 15 * (i // 3)) for i in range(2500)]
+    lines = [Box(95, -15 * i - 5, 110, 4 - 15 * i) for i in range(2500)]
+    mixed = [box for i in range(0, 2499, 3) for box in (*rows[i : i + 3], lines[i // 3])]
+    every = [Rule(15 * i, 0, 2200) for i in range(149)]
+    for boxes, rules in ((wide, ([], [])), (mixed, ([], [])), (rows, (every[:74], every[:74]))):
+        with within(LOOPS):
+            laid_out(" ".join("x" * len(boxes)), boxes, lambda i: "x", rules)
 
 
 def test_the_cells_of_a_row_in_a_docx():

@@ -65,11 +65,11 @@ def ingest(
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
-    html, csv, pdf and docx, of which `globs` choose. `kind` says which golds the data brings and how it is
-    scored: crag, qa, qasper, ranking or MODULE:NAME; None: the format's. `fields` names the fields of rows,
-    where common names do not find them: `{"query": "prompt"}`. The store is made where there is none. Raises
-    ConfError for no kind and for a named field that is not there, DataError for a missing or damaged file,
-    and where no line can be read; then the store is unchanged.
+    html, csv, pdf, docx and images, of which `globs` choose. `kind` says which golds the data brings and how
+    it is scored: crag, qa, qasper, ranking or MODULE:NAME; None: the format's. `fields` names the fields of
+    rows, where common names do not find them: `{"query": "prompt"}`. The store is made where there is none.
+    Raises ConfError for no kind and for a named field that is not there, DataError for a missing or damaged
+    file, and where no line can be read; then the store is unchanged.
     """
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.kinds import open_kind
@@ -126,7 +126,7 @@ def documents_folder(folder: str | Path, session: Session) -> Path:
 def ingest_documents(
     folder: str | Path, store: Place = None, globs: Sequence[str] = (), session: Session | None = None
 ) -> IngestResult:
-    """Reads a folder of txt, md, html, csv, pdf and docx files: those that changed since it was read last.
+    """Reads a folder of txt, md, html, csv, pdf, docx and image files: what changed since the last time.
 
     `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
     store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are

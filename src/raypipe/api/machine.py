@@ -19,6 +19,7 @@ from raypipe.core.environment import cores, installed
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import tables
 from raypipe.models import load
+from raypipe.readers.documents.ocr import engine
 
 PACKAGES = (
     "ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml",
@@ -65,6 +66,9 @@ def _versions() -> Iterator[Finding]:
             yield Finding(name, "missing", "not installed", "pip install 'raypipe[local]'")
     if importlib.util.find_spec("vllm") is None:
         yield Finding("vllm", "note", "not installed: local, rag and recipes with --llm need none", VLLM)
+    scans = "not installed: pages without text are dead letters"
+    state: Literal["fine", "note"] = "fine" if engine() else "note"
+    yield Finding("scans", state, engine() or scans, "" if engine() else "pip install 'raypipe[ocr]'")
     for name, version in installed(CLASHING).items():
         if "+cpu" in importlib.metadata.version("torch"):
             mend = f"{sys.executable} -m pip uninstall {name}"

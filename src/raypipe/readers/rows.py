@@ -66,6 +66,10 @@ class DocumentLimits:
     whole_wall_s: float = 60.0  # of a docx, which is read as one
     whole_cpu_s: float = 30.0
     memory_bytes: int = 1 << 30  # on top of what the child has when it starts
+    ocr_cpu_s: float = 60.0  # of a page that is read from its picture; a full one took 15 s
+    ocr_wall_s: float = 300.0
+    ocr_memory_bytes: int = 3 << 29
+    pixels: int = 100_000_000  # of an image: A3 at 600 dots per inch has 70 million
     pages: int = 5_000
     page_chars: int = 2_000_000
     file_chars: int = 20_000_000
@@ -113,6 +117,7 @@ class ReadCounts:
     removed_files: int = 0  # of a folder: there at the read before, and not now
     protected_files: int = 0  # PDFs that an owner's password restricts, read all the same
     reordered_pages: int = 0  # of PDFs: two columns that the file has row by row
+    recognised_pages: int = 0  # of PDFs and images: read by text recognition
 
 
 @dataclass(frozen=True, slots=True)

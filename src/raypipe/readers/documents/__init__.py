@@ -1,7 +1,7 @@
-"""Files of a folder to documents: txt, md, html, csv, pdf and docx, each known by its content.
+"""Files of a folder to documents: txt, md, html, csv, pdf, docx and images, each known by its content.
 
-`walk` finds the files, opens them safely and says what they are, `reader` reads one. PDF and docx are read in
-a limited child process (`pdf`, `docx`).
+`walk` finds the files, opens them safely and says what they are, `reader` reads one. PDF, images and docx are
+read in limited child processes (`pdf`, `ocr`, `docx`).
 """
 
 from raypipe.readers.documents.reader import DocumentReader, FileText, reader_of

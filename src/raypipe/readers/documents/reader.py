@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from raypipe.core.records import Fault, Mark
 from raypipe.core.sandbox import Parts, Refused, Sandbox, SandboxLimits
-from raypipe.readers.documents import page_text, plain
+from raypipe.readers.documents import ocr, page_text, plain
 from raypipe.readers.documents.walk import FileKind, file_kind
 from raypipe.readers.fields import front_matter
 from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
@@ -34,7 +35,8 @@ _XFA = re.compile(
 _FILE_NAME = re.compile(
     r"\A(?:.*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*)", re.I
 )
-OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"  # of `pdf`, which is not imported here
+OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"  # of `pdf`, which is not imported
+UNREAD = "none"  # kind of a file that no reader takes
 PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown"), (".pdf", ".docx")
 
 
@@ -50,34 +52,48 @@ class FileText:
     protected: bool = False  # an owner's password restricts its use; reading it is common practice
     repaired: int = 0  # pages whose order was put right
     fields: Mapping[str, str] = field(default_factory=dict)  # of its front matter
+    recognised: int = 0  # pages that text recognition read
+    scans: bool = False  # whether it has pages that only text recognition can read
 
 
 @cache
-def reader_of(kind: str) -> str:
-    """Names the reader of a kind: the rules here, and the build of PDFium where it took part."""
-    if kind in ("pdf", "none"):
-        from raypipe.readers.documents.pdf import PDFIUM  # its library
+def reader_of(kind: str, scans: bool = False) -> str:
+    """Names the reader of a kind: the rules here, the build of PDFium where it took part, and what read scans
+    or would, if there are any. A file that cannot be read may be one."""
+    if kind not in ("pdf", "image", UNREAD):
+        return f"{kind}/{READER}"
+    from raypipe.readers.documents.pdf import PDFIUM  # its library
 
-        return f"{kind}/{READER}/{PDFIUM}"
-    return f"{kind}/{READER}"
+    return f"{kind}/{READER}/{PDFIUM}{f'/{ocr.engine()}' if scans or kind != 'pdf' else ''}"
+
+
+def reads_as(reader: str) -> bool:
+    """Returns whether the reader of this identity is the one that would read the same file now."""
+    kind, *parts = reader.split("/")
+    return reader == reader_of(kind, len(parts) > 2)
 
 
 class DocumentReader:
-    """Reads files one by one. It has child processes for PDF and docx, which start with the first of each."""
+    """Reads files one by one. It has child processes for pages, scans and docx, which start with the first of
+    each."""
 
     def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
         child = "raypipe.readers.documents.pdf:answer"
         page = SandboxLimits(limits.page_wall_s, limits.page_cpu_s, limits.memory_bytes)
         whole = SandboxLimits(limits.whole_wall_s, limits.whole_cpu_s, limits.memory_bytes)
+        scan = SandboxLimits(limits.ocr_wall_s, limits.ocr_cpu_s, limits.ocr_memory_bytes)
         self._limits = limits
         self._pages, self._whole = Sandbox(child, page, PROBE), Sandbox(child, whole, PROBE)
+        self._scans = Sandbox(child, scan, PROBE)
 
     def read(self, name: str, data: bytes) -> FileText:
         """The document in the bytes of a file. Raises UnusableLine (docs/files.md has the reasons), and
         WorkerBroken where this machine cannot read any PDF or docx now."""
         kind = file_kind(name, data)
-        if kind == "pdf":
-            return self._pdf(data)
+        if kind == "image" and not (ocr.engine() and find_spec("PIL")):
+            raise UnusableLine("no_text", ocr.no_text())
+        if kind in ("pdf", "image"):
+            return self._paged(kind, (OPEN if kind == "pdf" else IMAGES, data))
         if kind == "docx":
             found = _reply(self._whole.run([(DOCX, data)])[0])
             return _with_sections("docx", found["title"], found["sections"])
@@ -96,14 +112,14 @@ class DocumentReader:
         return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults), fields=fields)
 
     def close(self) -> None:
-        self._pages.close()
-        self._whole.close()
+        for child in (self._pages, self._whole, self._scans):
+            child.close()
 
-    def _pdf(self, data: bytes) -> FileText:
-        until = time.monotonic() + self._limits.file_s
-        opening = OPEN, data
+    def _paged(self, kind: FileKind, opening: Parts) -> FileText:
         about = _reply(self._pages.run([opening])[0])
-        answers = self._pdf_pages(opening, about["pages"], until)
+        answers = self._page_answers(opening, about["pages"], time.monotonic() + self._limits.file_s)
+        scans = [n for n, a in enumerate(answers) if a.get("scan")]
+        self._recognise(opening, answers, scans if ocr.engine() else ())
         texts, faults = _page_texts(answers)
         if about["xfa"] or (len(texts) == 1 and len(texts[0]) < XFA_CHARS and _XFA.search(texts[0])):
             why = "a form of XFA, whose pages only Adobe's reader draws: print it to a PDF there"
@@ -113,19 +129,39 @@ class DocumentReader:
                 raise UnusableLine("blank", f"expected text, found {len(texts)} blank pages")
             [(reason, count)] = Counter(f.reason for _, f in faults).most_common(1)
             detail = next(f": {f.detail}" for _, f in faults if f.reason == reason)
-            if reason == "no_text":
-                detail = " are images: a scan. Run it through a program for text recognition"
-            raise UnusableLine(reason, f"{count} of {len(texts)} pages{detail}")
+            error = UnusableLine(reason, f"{count} of {len(texts)} pages{detail}")
+            error.fault = replace(error.fault, transient=any(f.transient for _, f in faults))
+            raise error
         joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
         given = " ".join(page_text.storable(about["title"]).split())
         title = "" if _FILE_NAME.fullmatch(given) else given  # the name of a file is no title
         repaired = sum(bool(a.get("repaired")) for a in answers)
+        sure = [a.get("confidence") if text else None for a, text in zip(answers, texts, strict=True)]
+        marks = (
+            m if c is None else replace(m, label=f"{m.label} (OCR {c:.2f})")
+            for m, c in zip(joined.pages, sure, strict=True)
+        )
         return FileText(
-            "pdf", title, joined.content, "document", joined.pages, _outline(joined, about["outline"]),
-            tuple(faults), about["protected"], repaired,
+            kind, title, joined.content, "document", tuple(marks), _outline(joined, about["outline"]),
+            tuple(faults), about["protected"], repaired, recognised=len(sure) - sure.count(None),
+            scans=bool(scans),
         )  # fmt: skip
 
-    def _pdf_pages(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
+    def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
+        """Puts what text recognition reads in the place of the replies about scans."""
+        lost = 0
+        for n in scans:
+            if lost > self._limits.lost_pages:
+                answers[n] = {"fault": ["given_up", f"{lost} scans before it could not be read"]}
+                continue
+            [reply] = self._scans.run([(SCAN, n.to_bytes(4, "little"))], before=opening)
+            if isinstance(reply, Refused):
+                lost += 1
+                answers[n] = {"fault": [reply.reason, reply.detail], "transient": reply.transient}
+            else:
+                answers[n] = {"label": answers[n]["label"], **json.loads(reply)}
+
+    def _page_answers(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
         """The reply about each page. A page that ends the child costs itself."""
         answers, limits = list[dict[str, Any]](), self._limits
         lost, chars = 0, 0
@@ -168,8 +204,8 @@ def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tupl
     for number, answer in enumerate(answers, 1):
         text = answer.get("text", "")
         fault = answer.get("fault")
-        if fault is None and answer["letters"] < 20 and answer["images"] >= 0.5:
-            fault, text = ["no_text", "the page is an image: a scan without a text layer"], ""
+        if answer.get("scan"):
+            fault, text = ["no_text", ocr.no_text()], ""
         elif fault is None and (bad := len(_MEANINGLESS.findall(text))) > GARBLED * max(len(text), 1):
             why = f"{bad} of {len(text)} characters have no meaning: its fonts do not say which"
             fault, text = ["garbled", why], ""
@@ -259,4 +295,4 @@ def inside(folder: Path, named: str) -> Path | str:
 def read_by(file: Path) -> str | None:
     """Names what reads a PDF or docx; None for other files, whose text is their bytes."""
     ending = file.suffix.lower()
-    return reader_of(ending.removeprefix(".")) if ending in MARKED else None
+    return reader_of(ending.removeprefix("."), scans=True) if ending in MARKED else None

@@ -177,16 +177,16 @@ def content_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx"]
+FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx", "image"]
 
 HEAD_BYTES = 4096
 _PDF_WITHIN = 1024  # bytes that may stand before %PDF-
 _HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|meta|title)\b", re.I)
 _XML = re.compile(rb"<\?xml\b", re.I)
+_IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"II*\0", b"MM\0*")  # PNG, JPEG, TIFF
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OTHER: dict[bytes, str] = {
-    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
-    b"II*\0": "a TIFF image", b"MM\0*": "a TIFF image", b"{\\rtf": "an RTF file",
+    b"GIF8": "a GIF image", b"{\\rtf": "an RTF file",
     b"%!PS": "a PostScript file", b"\x1f\x8b": "a gzip file", b"BZh": "a bzip2 file",
     b"\xfd7zXZ": "an xz file", b"7z\xbc\xaf": "a 7z archive", b"(\xb5/\xfd": "a zstd file",
     b"\x7fELF": "a program", b"MZ": "a program", b"SQLite format 3": "an SQLite database",
@@ -209,7 +209,7 @@ _BY_SUFFIX: dict[str, FileKind] = {
     ".xhtml": "html",
 }  # fmt: skip
 _CLAIMS = {".pdf": "a PDF", ".docx": "a docx", ".html": "HTML", ".htm": "HTML"}
-_READ = "expected txt, md, html, csv, pdf or docx"
+_READ = "expected txt, md, html, csv, pdf, docx, png, jpg or tiff"
 
 
 def file_kind(name: str, data: bytes) -> FileKind:
@@ -239,6 +239,8 @@ def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
         if "EncryptedPackage".encode("utf-16-le") in data:
             raise UnusableLine("encrypted", "a password protects this Office file: save it without one")
         raise UnusableLine("unsupported", f"{_READ}, found an old Office file (.doc, .xls, .ppt)")
+    if head.startswith(_IMAGES):
+        return "image"
     for magic, what in _OTHER.items():
         if head.startswith(magic):
             raise UnusableLine("unsupported", f"{_READ}, found {what}")

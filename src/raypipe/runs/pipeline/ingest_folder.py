@@ -20,15 +20,8 @@ from pathlib import Path, PurePosixPath
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.readers.documents import (
-    DOCUMENT_LIMITS,
-    DocumentReader,
-    FileText,
-    FoundFile,
-    plain,
-    reader_of,
-    walk,
-)
+from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, plain, walk
+from raypipe.readers.documents.reader import UNREAD, reader_of, reads_as
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.field_map import by_name
 from raypipe.readers.fields import fields_of, of_path
@@ -49,7 +42,6 @@ from raypipe.store.files import FOLDERS, need
 
 LAST_S = 253_402_300_799  # of the year 9999: a file may bear any time
 METADATA = "metadata.csv"  # name of a table of fields
-UNREAD = "none"  # kind of a file that no reader takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +97,7 @@ class _Read:
         """Puts a file into the batch, unless it is as it was."""
         old, content = self.before.get(file.name), ""
         # Whether the same bytes would be read as they were then.
-        holds = old and not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
+        holds = old and not old.transient and reads_as(old.reader)
         holds = holds and old is not None and old.given == self._given(file)
         try:
             # A file that could not be opened has no digest: with permission it has the same state.
@@ -148,7 +140,7 @@ class _Read:
         part = "line" if text.kind == "csv" else "page"
         faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
-            file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
+            file.state, content, reader_of(text.kind, text.scans), id, source.id, tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults), self._given(file),
         )  # fmt: skip
         self.counts.lines += 1
@@ -157,6 +149,7 @@ class _Read:
         self.counts.page_faults += len(faults)
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
+        self.counts.recognised_pages += text.recognised
         said = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
         self.batch.documents.append(Document(id, title, source.id, dict(sorted(said.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
@@ -303,7 +296,7 @@ def _without_documents(root: Path, read: _Read, bad_lines: Iterable[BadLine]) ->
     gone = (
         f". It holds no document now; the {before} that it held are not searched any more" if before else ""
     )
-    return DataError(f"{root}: expected txt, md, html, csv, pdf or docx files; {found}{gone}")
+    return DataError(f"{root}: expected txt, md, html, csv, pdf, docx or image files; {found}{gone}")
 
 
 def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:

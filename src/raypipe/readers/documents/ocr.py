@@ -1,0 +1,265 @@
+"""Text recognition: what an image says, line by line, and how sure that is. Work of the limited child.
+
+`rapidocr` reads where it is installed (the extra `ocr`: its wheel has the models), else the program
+`tesseract` where it is on PATH, else nothing does. Both take pixels and give pieces of lines,
+which `page_layout` puts in order, tables too. Knows image files; does not know what a PDF is.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import importlib.util
+import io
+import math
+import os
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from raypipe.readers.documents.page_layout import laid_out
+from raypipe.readers.documents.page_tables import Box
+from raypipe.readers.rows import DOCUMENT_LIMITS
+
+PIXELS = 2_800_000  # that are looked at: 170 dots per inch of A4; memory grows with them
+LEAST = 0.5  # confidence of a piece that is taken; rapidocr's own choice
+GAP = 0.5  # heights between two cells: a piece ends where the space is wide, and its box is larger than it
+THREADS = 4
+DARK, BLANK = 128, 0.002  # of 255; share of darker pixels, above which a page without text is not blank
+LONGEST = 5  # lines that are looked at for whether a page stands on its head
+CERTAIN = 0.9  # confidence of a line that does; rapidocr's own choice
+INSTALL = "`pip install 'raypipe[ocr]'` (or Debian's tesseract-ocr), and the next ingest reads it"
+
+
+class TextPiece(NamedTuple):
+    """A line, or the part of it that one cell has."""
+
+    box: Box  # pixels, y upwards
+    text: str
+    confidence: float  # 0..1
+
+
+@cache
+def engine() -> str:
+    """Names what reads images here, with its version; "" where nothing does."""
+    if all(map(importlib.util.find_spec, ("rapidocr", "onnxruntime"))):
+        return f"rapidocr {importlib.metadata.version('rapidocr')}"
+    if shutil.which("tesseract") is None:
+        return ""
+    try:
+        return f"tesseract {_tesseract('--version').split()[1]} {_languages()}"
+    except (OSError, subprocess.SubprocessError):
+        return ""  # it does not run
+
+
+def no_text() -> str:
+    """Says why an image has no text, for people."""
+    return f"an image in which {engine()} finds no text" if engine() else f"an image without text: {INSTALL}"
+
+
+def scale(width: float, height: float) -> float:
+    """How much larger an image is read than it is."""
+    return math.sqrt(PIXELS / max(width * height, 1.0))
+
+
+def read(pixels: np.ndarray) -> dict[str, Any]:
+    """The text of an image, its confidence, which is the mean of its characters, and whether it is none but
+    shows something. `pixels`: (height, width, 3) uint8, blue first."""
+    found = _by_rapidocr(pixels) if engine().startswith("rapidocr") else _by_tesseract(pixels)
+    kept = [piece for piece in found if piece.confidence >= LEAST]
+    lines = _by_line(kept)
+    whole = "\n".join(" ".join(piece.text for piece in line) for line in lines)
+    order = [piece for line in lines for piece in line]
+    text, _ = laid_out(whole, [p.box for p in order], lambda i: order[i].text, gap=GAP)
+    chars = sum(len(piece.text) for piece in kept)
+    sure = sum(piece.confidence * len(piece.text) for piece in kept) / max(chars, 1)
+    drawn = not kept and float((pixels.mean(2) < DARK).mean()) > BLANK
+    return {"text": text, "confidence": math.floor(100 * sure) / 100, "scan": drawn}
+
+
+def _by_line(pieces: list[TextPiece]) -> list[list[TextPiece]]:
+    """The pieces by line, from above, each from the left."""
+    lines: list[list[TextPiece]] = []
+    for piece in sorted(pieces, key=lambda p: (-p.box.top, p.box.left)):
+        line = next((line for line in lines[-3:] if line[0].box.level_with(piece.box)), None)
+        if line is None:
+            lines.append([piece])
+        else:
+            line.append(piece)
+    return [sorted(line, key=lambda p: p.box.left) for line in lines]
+
+
+# ---------------------------------------------------------------- rapidocr
+
+
+@cache
+def _rapidocr() -> Any:
+    import cv2
+    import rapidocr  # an extra
+
+    cv2.setNumThreads(1)
+    models = Path(rapidocr.__file__).parent / "models"
+    paths = {  # named, so that nothing is ever downloaded
+        "Det": "PP-OCRv6_det_small.onnx",
+        "Rec": "PP-OCRv6_rec_small.onnx",
+        "Cls": "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+    }
+    return rapidocr.RapidOCR(
+        params={
+            **{f"{part}.model_path": str(models / name) for part, name in paths.items()},
+            "Global.log_level": "error",
+            "Global.text_score": LEAST,
+            "EngineConfig.onnxruntime.intra_op_num_threads": min(THREADS, os.cpu_count() or 1),
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+            "Rec.rec_batch_num": 1,
+        }
+    )
+
+
+def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
+    """The pieces of an image, turned first where its lines run upwards or stand on their heads."""
+    corners, texts, sure = _looked_at(pixels)
+    tall = np.ptp(corners[:, :, 1], axis=1) > np.ptp(corners[:, :, 0], axis=1)
+    chars = np.array([len(text) for text in texts])
+    if 2 * chars[tall].sum() > chars.sum():
+        pixels = np.ascontiguousarray(np.rot90(pixels))
+        corners, texts, sure = _looked_at(pixels)
+    height, width = pixels.shape[:2]
+    if _on_its_head(pixels, corners):
+        corners = (width, height) - corners
+    edges = corners[:, 1] - corners[:, 0]
+    long = edges[np.abs(edges[:, 0]) > 0.1 * width]
+    slope = float(np.median(long[:, 1] / long[:, 0])) if len(long) else 0.0
+    xs, ys = corners[:, :, 0], height - corners[:, :, 1] + slope * corners[:, :, 0]  # lines are level then
+    edges_of = zip(xs.min(1), np.sort(ys)[:, :2].mean(1), xs.max(1), np.sort(ys)[:, 2:].mean(1), strict=True)
+    boxes = (Box(*map(float, edges)) for edges in edges_of)
+    return [TextPiece(*found) for found in zip(boxes, texts, map(float, sure), strict=True)]
+
+
+def _looked_at(pixels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[float, ...]]:
+    """The corners of each piece (pieces, 4, x and y), its text and confidence."""
+    found = _rapidocr()(pixels, use_det=True, use_cls=True, use_rec=True)
+    if not len(found):
+        return np.zeros((0, 4, 2)), (), ()
+    return np.asarray(found.boxes, float), found.txts, found.scores
+
+
+def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
+    """Returns whether most of the longest lines are upside down."""
+    wide = np.argsort(-np.ptp(corners[:, :, 0], axis=1), kind="stable")[:LONGEST]
+    turned = 0
+    for piece in corners[wide]:
+        (left, top), (right, bottom) = piece.min(0).clip(0).astype(int), piece.max(0).astype(int) + 1
+        line = np.ascontiguousarray(pixels[top:bottom, left:right])
+        [(label, sure)] = _rapidocr()(line, use_det=False, use_cls=True, use_rec=False).cls_res
+        turned += label == "180" and sure > CERTAIN
+    return 2 * turned > len(wide)
+
+
+# ---------------------------------------------------------------- tesseract
+
+
+def _tesseract(*arguments: str, image: bytes = b"") -> str:
+    """What the program prints. Its time and memory are those of this process, which it does not outlive by
+    more than the limit of a page."""
+    ran = subprocess.run(
+        ["tesseract", *arguments], input=image, capture_output=True, timeout=DOCUMENT_LIMITS.ocr_wall_s
+    )
+    if ran.returncode:
+        raise OSError(
+            f"tesseract ended with code {ran.returncode}: {ran.stderr.decode(errors='replace')[-300:]}"
+        )
+    return ran.stdout.decode(errors="replace")
+
+
+@cache
+def _languages() -> str:
+    """All that are installed, English first: the program must be told."""
+    listed = set(_tesseract("--list-langs").split("\n")[1:]) - {"", "osd", "equ"}
+    return "+".join(sorted(listed, key=lambda name: (name != "eng", name)))
+
+
+def _ppm(pixels: np.ndarray) -> bytes:
+    return b"P6 %d %d 255\n" % pixels.shape[1::-1] + np.ascontiguousarray(pixels[:, :, ::-1]).tobytes()
+
+
+def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
+    """The pieces of an image: words of a line that no wide space parts."""
+    with suppress(OSError):  # it has too few letters to tell
+        said = _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
+        told = re.search(r"Rotate: (\d{1,3})", said)
+        pixels = np.rot90(pixels, -int(told[1]) // 90) if told else pixels
+    height, image = len(pixels), _ppm(pixels)
+    said = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "3", "tsv", image=image)
+    found, line = list[TextPiece](), ""
+    for row in csv.DictReader(io.StringIO(said), delimiter="\t", quoting=csv.QUOTE_NONE):
+        if row["level"] != "5" or not row["text"].strip():
+            continue
+        left, top, wide, high = (int(row[name]) for name in ("left", "top", "width", "height"))
+        box, sure = Box(left, height - top - high, left + wide, height - top), float(row["conf"]) / 100
+        place = "-".join(row[name] for name in ("block_num", "par_num", "line_num"))
+        last = found[-1] if found and place == line else None
+        line = place
+        if last is None or box.left - last.box.right > max(box.height, last.box.height):
+            found.append(TextPiece(box, row["text"], sure))
+            continue
+        edges = zip(last.box, box, (min, min, max, max), strict=True)
+        chars, more = len(last.text), len(row["text"])
+        mean = (last.confidence * chars + sure * more) / (chars + more)
+        found[-1] = TextPiece(Box(*(pick(a, b) for a, b, pick in edges)), f"{last.text} {row['text']}", mean)
+    return found
+
+
+# ---------------------------------------------------------------- image files
+
+
+class Images:
+    """The images of a file, which are read as the pages of a PDF are."""
+
+    def __init__(self, image: Any) -> None:
+        self._image = image  # PIL's
+
+    @classmethod
+    def opened(cls, data: bytes) -> Images | dict[str, Any]:
+        """The images in the bytes of a file, or a fault: broken, too_large."""
+        from PIL import Image  # comes with rapidocr
+
+        Image.MAX_IMAGE_PIXELS = DOCUMENT_LIMITS.pixels // 2  # it refuses twice as many
+        try:
+            return cls(Image.open(io.BytesIO(data)))
+        except Image.DecompressionBombError:
+            return {"fault": ["too_large", f"expected at most {DOCUMENT_LIMITS.pixels:,} pixels, found more"]}
+        except OSError as e:
+            return {"fault": ["broken", f"expected a whole image: {e}"]}
+
+    def about(self) -> dict[str, Any]:
+        pages = getattr(self._image, "n_frames", 1)
+        return {"pages": pages, "title": "", "outline": [], "xfa": False, "protected": False}
+
+    def page(self, index: int) -> dict[str, Any]:
+        return {"text": "", "label": str(index + 1), "scan": True}
+
+    def scan(self, index: int) -> dict[str, Any]:
+        from PIL import Image, ImageOps  # comes with rapidocr
+
+        try:
+            self._image.seek(index)
+            image = self._image if self._image.mode not in ("1", "P") else self._image.convert("RGBA")
+            size = [round(side * min(scale(*image.size), 1.0)) or 1 for side in image.size]
+            image.draft("RGB", size)
+            image.thumbnail(size)
+            image = ImageOps.exif_transpose(image)
+            ground = Image.new("RGBA", image.size, "white")
+            ground.alpha_composite(image.convert("RGBA"))
+        except (OSError, ValueError, SyntaxError) as e:
+            return {"fault": ["broken", f"expected a whole image: {e}"]}
+        return read(np.asarray(ground.convert("RGB"))[:, :, ::-1].copy())
+
+    def close(self) -> None:
+        self._image.close()

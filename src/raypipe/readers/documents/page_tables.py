@@ -1,0 +1,390 @@
+"""Tables of a page, by ruled lines or by white space between cells that stand in columns.
+
+Pure. Boxes are in points, y upwards, in the order of the file or of a program for text recognition. An empty
+cell keeps its place, one of several lines is one, and a name over several columns is part of the name of
+each. Prose in columns or in a frame, lines of programs and items of lists are no tables. These rules are
+identity: raise READER in `reader` with each change.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from operator import itemgetter
+from statistics import median
+from typing import NamedTuple, TypeAlias
+
+GAP = 1.5  # heights of a letter between two cells; the widest space of justified prose here has 1.2
+DASH = 0.70  # of the height of its line that the lowest sign counts as
+PROSE = 14  # heights of a letter that lines of prose are wide, at least: some 28 letters
+LABEL = 80  # characters of a merged cell that is a label, as in a docx
+CELL = 400  # characters above which what stands in a frame is prose
+NEAR = 2.5  # points between two ruled lines that meet
+RULES = 150  # on a page; a chart has more
+COLUMNS = 63  # of a table, as in a docx
+LEADER = ". . ."
+FILLED = 0.3  # share of the rows of a table that have a cell in each column
+ORPHANS = 4  # lines of one piece between two rows of a table
+_NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # but for a year
+_ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # the mark of an item of a list
+_HEADING = re.compile(r"\A\d+\.\d+\.\d+(?:\.\d+)?\.?")  # the number of one; two dots are no decimal
+_SECTION = re.compile(r"\d+(?:\.\d+)*\.?")
+
+Words: TypeAlias = Callable[[int], str]
+"""What the box of a number says, its white space folded."""
+
+
+class Box(NamedTuple):
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @property
+    def height(self) -> float:
+        """Size of its letters, about."""
+        return max(self.top - self.bottom, 1.0)
+
+    def level_with(self, other: Box) -> bool:
+        """Returns whether they share a line: half of the lower one's height."""
+        shared = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return 2 * shared >= min(self.height, other.height)
+
+
+class Rule(NamedTuple):
+    """A ruled line: at `at` of one axis, from `start` to `end` of the other."""
+
+    at: float
+    start: float
+    end: float
+
+
+class Row(NamedTuple):
+    """A row of a table, or of several that name its columns."""
+
+    boxes: tuple[int, ...]  # numbers of those that it takes the place of
+    cells: tuple[str, ...]
+
+
+# ---------------------------------------------------------------- tables with ruled lines
+
+
+def ruled(
+    boxes: Sequence[Box], words: Words, across: Sequence[Rule], down: Sequence[Rule]
+) -> Iterator[list[Row]]:
+    """The tables whose columns and rows are parted by ruled lines."""
+    across, down = joined_rules(across), joined_rules(down)
+    if len(across) + len(down) > RULES:
+        return
+    for frame in _frames(across, down):
+        grid = Grid.of(frame)
+        if (found := grid and grid.rows(boxes, words)) is not None and found:
+            yield headed(found)
+
+
+def joined_rules(rules: Sequence[Rule]) -> list[Rule]:
+    """The rules, those that go on in one another as one."""
+    found: list[Rule] = []
+    for rule in sorted(rules, key=lambda r: (round(r.at / NEAR), r.start)):
+        last = found[-1] if found else None
+        if last and abs(last.at - rule.at) <= NEAR and rule.start <= last.end + NEAR:
+            found[-1] = last._replace(end=max(last.end, rule.end))
+        else:
+            found.append(rule)
+    return found
+
+
+def _frames(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[list[Rule], list[Rule]]]:
+    """The rules that hang together, horizontal and vertical ones."""
+    left = set(range(len(across) + len(down)))
+    rules = [*across, *down]
+
+    def meet(i: int, j: int) -> bool:
+        if (i < len(across)) == (j < len(across)):
+            return False
+        a, b = rules[i], rules[j]
+        on = a.start - NEAR <= b.at <= a.end + NEAR
+        return on and b.start - NEAR <= a.at <= b.end + NEAR
+
+    while left:
+        some = [left.pop()]
+        for i in some:  # grows
+            more = [j for j in left if meet(i, j)]
+            some += more
+            left -= set(more)
+        yield [rules[i] for i in some if i < len(across)], [rules[i] for i in some if i >= len(across)]
+
+
+def _places(at: Sequence[float]) -> list[float]:
+    """The places, ascending, of those that are near each other the first."""
+    found: list[float] = []
+    for x in sorted(at):
+        if not found or x - found[-1] > 2 * NEAR:
+            found.append(x)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells that ruled lines make: row 0 is the highest."""
+
+    xs: list[float]  # ascending
+    ys: list[float]  # ascending
+    across: list[Rule]
+    down: list[Rule]
+
+    @classmethod
+    def of(cls, frame: tuple[list[Rule], list[Rule]]) -> Grid | None:
+        """None where they part no text into two columns and two rows."""
+        across, down = frame
+        xs = _places([r.at for r in down] + [x for r in across for x in (r.start, r.end)])
+        ys = _places([r.at for r in across] + [y for r in down for y in (r.start, r.end)])
+        return cls(xs, ys, across, down) if len(xs) > 2 and len(ys) > 2 else None
+
+    def rows(self, boxes: Sequence[Box], words: Words) -> list[Row]:
+        """The rows of a table in this grid; none where it frames prose, or columns without lines between."""
+        held: dict[tuple[int, int], list[int]] = {}  # (row, column) -> boxes
+        for i, box in enumerate(boxes):
+            column = bisect_left(self.xs, (box.left + box.right) / 2) - 1
+            row = len(self.ys) - 1 - bisect_left(self.ys, (box.bottom + box.top) / 2)
+            if 0 <= column < len(self.xs) - 1 and 0 <= row < len(self.ys) - 1 and words(i):
+                held.setdefault((row, column), []).append(i)
+        lines = {at: _lines(boxes, some) for at, some in held.items()}
+        said = {at: " ".join(words(i) for line in lines[at] for i in line) for at in held}
+        filled = Counter(row for row, _ in held)
+        full = [row for row, n in filled.items() if n > 1]
+        unruled = {
+            row for (row, _), some in lines.items() if any(len(_cells(boxes, line)) > 1 for line in some)
+        }
+        prose = sum(len(s) for s in said.values() if len(s) > CELL)
+        if len(full) < 2 or 2 * len(unruled) >= len(full) or 2 * prose > sum(map(len, said.values())):
+            return []
+        for cells in self._merged():
+            there = [at for at in cells if at in said]
+            if len(there) == 1 and len(cells) > 1 and len(said[there[0]]) <= LABEL:
+                said |= dict.fromkeys(cells, said[there[0]])
+        found: list[Row] = []
+        columns = [c for c in range(len(self.xs) - 1) if any(column == c for _, column in held)]
+        for row in sorted(filled):
+            some = [i for c in columns for i in held.get((row, c), ())]
+            apart = _lines(boxes, some)
+            each = [
+                [" ".join(words(i) for i in line if i in held.get((row, c), ())) for c in columns]
+                for line in apart
+            ]
+            many = len(apart) > 3 or len(filled) < 4  # lines, of which no rule parts one from the next
+            if len(apart) > 1 and many and all(e[0] and any(e[1:]) for e in each):
+                found += [Row(tuple(line), tuple(e)) for line, e in zip(apart, each, strict=True)]
+                continue
+            texts = tuple(said.get((row, c), "") for c in columns)
+            if len(set(texts)) > 1:
+                found.append(Row(tuple(some), texts))
+            elif found:  # over all columns: what it is about; above all rows it is a title, and no row
+                found.append(Row(tuple(some), texts[:1]))
+        return found
+
+    def _merged(self) -> list[set[tuple[int, int]]]:
+        """The cells (row, column) that no line parts from each other."""
+        of: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        rows, columns = len(self.ys) - 1, len(self.xs) - 1
+        for row in range(rows):
+            below, above = self.ys[rows - row - 1 : rows - row + 1]
+            for column in range(columns):
+                cells = of.setdefault((row, column), {(row, column)})
+                x, left = self.xs[column], (self.xs[column] + self.xs[column + 1]) / 2
+                joins = []
+                if column and not _covered(self.down, x, (below + above) / 2):
+                    joins.append((row, column - 1))
+                if row and not _covered(self.across, above, left):
+                    joins.append((row - 1, column))
+                for other in joins:
+                    if of[other] is not cells:
+                        cells |= of[other]
+                        of |= dict.fromkeys(cells, cells)
+        return list({id(cells): cells for cells in of.values()}.values())
+
+
+def _covered(rules: Sequence[Rule], at: float, along: float) -> bool:
+    return any(abs(r.at - at) <= 2 * NEAR and r.start - NEAR <= along <= r.end + NEAR for r in rules)
+
+
+def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
+    """The boxes of these numbers by line, from above, each from the left."""
+    found: list[list[int]] = []
+    for i in sorted(some, key=lambda i: (-boxes[i].top, boxes[i].left)):
+        if found and boxes[found[-1][0]].level_with(boxes[i]):
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return [sorted(line, key=lambda i: boxes[i].left) for line in found]
+
+
+def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
+    """The boxes of a line, those together that no white space parts: `gap` heights of their letters, of
+    which a dash has those of its neighbours."""
+    found = [[*line[:1]]] if line else []
+    least = DASH * max((boxes[i].height for i in line), default=0.0)
+    for i, j in pairwise(line):
+        height = max(least, min(boxes[i].height, boxes[j].height))
+        if boxes[j].left - boxes[i].right > gap * height:
+            found.append([j])
+        else:
+            found[-1].append(j)
+    return found
+
+
+def headed(rows: list[Row]) -> list[Row]:
+    """The rows of a table, those that name its columns as one: `2024` under `Sales` is `Sales 2024`."""
+    while len(rows) > 2 and len(rows[0].cells) == len(rows[1].cells):
+        first, second = rows[:2]
+        above = _spread(first.cells, second.cells)
+        spans = any(a and a == b for a, b in pairwise(above))
+        if not spans or any(map(_NUMBER.fullmatch, second.cells)):
+            break
+        both = zip(above, second.cells, strict=True)
+        names = tuple(" ".join(dict.fromkeys(filter(None, pair))) for pair in both)
+        rows = [Row(first.boxes + second.boxes, names), *rows[2:]]
+    return rows
+
+
+def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
+    """What stands above names of columns, each over all of its own: where names repeat, such as years, a
+    name that is there again begins the columns of the next."""
+    found, counts, group = list(above), Counter(names), list[int]()
+    for k, name in enumerate([*names, ""]):
+        if k == len(names) or name in [names[i] for i in group]:
+            if len(said := {above[i] for i in group} - {""}) == 1:
+                for i in group:
+                    found[i] = said.copy().pop() if counts[names[i]] > 1 else found[i]
+            group = []
+        group.append(k)
+    return found
+
+
+# ---------------------------------------------------------------- tables with white space between columns
+
+
+def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: float) -> Iterator[list[Row]]:
+    """The tables of lines, one after the other in the order of the file, that white space parts into cells.
+    A line of one piece near a row of several continues a cell of that row."""
+    lines: list[list[int]] = []
+    for i, box in enumerate(boxes):
+        last = boxes[lines[-1][-1]] if lines and lines[-1] else None
+        if i in taken:
+            lines.append([])
+        elif last and last.level_with(box) and box.left >= last.right - 1:
+            lines[-1].append(i)
+        else:
+            lines.append([i])
+    block: list[list[list[int]]] = []  # rows of cells of boxes
+    for line in [*lines, *[[]] * (ORPHANS + 1)]:
+        cells = _cells(boxes, line, gap)
+        if len(cells) > 1:
+            cells = [cell for cell in cells if any(map(words, cell))]
+        if len(cells) == 2 and _HEADING.fullmatch(words(line[0])):
+            cells = []
+        if len(cells) > 1 or (block and cells):
+            block.append(cells)
+        ends = not cells or (len(block) > ORPHANS and all(len(row) < 2 for row in block[-ORPHANS - 1 :]))
+        if ends and block:
+            yield headed(_aligned(boxes, words, block))
+            block = []
+
+
+def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]]) -> list[Row]:
+    """The rows of a block of lines, each cell in its column; none where it is prose in columns, or a list."""
+    rows = [cells for cells in block if len(cells) > 1]
+    count = max(map(len, rows))
+    if count > COLUMNS:
+        return []
+    full = [row for row in rows if len(row) == count]
+    columns = [
+        (min(boxes[row[k][0]].left for row in full), max(boxes[row[k][-1]].right for row in full))
+        for k in range(count)
+    ]
+    if count < 4 and (_is_list(words, rows) or _is_prose(boxes, full)):
+        return []
+    apart = all(right < left for (_, right), (left, _) in pairwise(columns))
+    names = rows.index(full[0])  # of rows that may name columns
+    placed = [_placed(boxes, row, columns, n < names) for n, row in enumerate(rows)]
+    filled = sum(len(row) == count for row in placed)
+    if count > 2 and (not apart or filled < max(2, FILLED * len(rows))):
+        return []  # lines with some spaces, as of a program
+    if not apart:
+        return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
+    between = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
+    after = 0  # the number of the row behind a piece
+    for cells in block:
+        if len(cells) > 1:
+            after += 1
+            continue
+        [piece] = cells
+        cell, box = _cell(boxes, piece), boxes[piece[0]]
+        at = _over(cell, columns)
+        ways = [(_away(box, _edges(boxes, row)), row) for row in placed[after - 1 : after + 1]]
+        way, nearest = min(ways, key=itemgetter(0))
+        most = box.height if at and at[0] else median(between or [0.0]) / 2
+        if len(at) == 1 and way <= most and cell[0] >= columns[at[0]][0] - box.height:
+            nearest.setdefault(at[0], []).extend(piece)
+    found = []
+    for row in placed:
+        texts = (
+            " ".join(words(i) for line in _lines(boxes, row.get(k, ())) for i in line) for k in range(count)
+        )
+        found.append(Row(tuple(sorted({i for cell in row.values() for i in cell})), tuple(texts)))
+    return found
+
+
+def _cell(boxes: Sequence[Box], cell: Sequence[int]) -> tuple[float, float]:
+    return boxes[cell[0]].left, boxes[cell[-1]].right
+
+
+def _over(cell: tuple[float, float], columns: Sequence[tuple[float, float]]) -> list[int]:
+    return [k for k, (left, right) in enumerate(columns) if left < cell[1] and cell[0] < right]
+
+
+def _placed(
+    boxes: Sequence[Box], row: Sequence[list[int]], columns: Sequence[tuple[float, float]], spans: bool
+) -> dict[int, list[int]]:
+    """Column -> boxes of its cell; one over several columns is in each if it `spans`, else in the first.
+    Cells of a row that share a column stand in it together."""
+    found: dict[int, list[int]] = {}
+    for cell in row:
+        pieces = [[i] for i in cell]
+        if any(len(_over(_cell(boxes, piece), columns)) > 1 for piece in pieces):
+            pieces = [cell]
+        for piece in pieces:
+            span = _cell(boxes, piece)
+            near = min(range(len(columns)), key=lambda k: abs(sum(columns[k]) - sum(span)))
+            at = _over(span, columns) or [near]
+            for k in at if spans else at[:1]:
+                found[k] = [*found.get(k, ()), *piece]
+    return found
+
+
+def _edges(boxes: Sequence[Box], row: Mapping[int, Sequence[int]]) -> tuple[float, float]:
+    """Bottom and top of a row."""
+    some = [boxes[i] for cell in row.values() for i in cell]
+    return min(b.bottom for b in some), max(b.top for b in some)
+
+
+def _away(box: Box, edges: tuple[float, float]) -> float:
+    return max(0.0, edges[0] - box.top, box.bottom - edges[1])
+
+
+def _is_list(words: Words, rows: Sequence[list[list[int]]]) -> bool:
+    """Returns whether lines of two cells are a mark and its item, a number and its heading, or an entry of a
+    table of contents."""
+    marks = [words(row[0][-1]) for row in rows]
+    items = sum(bool(_ITEM.fullmatch(mark) or LEADER in mark) for mark in marks)
+    return 2 * items > len(rows) or (len(rows) == 1 and bool(_SECTION.fullmatch(marks[0])))
+
+
+def _is_prose(boxes: Sequence[Box], rows: Sequence[list[list[int]]]) -> bool:
+    """Returns whether the cells of every column are as wide as lines of prose."""
+    each = zip(*(((_cell(boxes, c), boxes[c[0]].height) for c in row) for row in rows), strict=True)
+    return all(median((b - a) / h for (a, b), h in column) > PROSE for column in each)
