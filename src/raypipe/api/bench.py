@@ -35,7 +35,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What was measured of one row."""
+    """The measurements of one row."""
 
     name: str
     does: str

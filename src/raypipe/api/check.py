@@ -46,7 +46,7 @@ _KEYS: Mapping[FileKind, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a file."""
+    """A mistake in a file."""
 
     file: str
     line: int | None  # from 1; None: of the file as a whole
@@ -60,7 +60,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One file that was read."""
+    """A file that was read."""
 
     file: str
     kind: FileKind | None  # None: it cannot be read, or is of no known kind
@@ -81,7 +81,7 @@ class CheckResult(Result, rows="problems"):
 
     @property
     def fine(self) -> bool:
-        """Whether no file has a problem, and each step holds."""
+        """True if no file has a problem, and each step holds."""
         return not self.problems and all(step.holds for step in self.steps)
 
 
@@ -140,7 +140,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
 
 
 def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
-    """What a file is, by the keys that only its kind has.
+    """Returns what a file is, by the keys that only its kind has.
 
     >>> kind_of({"question": []}), kind_of({"minilm": {"kind": "embedder", "loader": "hash"}})
     ('recipe', 'models')
@@ -157,7 +157,7 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
 
 
 def _are_fields(tree: Mapping[str, Any], cls: type[Any]) -> bool:
-    """Whether most of the keys are fields of a record."""
+    """Returns whether most of the keys are fields of a record."""
     return 2 * len(tree.keys() & {f.name for f in fields(cls)}) > len(tree)
 
 

@@ -141,7 +141,7 @@ def ingest_documents(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ParsedFile(Result):
-    """One HTML file as text: a line of `raypipe parse --json`."""
+    """An HTML file as text: a line of `raypipe parse --json`."""
 
     file: str
     text: str | None  # None: it could not be parsed
@@ -214,7 +214,7 @@ class FirstDocument:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Preview(Result):
-    """How files are read; its rows are the fields that were found."""
+    """The way files would be read; its rows are the fields that were found."""
 
     data_format: str  # what --format calls it
     files: tuple[FileFields, ...]  # of rows; other formats have fixed fields
@@ -230,7 +230,8 @@ class Preview(Result):
 def preview(
     paths: Data, format: Format | None = None, fields: Fields | None = None, session: Session | None = None
 ) -> Preview:
-    """How `ingest` would read some files: their format, their fields, and the first row. Stores nothing.
+    """Returns how `ingest` would read some files: their format, their fields, and the first row. Stores
+    nothing.
 
     Takes what `ingest` takes. Raises DataError for files that cannot be read, and ConfError for a field that
     none of them has.

@@ -119,7 +119,7 @@ class ServeArgs:
             return f"{e}. {UNTIL}"
 
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
-        """What `check` raises of a recipe whatever the store holds."""
+        """Returns what `check` raises of a recipe whatever the store holds."""
         if self.mcp:
             require_mcp()
         models = require_graphs(recipe).models()
@@ -139,7 +139,7 @@ class ServeArgs:
         return require_graphs(self.session(settings).over(store).recipe(self.recipe))
 
     def session(self, settings: Settings) -> Session:
-        """What the models, graphs and cluster file of the arguments are read with."""
+        """Returns what the models, graphs and cluster file of the arguments are read with."""
         return Session(settings, self.models, self.graphs, self.cluster, llm=self.llm)
 
     @property

@@ -31,7 +31,7 @@ each second (`release_follower.POLL_S`), and answers what came before that withi
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ForgetResult(Result, rows="holdings"):
-    """What holds some things or rests on them, and what became of each; a row for each."""
+    """Everything that holds some things or rests on them, and what became of it; a row for each."""
 
     store: str  # URI
     targets: tuple[Target, ...]

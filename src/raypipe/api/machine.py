@@ -31,7 +31,7 @@ CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """A thing that was looked at."""
 
     what: str
     state: Literal["fine", "missing", "note"]
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EnvironmentResult(Result, rows="findings"):
-    """What was found; a row for each thing looked at."""
+    """The environment; a row for each thing looked at."""
 
     fine: bool  # nothing is missing
     findings: tuple[Finding, ...]

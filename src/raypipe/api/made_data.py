@@ -48,7 +48,7 @@ SHOWN = 5  # questions that a result shows
 
 @dataclass(frozen=True, slots=True)
 class QuestionsPlan:
-    """What making questions may ask of a model, known before the first call."""
+    """The calls that making questions may take, known before the first of them."""
 
     store: str  # URI
     model: str  # as the server calls it

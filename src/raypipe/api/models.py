@@ -39,7 +39,7 @@ from raypipe.runs.adoption import AdoptionCheck
 
 @dataclass(frozen=True, slots=True)
 class ModelNeed:
-    """One model that a recipe names."""
+    """A model that a recipe names."""
 
     name: str  # in the models file
     kind: str

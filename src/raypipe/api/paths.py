@@ -24,7 +24,7 @@ Data: TypeAlias = str | Path | Sequence[str | Path]
 
 
 def several(data: Data) -> Sequence[str | Path]:
-    """What was given, as one or as several."""
+    """Returns what was given, as one or as several."""
     return [data] if isinstance(data, str | Path) else data
 
 

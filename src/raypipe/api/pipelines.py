@@ -112,7 +112,7 @@ class RayRun:
             self._loading = load_ahead(self.worker, self.recipe.embedders(), pool)
 
     def workers(self, verb: Verb) -> Workers:
-        """How many workers do such tasks."""
+        """Returns how many workers do such tasks."""
         return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
     def streams(self) -> bool:
@@ -172,8 +172,8 @@ def open_pipeline(
 
 
 def open_reading(session: Session, store: Store) -> TaskReading:
-    """How files are read into a store on the session's cluster, which is connected to for large ones alone.
-    Raises ConfError, ClusterTooSmall."""
+    """Returns how files are read into a store on the session's cluster, which is connected to for large ones
+    alone. Raises ConfError, ClusterTooSmall."""
     file = session.cluster_file()
     worker = WorkerConfig(store.uri, file.backend, file.device, 1)
 
@@ -207,7 +207,7 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
 
 
 def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
-    """How many workers a cluster file has for each verb of a recipe."""
+    """Returns how many workers a cluster file has for each verb of a recipe."""
     return partial(capacity.workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
 
 
@@ -278,7 +278,7 @@ def worker_and_sizes(
 
 
 def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> Prices:
-    """What files say of prices, of a model that judges, too. Raises ConfError."""
+    """Returns what files say of prices, of a model that judges, too. Raises ConfError."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
     asking = [(stage.name, models_of(stage.step)) for stage in (*recipe.corpus, *recipe.question)]

@@ -162,7 +162,7 @@ def _planned(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AssumedResult(Result, record="plan"):
-    """What a corpus of some size would take; its rows are the steps."""
+    """The cost of a corpus of some size; its rows are the steps."""
 
     plan: AssumedPlan
 
@@ -193,8 +193,8 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
 
 
 def _placement(session: Session, recipe: Recipe) -> Placed:
-    """Where the session's cluster would run a recipe, on the machines that the cluster file declares. Raises
-    ClusterTooSmall for what would not fit there."""
+    """Returns where the session's cluster would run a recipe, on the machines that the cluster file declares.
+    Raises ClusterTooSmall for what would not fit there."""
     asked = asked_by(recipe)
     written = sharing(session.cluster_file(), asked)
     cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))

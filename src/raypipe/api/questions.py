@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AskResult(Result):
-    """One answer; its rows are the passages of the ranking, best first."""
+    """An answer; its rows are the passages of the ranking, best first."""
 
     result: QueryResult
 
@@ -295,7 +295,7 @@ def rank(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WalkResult(Result):
-    """What each step of the question half made of one question; a row for each."""
+    """A question through each step of the question half; a row for each."""
 
     texts: pa.Table  # one row per page: its text, the spans that a browser would not show, hashed words
     passages: pa.Table  # one row per chunk: source, start, end, and its text

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReleaseResult(Result):
-    """One release; one row."""
+    """A release; one row."""
 
     release: Release
     store: str  # URI of the store in which it is live
@@ -50,7 +50,7 @@ class ReleasesResult(Result, rows="releases"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PruneResult(Result, rows="removed"):
-    """What was deleted, or would be; a row for each."""
+    """Everything that was deleted, or would be; a row for each."""
 
     dry_run: bool
     removed: tuple[Removal, ...]

@@ -33,7 +33,7 @@ class NotReproduced(RaypipeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedNumber:
-    """One number of a run."""
+    """A number of a run."""
 
     measure: str
     value: float
@@ -51,7 +51,7 @@ class ExpectedNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """One run that can be held against expected numbers."""
+    """A run that can be held against expected numbers."""
 
     about: str
     how: Literal["rank", "pool", "eval", "score"]
@@ -123,7 +123,8 @@ class ReproduceResult(Result, rows="numbers"):
 
 
 def reproductions(session: Session | None = None, name: str | None = None) -> Reproductions:
-    """What can be reproduced, as conf/reproduce.yaml says; of a `name` its run alone. Raises ConfError."""
+    """Returns what can be reproduced, as conf/reproduce.yaml says; of a `name` its run alone. Raises
+    ConfError."""
     path = (session or Session()).settings.conf.file(FILE)
     found = config.build(Reproductions, config.read_yaml(path), Where(str(path)))
     if name is None:

@@ -280,6 +280,6 @@ def origin(settings: Settings) -> Origin:
 
 
 def chip() -> str:
-    """What this machine computes with: the names of its GPUs, else of its CPU."""
+    """Returns what this machine computes with: the names of its GPUs, else of its CPU."""
     gpus = {value_in(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")}
     return ", ".join(sorted(gpus - {""})) or processor()

@@ -104,7 +104,7 @@ def generator_of(session: Session, option: str, name: str, endpoint: str = "") -
 async def replies(
     session: Session, model: Model, chats: Sequence[Chat], sampling: Sampling
 ) -> list[Generated | Fault]:
-    """What a generator says to each chat."""
+    """Returns what a generator says to each chat."""
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     async with LocalKit(None, engines=None, endpoints=endpoints) as kit:
         return await kit.generator(model)(chats, sampling)
@@ -148,8 +148,8 @@ def require_unchanged(
 
 
 def distance(old: np.ndarray, new: np.ndarray) -> float:
-    """How far answers are apart: of vectors ((texts, dim) float32, unit rows) one less the smallest cosine,
-    of scores the largest difference; infinity for another shape."""
+    """Returns how far answers are apart: of vectors ((texts, dim) float32, unit rows) one less the smallest
+    cosine, of scores the largest difference; infinity for another shape."""
     if old.shape != new.shape:
         return float("inf")
     if old.ndim == 2:

@@ -49,7 +49,7 @@ gateways change between two days of work. One that changes sooner costs one refu
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where things are when the command line does not say."""
+    """Places that apply where the command line names none."""
 
     home: Path  # RAYPIPE_HOME: demo data, stores and reports that were given no place
     store: str | None  # RAYPIPE_STORE
@@ -145,7 +145,7 @@ def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What calls share. Each field has the default of the command line."""
+    """The settings that calls share. Each field has the default of the command line."""
 
     settings: Settings = field(default_factory=from_environment)
     models: str | None = None  # models file whose entries are laid over conf/models.yaml
@@ -238,7 +238,7 @@ class Session:
         return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(given))
 
     def address(self, given: Place, fills: bool) -> str:
-        """Where a store lies, made or not. `fills`: data is read into it."""
+        """Returns where a store lies, made or not. `fills`: data is read into it."""
         from raypipe.store import Store
 
         if isinstance(given, Store):
@@ -276,8 +276,8 @@ def load_recipe(
 
 
 def _file_name(path: Path, settings: Settings) -> str:
-    """What names the file of a recipe from run to run: its path; within the working directory of a submitted
-    job, which is a copy at another place each time, the path there."""
+    """Returns what names the file of a recipe from run to run: its path; within the working directory of a
+    submitted job, which is a copy at another place each time, the path there."""
     here = Path.cwd().resolve()
     inside = settings.submitted is not None and path.is_relative_to(here)
     return str(path.relative_to(here) if inside else path)

@@ -1,4 +1,4 @@
-"""What one starts from: datasets (an invented one, the demo's, the official files of CRAG and QASPER), and
+"""Starting points: datasets (an invented one, the demo's, the official files of CRAG and QASPER), and
 the files that a project of one's own begins with."""
 
 from __future__ import annotations

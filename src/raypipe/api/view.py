@@ -55,7 +55,7 @@ def _place(given: str | Path, settings: Settings) -> Path | RemoteRuns:
 
 
 def left_out(unread: int) -> str:
-    """What is said after the number of runs."""
+    """Returns what is said after the number of runs."""
     return f", {unread} of other formats left out" if unread else ""
 
 

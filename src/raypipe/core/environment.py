@@ -1,4 +1,4 @@
-"""What this process runs with: CPUs, versions of packages, and the commit that the code is of."""
+"""Environment of this process: CPUs, versions of packages, and the commit that the code is of."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Adoption:
     checked: str  # what was measured, for people
 
     def sentence(self, name: str) -> str:
-        """What a plan, a report and an explanation say of the model of this name."""
+        """Returns what a plan, a report and an explanation say of the model of this name."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.at))
         return f"model {name} counts as {self.model.name}: adopted {day} by {self.by}, {self.checked}"
 

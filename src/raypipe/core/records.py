@@ -187,7 +187,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One earlier message of a conversation. Of either role it is a text of strangers."""
+    """An earlier message of a conversation. Of either role it is a text of strangers."""
 
     role: Literal["user", "assistant"]
     text: str

@@ -157,8 +157,8 @@ OPEN = "\0"
 
 
 def judge_sampling(model: Model, rule: Rule) -> Sampling:
-    """What is sent with each chat of a judge. A model that thinks writes its thoughts first, which are no
-    JSON."""
+    """Returns what is sent with each chat of a judge. A model that thinks writes its thoughts first, which
+    are no JSON."""
     held = None if model.thought_tokens else schema(rule)
     return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens, constraint=held)
 

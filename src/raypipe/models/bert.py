@@ -43,7 +43,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch's types are 
 
 
 def usable() -> bool:
-    """Whether this machine has packed layers."""
+    """Returns whether this machine has packed layers."""
     return torch.backends.mkldnn.is_available() and "AVX" in torch.backends.cpu.get_cpu_capability()
 
 
@@ -80,7 +80,7 @@ MODEL = {
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """What is read of a config.json."""
+    """The fields of a config.json that are read."""
 
     model_type: str
     hidden_size: int
@@ -219,7 +219,7 @@ def _norm(weights: Mapping[str, torch.Tensor], of: str, eps: float) -> Callable[
 
 @dataclass(frozen=True, slots=True)
 class WordPieces:
-    """What `models.encoder` asks of a tokenizer of transformers, under the names that it has there."""
+    """The methods of a transformers tokenizer that `models.encoder` calls, under the same names."""
 
     backend_tokenizer: Tokenizer
     pad_token_id: int

@@ -180,7 +180,7 @@ class Catalog:
         return replace(model, adopted=self.adopted.get(own_identity(model))) if self.adopted else model
 
     def _place(self, name: str, entry: ModelEntry, where: Where) -> tuple[str, str]:
-        """Where the weights of an entry are, and what names them."""
+        """Returns where the weights of an entry are, and what names them."""
         if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
             return "", ""
         if entry.loader in WEIGHTLESS:
@@ -284,7 +284,7 @@ def _as_json(given: Mapping[str, Any]) -> str:
 
 
 def _asked(entry: ModelEntry) -> str:
-    """How a generator is asked, as its identity names it; "" where its entry says nothing of it."""
+    """Returns how a generator is asked, as its identity names it; "" where its entry says nothing of it."""
     said = {
         "template": _as_json(entry.chat_template_kwargs),
         "thoughts": entry.thought_tokens,
@@ -294,7 +294,8 @@ def _asked(entry: ModelEntry) -> str:
 
 
 def _without(unsent: Sequence[str]) -> str:
-    """How a generator is asked without some fields. `max_tokens` has another name then, and its effect."""
+    """Returns how a generator is asked without some fields. `max_tokens` has another name then, and its
+    effect."""
     fields = sorted({*unsent} - {"max_tokens"})
     return f"+without:{','.join(fields)}" if fields else ""
 

@@ -1,4 +1,4 @@
-"""What a process knows of its device: the networks that lie there, and what trouble with it looks like.
+"""Device of a process: the networks that lie there, and what trouble with it looks like.
 
 A library's error is a failed device, too little memory, or an input that it cannot take. Torch says most of
 it in words of a RuntimeError, so the words are known here and nowhere else. What they do not say is raised as

@@ -280,7 +280,8 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *width: int) -> np.ndarray:
-    """What was computed of blocks, in parts with their rows in the block, in order: (rows, *width) float32.
+    """Returns what was computed of blocks, in parts with their rows in the block, in order: (rows, *width)
+    float32.
 
     Nothing is fetched from a GPU before the last part was handed to it: it computes while the next block is
     tokenized and the next batch is filled."""

@@ -1,4 +1,4 @@
-"""One vLLM engine: one copy of a model's weights for any number of concurrent callers.
+"""A vLLM engine: one copy of a model's weights for any number of concurrent callers.
 
 A plain async class. One process uses it as it is, a job in a named actor, the endpoint in a deployment, so
 that every step, block and request shares one queue and nothing drains between batches.

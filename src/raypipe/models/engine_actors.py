@@ -40,7 +40,7 @@ LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by t
 
 
 class EngineProtocol(Protocol):
-    """What an engine actor needs of an engine: `models.engine.Engine`, or a stand-in."""
+    """The methods of an engine that its actor calls: of `models.engine.Engine`, or a stand-in."""
 
     async def ready(self) -> None: ...
     async def generate(

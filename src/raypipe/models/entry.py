@@ -1,4 +1,4 @@
-"""One entry of models.yaml: its fields, and which belong together. Knows no file and no model library."""
+"""An entry of models.yaml: its fields, and which belong together. Knows no file and no model library."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WHEEL = re.compile(r"([\w.-]{1,99})==([\w.]{1,99}) --hash=sha256:([0-9a-f]{64})"
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One entry of models.yaml."""
+    """An entry of models.yaml."""
 
     kind: ModelKind
     loader: str  # one of KIND, or MODULE:NAME of a loader of your own
@@ -147,7 +147,7 @@ class ModelEntry:
         self._check_common(sources)
 
     def _check_common(self, sources: list[str]) -> None:
-        """What holds whichever loader it is."""
+        """Checks what holds whichever loader it is."""
         if len(sources) > 1:
             raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources)}")
         if self.kind == "embedder" and self.dim < 1:

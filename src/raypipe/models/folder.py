@@ -64,7 +64,8 @@ def _read(kind: str) -> tuple[str, ...]:
 
 
 def is_read(name: str, kind: str) -> bool:
-    """Whether a file of this name in a repository is read for this kind of model, by one of its loaders."""
+    """Returns whether a file of this name in a repository is read for this kind of model, by one of its
+    loaders."""
     if kind in ("embedder", "reranker") and "/" in name:
         return name.rsplit("/", 1)[-1] in MODULE
     more = SENTENCE if kind in ("embedder", "reranker") else ()

@@ -98,7 +98,7 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
 
 
 def _check_base(where: str, config: Mapping[str, Any], weights: str) -> None:
-    """Where the adapter names its base by digest or commit, that is the base it is served on."""
+    """Checks that an adapter that names its base by digest or commit is served on that base."""
     named = str(config.get("base_model_name_or_path") or "")
     if weights and _PINNED.fullmatch(named) and not weights.startswith(named):
         raise ConfError(
@@ -284,7 +284,7 @@ def _check_length(model: Model, place: Path) -> None:
 
 
 def marks_of(tokenizer: Any) -> re.Pattern[str]:
-    """What a transformers tokenizer reads as marks of its own: an end of turn, a role."""
+    """Returns what a transformers tokenizer reads as marks of its own: an end of turn, a role."""
     marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
 

@@ -1,4 +1,4 @@
-"""Where models are computed, as a cluster file says: a backend, the limits of an engine, the addresses of
+"""Hosts of models, as a cluster file names them: a backend, the limits of an engine, the addresses of
 servers.
 
 Keys are kept out of messages here. In no digest. Knows no server and no model library.
@@ -117,7 +117,7 @@ def _check_url(url: str) -> None:
 
 
 def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:
-    """Where a model is served. Raises ConfError for an endpoint that the cluster file does not have."""
+    """Returns where a model is served. Raises ConfError for an endpoint that the cluster file does not have."""
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
@@ -156,5 +156,5 @@ class ServedModel:
 
 
 def is_served(text: str) -> bool:
-    """Whether a name is an address in place of an entry's name."""
+    """Returns whether a name is an address in place of an entry's name."""
     return "://" in text

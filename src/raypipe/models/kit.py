@@ -301,8 +301,8 @@ def _key(model: Model) -> Model:
 
 
 async def compute_once(kit: Kit, model: Model) -> None:
-    """One small request to a model that computes. Raises what the model raises, and Unavailable for a reply
-    that did not come."""
+    """Sends a small request to a model that computes. Raises what the model raises, and Unavailable for a
+    reply that did not come."""
     if model.kind == "generator":
         [reply] = await kit.generator(model)(((Message("user", "ready"),),), Sampling(max_tokens=1))
         if isinstance(reply, Fault) and reply.transient:

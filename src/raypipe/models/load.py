@@ -57,9 +57,9 @@ def require_libraries(model: Model) -> None:
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
-    """What a loader from outside makes of a model: `open_model(model, device)`. Raises ConfError for a loader
-    whose source is not what the recipe was resolved with, and for an object without the method that its kind
-    needs."""
+    """Returns what a loader from outside makes of a model: `open_model(model, device)`. Raises ConfError for
+    a loader whose source is not what the recipe was resolved with, and for an object without the method
+    that its kind needs."""
     if not model.weights.endswith(loader_id(model.loader)):
         raise ConfError(
             f"model {model.name!r}: the source of {model.loader} is not what the recipe was resolved with. "
@@ -173,8 +173,8 @@ def require_computable(model: Model, backend: Backend, device: str) -> None:
 
 
 def use_threads(model: Model, threads: int) -> None:
-    """How many threads torch computes with on a CPU, in this process. A model without weights needs no torch,
-    whose import takes three seconds."""
+    """Sets the threads that torch computes with on a CPU, in this process. A model without weights needs no
+    torch, whose import takes three seconds."""
     if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader):
         return
     import torch

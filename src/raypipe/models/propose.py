@@ -76,7 +76,7 @@ def from_folder(path: Path) -> ModelRepo:
 
 
 def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -> ModelRepo:
-    """What a hub says of ORG/NAME at a commit, branch or tag; None: its main branch.
+    """Returns what a hub says of ORG/NAME at a commit, branch or tag; None: its main branch.
 
     Raises ConfError for a name that is none or is not there, ModelMissing for one whose owner has to let this
     reader in, Unavailable for a hub that cannot be reached."""

@@ -65,7 +65,7 @@ class _Address:
 
 
 class ServerClient:
-    """One event loop's requests to an endpoint; `await close()` it."""
+    """Sends one event loop's requests to an endpoint; `await close()` it."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class ServerClient:
         self, method: str, path: str, read: Callable[[Any], T], tokens: float = 0, once: bool = False,
         lines: bool = False, **content: Any,
     ) -> T | Trouble:  # fmt: skip
-        """What `read` makes of the JSON that comes. What reading a tree of another shape raises is a trouble
-        of the server. `tokens`: of the request, for limits; `path` with a slash stands next to /v1;
-        `once`: it is not tried again; `lines`: JSON comes as lines; `content`: as httpx takes it."""
+        """Returns what `read` makes of the JSON that comes. What reading a tree of another shape raises is a
+        trouble of the server. `tokens`: of the request, for limits; `path` with a slash stands next to
+        /v1; `once`: it is not tried again; `lines`: JSON comes as lines; `content`: as httpx takes it."""
         async with self._room:
             # Once a whole round of requests got nothing, each further one is one try, until one gets through:
             # a server that is down costs a run minutes, not hours.

@@ -96,7 +96,7 @@ def _unserved(name: str, names: Collection[str]) -> str:
 
 
 async def _listed(at: EndpointAddress) -> dict[str, dict[str, Any]]:
-    """What a server lists, by name; {} where it lists nothing that can be read."""
+    """Returns what a server lists, by name; {} where it lists nothing that can be read."""
 
     def read(tree: Any) -> dict[str, dict[str, Any]]:
         return {str(row["id"]): dict(row) for row in tree["data"]}

@@ -28,14 +28,14 @@ SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32()))])
 
 @dataclass(frozen=True, slots=True)
 class TokenArray:
-    """One text as an encoder takes it, in the form of an encoding of the tokenizers library."""
+    """A text as an encoder takes it, in the form of an encoding of the tokenizers library."""
 
     ids: np.ndarray  # (tokens,) int32, with special tokens, cut to the model's max_tokens
     type_ids: int = 0  # of every token
 
 
 def takes_tokens(model: Model) -> bool:
-    """Whether an embedder takes arrays: those of `models.encoder` and `models.flagembedding` do;
+    """Returns whether an embedder takes arrays: those of `models.encoder` and `models.flagembedding` do;
     sentence-transformers' classes take texts alone."""
     return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 

@@ -76,7 +76,7 @@ FORMATS: Registry[Any] = Registry(
 
 
 def format_of(format: Format) -> LineFormat | FileFormat:
-    """How a format is read. Raises ConfError for an unknown one."""
+    """Returns how a format is read. Raises ConfError for an unknown one."""
     if isinstance(format, RowFormat):
         return _of_rows(format)
     if (path := _reader_path(format)) is not None:

@@ -265,7 +265,7 @@ def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
 
 
 def _fields(value: Mapping[str, Any], fields: FieldMap, modified: str) -> dict[str, str]:
-    """What a row says of its document in columns without a role, and in an object `metadata`."""
+    """Returns what a row says of its document in columns without a role, and in an object `metadata`."""
     used = {name.partition(".")[0] for names in fields.fields.values() for name in names}
     inner = value.get("metadata")
     given = {**(inner if isinstance(inner, Mapping) else {}), **value}

@@ -141,7 +141,7 @@ class Recipe:
 
     @property
     def embeds_from_texts(self) -> bool:
-        """Whether a step that embeds a chunk reads the whole text of its source."""
+        """True if a step that embeds a chunk reads the whole text of its source."""
         return any("text" in s.step.reads() for s in self._embedding())
 
     def embedders(self) -> tuple[Model, ...]:

@@ -61,7 +61,7 @@ class NotTheSame(RaypipeError):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionCheck:
-    """What both models say to the same requests."""
+    """The answers of both models to the same requests."""
 
     kind: ModelKind
     run: str  # whose requests these are

@@ -29,7 +29,7 @@ Said: TypeAlias = Literal["right", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class CapturedQuote:
-    """One quote of an answer."""
+    """A quote of an answer."""
 
     source: str  # source id
     start: int  # [start, end) in the source's parsed text
@@ -39,7 +39,7 @@ class CapturedQuote:
 
 @dataclass(frozen=True, slots=True)
 class CapturedAnswer:
-    """One question with its evidence and its answer."""
+    """A question with its evidence and its answer."""
 
     format: int
     answer_id: str
@@ -85,7 +85,7 @@ class CapturedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What a user said of one answer."""
+    """A user's verdict on one answer."""
 
     format: int
     answer_id: str
@@ -119,7 +119,7 @@ class AnswerIds:
 
 
 def share_of(answer_id: str) -> float:
-    """Where a drawn id lies between 0 and 1: below the rate of a capture, it is captured."""
+    """Returns where a drawn id lies between 0 and 1: below the rate of a capture, it is captured."""
     return float(int(answer_id[8 : 8 + DRAWN_CHARS], 16) / 16**DRAWN_CHARS)
 
 

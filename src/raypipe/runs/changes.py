@@ -1,4 +1,4 @@
-"""What a run changed in the answers: which of them, in which step their paths first part, before and after.
+"""Changes of answers by a run: which of them, in which step their paths first part, before and after.
 
 Compares stored answers of two finished runs, which say for themselves how they came about: hits with the
 score of each ranker, replies, the order, the answer. Knows records and stored answers; runs nothing.
@@ -24,7 +24,7 @@ SHOWN = 3  # passages of a ranking that a report repeats
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswer:
-    """What a question was answered."""
+    """The answer that a question got."""
 
     answer: str
     outcome: str  # fault where the question failed
@@ -34,7 +34,7 @@ class GivenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One question whose answer is another now."""
+    """A question whose answer is another now."""
 
     question: str  # id
     query: str
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a run changed against an earlier one."""
+    """The changes of a run against an earlier one."""
 
     before: str  # run
     after: str  # run
@@ -101,14 +101,14 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
 
 
 def _said(question: Question) -> tuple[str, str, tuple[str, ...]]:
-    """What came out of a question: an answer, or of a recipe that ranks a ranking."""
+    """Returns what came out of a question: an answer, or of a recipe that ranks a ranking."""
     ranking = question.order if question.outcome == RANKED else ()
     return question.answer, question.outcome, ranking
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where the paths of one question part in two runs."""
+    """The step in which the paths of one question part in two runs."""
 
     step: str  # or one of NO_STEP
     because: Difference | None  # what differs in the recipe there or before; None for those of NO_STEP
@@ -173,7 +173,7 @@ def _parting(
 
 
 def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
-    """What a stage made of a question, as far as its stored answer still shows it."""
+    """Returns what a stage made of a question, as far as its stored answer still shows it."""
     out: dict[str, Any] = {}
     for name in stage.writes:
         kind, _, part = name.partition(".")
@@ -210,7 +210,7 @@ def _path(q: Question, stage: StageRecord | str) -> str:
 
 
 def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
-    """What differs in the stage itself, else in the nearest one before it that differs at all."""
+    """Returns what differs in the stage itself, else in the nearest one before it that differs at all."""
     names = [s.name for s in stages]
     for name in reversed(names[: names.index(step) + 1]):
         if name in own:

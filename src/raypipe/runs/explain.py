@@ -37,7 +37,7 @@ LISTED = 10  # ids in a message
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuote:
-    """One quote of an answer's reply."""
+    """A quote of an answer's reply."""
 
     url: str | None  # of the page; None: no citation brought it
     source: str  # source id
@@ -47,7 +47,7 @@ class AnswerQuote:
 
 @dataclass(frozen=True, slots=True)
 class StepReply:
-    """What one step replied."""
+    """The reply of one step."""
 
     label: str  # answered, abstained, fault, ... or a class
     text: str
@@ -56,7 +56,7 @@ class StepReply:
 
 @dataclass(frozen=True, slots=True)
 class ModelChat:
-    """One chat with a language model."""
+    """A chat with a language model."""
 
     messages: tuple[Message, ...]
     reply: str | None  # as the model wrote it, or its fault; None: the memo does not hold it any more
@@ -64,7 +64,7 @@ class ModelChat:
 
 @dataclass(frozen=True, slots=True)
 class StageRequests:
-    """What one stage wanted of models for this row."""
+    """The requests of one stage to models for this row."""
 
     step: str
     reason: str  # model, prompt, parameter, version, upstream, row, evidence; "": answered before the run
@@ -185,7 +185,7 @@ def _answered(store: Store, key: AnswerKey) -> Question | None:
 
 
 def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
-    """What a row key is made of (`recipe.row_key`), by name."""
+    """Returns what a row key is made of (`recipe.row_key`), by name."""
     parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
     parts |= {f"turn {n}": f"{t.role}: {t.text}" for n, t in enumerate(question.turns, 1)}
     if question.citations is None or everything or question.where:

@@ -128,7 +128,8 @@ def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int
 
 
 def seen_by_a_fit(questions: int) -> str:
-    """What a gate says of scores that rest on questions which a fit or adapter of the recipe has seen."""
+    """Returns what a gate says of scores that rest on questions which a fit or adapter of the recipe has
+    seen."""
     if not questions:
         return ""
     by = "a fit or an adapter of its recipe"

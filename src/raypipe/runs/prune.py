@@ -1,4 +1,4 @@
-"""What no release, no recipe and no citation names any more, found and removed.
+"""Finds and removes what no release, no recipe and no citation names any more.
 
 Kept: what the releases of the history name, what the last finished run of each recipe names, what an endpoint
 reads, and whatever no finished run ever named, since an unfinished one may need it. So an adapter goes when
@@ -66,7 +66,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One thing that goes, or would go."""
+    """A thing that goes, or would go."""
 
     kind: str  # one of KINDS
     name: str

@@ -40,7 +40,7 @@ MEND = "Put back what stood there, or remove the file and promote a run"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One promoted run."""
+    """A promoted run."""
 
     format: int
     id: str
@@ -240,7 +240,7 @@ EVERY_RUN = 1_000_000  # more than a store has
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What a store has finished, and what of it is kept."""
+    """The finished runs of a store, and which of them are kept."""
 
     runs: tuple[Run, ...]  # finished, the latest first
     last: tuple[Run, ...]  # of each recipe

@@ -165,7 +165,7 @@ class CutReplies:
     tokens: int  # that each was allowed
 
     def sentence(self) -> str:
-        """What happened, for people."""
+        """Returns what happened, for people."""
         return f"{self.cut} of {self.replies} replies of {self.step} were cut at {self.tokens} tokens"
 
 

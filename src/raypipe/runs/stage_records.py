@@ -26,7 +26,7 @@ NOTHING = "not there"
 
 @dataclass(frozen=True, slots=True)
 class FieldRecord:
-    """One field of a step as it was."""
+    """A field of a step as it was."""
 
     kind: Kind
     form: str  # canonical: core.digests.stable
@@ -34,7 +34,7 @@ class FieldRecord:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage of a recipe as it was."""
+    """A stage of a recipe as it was."""
 
     half: Literal["corpus", "question"]
     name: str
@@ -50,7 +50,7 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """One model as it was."""
+    """A model as it was."""
 
     name: str
     kind: str
@@ -121,7 +121,7 @@ def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is not as it was in one stage: the first thing that differs."""
+    """The first difference of a stage from what it was."""
 
     stage: str
     kind: Literal["model", "prompt", "parameter", "version"]

@@ -90,7 +90,7 @@ RETENTION_DAYS = 7.0
 
 @dataclass(frozen=True, slots=True)
 class CaptureConfig:
-    """How many answers are captured, for how long, and what is taken out of them."""
+    """Captured answers: how many, for how long, and what is taken out of them."""
 
     rate: float  # share of the answers, above 0 and at most 1
     retention_days: float = RETENTION_DAYS

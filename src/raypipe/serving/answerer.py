@@ -251,9 +251,9 @@ class Answerer:
 
 
 async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:
-    """Where its sources are cited; `only_cited`: no other place of an equal text is named. The HTML pages
-    that are shown have the sections that their headings begin: what a page says is known once `parse` has
-    read it, so its reader names none."""
+    """Returns where its sources are cited; `only_cited`: no other place of an equal text is named. The HTML
+    pages that are shown have the sections that their headings begin: what a page says is known once
+    `parse` has read it, so its reader names none."""
     quotes = *quotes_of(answered), *other_values(answered)
     shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index

@@ -1,4 +1,4 @@
-"""One question over its own documents: parsed, split and embedded in memory, for this request only.
+"""Searches one question's own documents: parsed, split and embedded in memory, for this request only.
 
 If a recipe shortlists pages by their snippets, the pages that it drops are never parsed: the stages up to
 there run over snippets alone. Knows how a recipe is run and searched; knows no store and no HTTP.

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class FilterEntry:
-    """One entry of the file, as it stands there."""
+    """An entry of the file, as it stands there."""
 
     keys: tuple[str, ...]  # that have this filter; two while one takes the place of the other
     hosts: tuple[str, ...] = ()  # as in Filters; none of the three: the whole store

@@ -1,4 +1,4 @@
-"""One query: the request, its result, the listener that follows it, and what the routes need of whatever
+"""A query: the request, its result, the listener that follows it, and what the routes need of whatever
 answers. Plain data.
 """
 
@@ -56,7 +56,7 @@ NULL_LISTENER = Listener()
 
 @dataclass(frozen=True, slots=True)
 class SourcePlaces:
-    """Where the sources of an answer are cited."""
+    """The places of an answer's sources."""
 
     urls: Mapping[str, str]  # of each source that a hit or a quote names, if known
     layouts: Mapping[str, Layout]  # of each that is a document of a folder
@@ -70,7 +70,7 @@ class SourcePlaces:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One quote that supports the answer."""
+    """A quote that supports the answer."""
 
     source: str  # source id
     chunk: str | None  # the best-ranked passage that holds it whole; None: no passage does

@@ -102,8 +102,8 @@ class StoreSnapshot:
     def searched(
         self, filters: Filters, key_filter: Filters, offset: int, limit: int
     ) -> tuple[int, dict[str, str]]:
-        """How many sources a question about the whole store searches; some of them, with a url that cites
-        each and that the filters let through; "": none does."""
+        """Returns how many sources a question about the whole store searches; some of them, with a url that
+        cites each and that the filters let through; "": none does."""
         question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
         places = self.index.fields()
         if question.where:  # which a question about the whole store brings to its search

@@ -39,8 +39,8 @@ def scope_of(question: Question, scope: Scope) -> tuple[str, ...] | None:
 async def scopes_of(
     index: Index, questions: Sequence[Question], scope: Scope, where: str
 ) -> list[tuple[str, ...] | None]:
-    """What each question is searched for in: its scope, as far as the step's condition `where` and its own
-    hold."""
+    """Returns what each question is searched for in: its scope, as far as the step's condition `where` and
+    its own hold."""
     found = list[tuple[str, ...] | None]()
     for q in questions:
         own = None if scope == "all" else q.citations

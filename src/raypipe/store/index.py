@@ -179,7 +179,7 @@ class LanceIndex(SourceTexts):
         self._gathering = threading.Lock()
 
     def fields(self) -> SourceFields:
-        """What its sources say of themselves, read at the first call."""
+        """Returns what its sources say of themselves, read at the first call."""
         with self._gathering:
             if self._fields is None:
                 documents, questions = self._named

@@ -152,8 +152,8 @@ def _completed(text: str, before: str, about: str) -> tuple[str, str] | None:
 
 
 def subject(question: str) -> str:
-    """What a question is about, as it writes it: its first name; of a question without capitals, what stands
-    where a subject does; "" for none.
+    """Returns what a question is about, as it writes it: its first name; of a question without capitals, what
+    stands where a subject does; "" for none.
 
     >>> subject("Who directed Velora in 2019?"), subject("what is the market cap of tiso logistics?")
     ('Velora', 'tiso logistics')
@@ -208,8 +208,8 @@ def shown(turns: Sequence[Turn], chars: int) -> str:
 
 
 def is_grounded(rewritten: str, question: Question) -> bool:
-    """Whether a rewrite says nothing that was not said: each of its words, but for small ones, stands in the
-    question or a turn, and it keeps each word of the question that is no pronoun.
+    """Returns whether a rewrite says nothing that was not said: each of its words, but for small ones, stands
+    in the question or a turn, and it keeps each word of the question that is no pronoun.
 
     >>> asked = Question("q", "who wrote its music?", turns=(Turn("user", "who directed velora?"),))
     >>> is_grounded("Who wrote the music of Velora?", asked), is_grounded("Who wrote the film?", asked)

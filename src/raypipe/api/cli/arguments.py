@@ -130,7 +130,7 @@ DRY_RUN: Any = arg("check everything, print the plan, run nothing")
 
 @dataclass(frozen=True, slots=True)
 class RecipeFlags:
-    """What the names in a recipe stand for, and where it runs."""
+    """Gives the names in a recipe their meaning, and says where it runs."""
 
     models: str | None = MODELS
     llm: str | None = LLM
@@ -146,7 +146,7 @@ class RecipeFlags:
 
 @dataclass(frozen=True, slots=True)
 class StoreFlags:
-    """Where the store is."""
+    """The store's place."""
 
     store: str | None = arg("where it is ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
     docs: str | None = arg("a folder in its place; what runs a recipe reads first what changed", "DIR")
@@ -190,7 +190,7 @@ class ScoredFlags(Options):
 
 @dataclass(frozen=True)
 class PlanFlags(ScoredFlags):
-    """What an eval does."""
+    """Options of an eval and of its plan."""
 
     limit: int | None = LIMIT
     refresh: bool = REFRESH
@@ -199,7 +199,7 @@ class PlanFlags(ScoredFlags):
 
 @dataclass(frozen=True)
 class WorkFlags(Options):
-    """What is computed again, and how much at most."""
+    """Limits of the work, and answers to work out again."""
 
     fresh: bool = arg("answer all questions; ask language models again in place of using cached replies")
     max_calls: int | None = arg("start no task after N calls to models and graphs", "N", whole(1))

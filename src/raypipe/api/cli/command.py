@@ -1,4 +1,4 @@
-"""How a command is declared: a function with types, from whose signature argparse takes its arguments.
+"""Declares commands: each is a function with types, from whose signature argparse takes its arguments.
 
 Parameters that are keyword-only are options, all others stand in their places. Each has a type, and an `arg`
 for its default: `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a
@@ -46,7 +46,7 @@ PIPED_WIDTH = 10_000  # columns: no line of a table is as long
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """What the signature of a command says of an argument, next to its type."""
+    """The part of an argument's declaration that its type does not say."""
 
     help: str
     value: str | None  # stands for its value in the help; None: its choices
@@ -68,7 +68,7 @@ def arg(
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What a command knows of the process that it runs in."""
+    """The parts of the process that a command may use."""
 
     settings: Settings
     json: bool  # --json: nothing else goes to stdout
@@ -80,7 +80,7 @@ class Shell:
         return Session(self.settings, models, cluster=cluster, progress=not self.json, **more)
 
     def print_json(self, value: Any) -> None:
-        """One line on stdout. NaN and infinity are refused: they are not JSON."""
+        """Prints a line on stdout. NaN and infinity are refused: they are not JSON."""
         json.dump(value, self.stdout, ensure_ascii=False, allow_nan=False)
         self.stdout.write("\n")
         self.stdout.flush()
@@ -92,7 +92,7 @@ def done() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Shown(Generic[R]):
-    """What a command found. With --json, which each such command has, it is printed as one object."""
+    """The result of a command. With --json, which each such command has, it is printed as one object."""
 
     result: R
     show: Callable[[R], object]  # prints it for a person
@@ -110,7 +110,7 @@ class Declared:
 
     @property
     def about(self) -> str:
-        """What it does: its docstring, or as COMMANDS has it."""
+        """Returns what it does: its docstring, or as COMMANDS has it."""
         return " ".join((inspect.getdoc(self.do) or "").split()) or COMMANDS[self.words].about
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalFlags(shared.PlanFlags, shared.WorkFlags):
-    """What an eval does: fields of EvalOptions."""
+    """Options of an eval: fields of EvalOptions."""
 
     labels: str | None = shared.LABELS
     changes: bool = arg("also say which answers differ from those of the run before")

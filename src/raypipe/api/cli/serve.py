@@ -103,7 +103,7 @@ def serve(
 
 
 def _capture(rate: float | None, days: float | None, redact: str | None) -> CaptureConfig | None:
-    """What is captured. Raises ConfError for options of a capture that is off."""
+    """Returns what is captured. Raises ConfError for options of a capture that is off."""
     if rate is None:
         for name, value in (("retention", days), ("redact", redact)):
             if value is not None:

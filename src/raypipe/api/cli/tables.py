@@ -82,7 +82,7 @@ def print_repeats(done: RepeatsResult) -> None:
 
 
 def verdict_line(c: RunComparison) -> str:
-    """What these questions say, in a sentence."""
+    """Says in a sentence what these questions show."""
     d = c.score
     difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
     if c.verdict == "same":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FitFlags:
-    """What is fitted on, and for."""
+    """The data of a fit, and its aim."""
 
     split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
     group: str | None = arg("a label whose values are groups of questions that stay together", "LABEL")

@@ -158,7 +158,7 @@ _DULL: Final = frozenset(
 
 
 def _told(row: Row, people: Mapping[str, str]) -> str:
-    """What the columns of a line say, one after the other; of a list of objects their names."""
+    """Returns what the columns of a line say, one after the other; of a list of objects their names."""
     said = (
         (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
         for k, v in row.items()

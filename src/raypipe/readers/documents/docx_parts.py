@@ -1,4 +1,4 @@
-"""What stands around the text of a docx: its parts, the styles and the numbers of its paragraphs.
+"""Surroundings of a docx's text: its parts, the styles and the numbers of its paragraphs.
 
 Parts are found as Word finds them, by the relations of the package and of its parts: their names differ
 between programs ("word/document2.xml", "Word\\Document.xml"). Paragraphs are numbered as Word counts them: a

@@ -64,7 +64,7 @@ def no_text() -> str:
 
 
 def scale(width: float, height: float) -> float:
-    """How much larger an image is read than it is."""
+    """Returns how much larger an image is read than it is."""
     return math.sqrt(PIXELS / max(width * height, 1.0))
 
 
@@ -166,8 +166,8 @@ def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
 
 
 def _tesseract(*arguments: str, image: bytes = b"") -> str:
-    """What the program prints. Its time and memory are those of this process, which it does not outlive by
-    more than the limit of a page."""
+    """Returns what the program prints. Its time and memory are those of this process, which it does not
+    outlive by more than the limit of a page."""
     ran = subprocess.run(
         ["tesseract", *arguments], input=image, capture_output=True, timeout=DOCUMENT_LIMITS.ocr_wall_s
     )

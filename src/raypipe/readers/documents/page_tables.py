@@ -252,8 +252,8 @@ def headed(rows: list[Row]) -> list[Row]:
 
 
 def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
-    """What stands above names of columns, each over all of its own: where names repeat, such as years, a
-    name that is there again begins the columns of the next."""
+    """Returns what stands above names of columns, each over all of its own: where names repeat, such as
+    years, a name that is there again begins the columns of the next."""
     found, counts, group = list(above), Counter(names), list[int]()
     for k, name in enumerate([*names, ""]):
         if k == len(names) or name in [names[i] for i in group]:

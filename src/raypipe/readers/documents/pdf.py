@@ -133,7 +133,7 @@ class Pdf:
             page.close()
 
     def scan(self, index: int) -> dict[str, Any]:
-        """What text recognition reads on the picture of a page: text, its confidence."""
+        """Returns what text recognition reads on the picture of a page: text, its confidence."""
         ocr, page = _ocr(), self._document[index]
         try:
             bitmap = page.render(scale=min(ocr.scale(*page.get_size()), DENSEST / 72))

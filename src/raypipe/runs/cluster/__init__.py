@@ -1,1 +1,1 @@
-"""Where a run runs: cluster files, what fits on which machine, and the pools and engines that Ray starts."""
+"""Places of a run: cluster files, what fits on which machine, and the pools and engines that Ray starts."""

@@ -1,4 +1,4 @@
-"""What fits on which machine: pools and engines against the nodes of a cluster, in CPUs and GPUs.
+"""Capacity of machines: pools and engines against the nodes of a cluster, in CPUs and GPUs.
 
 Everything that could never start is refused here, with numbers, before anything is started; what says `fit`
 gets its number. Knows the cluster file, not Ray; memory is the matter of `placement.py`.
@@ -129,7 +129,7 @@ def total(nodes: Sequence[Node], kind: str) -> float:
 
 
 def holds(node: Node, needs: Mapping[str, float]) -> int:
-    """How many actors of these needs fit on an empty node; needs of 0 do not count.
+    """Returns how many actors of these needs fit on an empty node; needs of 0 do not count.
 
     >>> holds({"CPU": 4.0}, {"CPU": 1.5, "GPU": 0.0}), holds({"CPU": 4.0}, {"CPU": 1.0, "GPU": 0.5})
     (2, 0)
@@ -148,8 +148,8 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """What is left of the nodes when one actor of these needs has taken its place, on the roomiest; as they
-    are if none can hold it."""
+    """Returns what is left of the nodes when one actor of these needs has taken its place, on the roomiest;
+    as they are if none can hold it."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)
@@ -200,8 +200,8 @@ def this_machine() -> Node:
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Whether the machines that a file is written for can be this one alone: what was measured here then says
-    how fast they are."""
+    """Returns whether the machines that a file is written for can be this one alone: what was measured here
+    then says how fast they are."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 
@@ -218,7 +218,7 @@ def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node
 
 
 def _beside(engines: Engines, models: Sequence[Model], each: int, nodes: Sequence[Node]) -> list[Node] | None:
-    """What is left of the nodes after `each` engines of each model; None if they do not fit."""
+    """Returns what is left of the nodes after `each` engines of each model; None if they do not fit."""
     left = list(nodes)
     for needs in [engines.needs(m) for m in models] * each:
         if not any(needs.values()):

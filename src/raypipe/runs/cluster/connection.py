@@ -178,5 +178,5 @@ def _stderr_without(words: bytes) -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """What each living node of the joined cluster has."""
+    """Returns what each living node of the joined cluster has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

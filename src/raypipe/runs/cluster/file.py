@@ -19,7 +19,7 @@ FEW = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many rows of a kind a run may leave undone: the greater of `share` and `rows`, but of few rows no
+    """Rows of a kind that a run may leave undone: the greater of `share` and `rows`, but of few rows no
     more than the share `FEW`. And for how many of its rows a step may get no reply, whatever another step
     makes of them. In no digest."""
 
@@ -82,14 +82,14 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many actors. Raises ValueError for a pool that is not fitted to a cluster yet."""
+        """Returns how many actors. Raises ValueError for a pool that is not fitted to a cluster yet."""
         if isinstance(self.actors, str):
             raise ValueError("this pool takes as many actors as fit; capacity.sized says how many")
         return self.actors
 
     @property
     def needs(self) -> dict[str, float]:
-        """What one actor holds, in Ray's words."""
+        """Returns what one actor holds, in Ray's words."""
         return {"CPU": self.cpus, "GPU": self.gpus}
 
 
@@ -129,19 +129,19 @@ class Engines:
 
     @property
     def count(self) -> int:
-        """How many engines each model has as long as the job runs. Raises ValueError for a file not fitted to
-        a cluster yet."""
+        """Returns how many engines each model has as long as the job runs. Raises ValueError for a file not
+        fitted to a cluster yet."""
         if isinstance(self.replicas, str):
             raise ValueError("a model has as many engines as fit; capacity.sized says how many")
         return self.replicas.min if isinstance(self.replicas, Replicas) else self.replicas
 
     @property
     def most(self) -> int:
-        """How many engines each model may have at a time."""
+        """Returns how many engines each model may have at a time."""
         return self.replicas.max if isinstance(self.replicas, Replicas) else self.count
 
     def needs(self, model: Model) -> dict[str, float]:
-        """What Ray sets aside for one engine of a model."""
+        """Returns what Ray sets aside for one engine of a model."""
         whole = model.tensor_parallel > 1
         return {"CPU": self.cpus, "GPU": float(model.tensor_parallel) if whole else self.gpus}
 
@@ -169,7 +169,7 @@ class EndpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """What one row may take outside the child process that pages are parsed in (text/page_parser.py)."""
+    """Limits of time for one row outside the child process that pages are parsed in (text/page_parser.py)."""
 
     row_timeout_s: float = 120.0  # wall time; a task may take as often that as it has rows
     open_timeout_s: float = 300.0  # on top, for a worker to load its models
@@ -194,7 +194,7 @@ LIMITS = Timeouts()  # unless a file says otherwise
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One file."""
+    """A cluster file."""
 
     about: str  # one line for people
     backend: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit

@@ -243,7 +243,7 @@ def _mapped(
 
 
 def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> None:
-    """What a graph of this kind needs of Ray Data; this dataset's alone."""
+    """Sets what a graph of this kind needs of Ray Data; this dataset's alone."""
     context.enable_progress_bars = False  # ours are in evaluation.report
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []  # they advise on memory, which a cluster file decides

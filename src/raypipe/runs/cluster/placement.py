@@ -29,7 +29,7 @@ ENCODER_GIB = 1.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """One thing that takes memory of a device."""
+    """A thing that takes memory of a device."""
 
     item: str
     gib: float
@@ -37,7 +37,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One pool, or the engines of one model, and where it runs."""
+    """A pool, or the engines of one model, and where it runs."""
 
     name: str  # pool parse, engines llama-3-8b, ...
     actors: int

@@ -153,7 +153,7 @@ def _give_up(slot: _Slot) -> None:
 
 
 def others_wait() -> bool:
-    """Whether a job waits for the place of its first engines."""
+    """Returns whether a job waits for the place of its first engines."""
     tables: Sequence[Any] = list(placement_group_table().values())
     return any(t["name"].startswith(FIRST) and t["state"] == "PENDING" for t in tables)
 
@@ -216,7 +216,7 @@ class EngineGroup:
         return joining
 
     def _room(self) -> int:
-        """How many engines may come, on the nodes that there are or will be."""
+        """Returns how many engines may come, on the nodes that there are or will be."""
         nodes = self.declared or connection.nodes()
         each = most_engines(self.engines, self.models, nodes) - self.engines.count
         return max(0, each) * len(self.models)

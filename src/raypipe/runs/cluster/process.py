@@ -1,4 +1,4 @@
-"""What a worker process keeps from block to block and from graph to graph, and how it does a block.
+"""Worker processes: what one keeps from block to block and from graph to graph, and how it does a block.
 
 Ray keeps the processes of tasks, so the kit with its models stays loaded. Trouble that is no row's fault
 becomes a row that the driver reads (`halt`), or a part that comes back; the process never raises.
@@ -220,7 +220,7 @@ class Process:
         return self._done(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
-        """What came of a part, as text (`tasks.outcome_of`)."""
+        """Returns what came of a part, as text (`tasks.outcome_of`)."""
         block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
             return outcome_text(block.note.ended)

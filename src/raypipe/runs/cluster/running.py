@@ -51,7 +51,7 @@ class WorkerDied(RaypipeError):
 
 
 class TrialWorker:
-    """One process: opens its work once, then does task after task under a limit."""
+    """A process that opens its work once, then does task after task under a limit."""
 
     def __init__(self, limits: Timeouts, work: TableTask) -> None:
         self._limits, self._work, self._alarm = limits, work, Alarm()
@@ -114,7 +114,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
 
 
 def cause_of(error: RayError) -> Exception:
-    """What a worker raised; Ray's own error where that could not be sent."""
+    """Returns what a worker raised; Ray's own error where that could not be sent."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Exception) else error
 
@@ -232,8 +232,8 @@ class _Running:
             self._ended.set()
 
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
-        """What came of parts, as their records come, and at the end what the sink returned. Once `wanted` is
-        empty no more parts begin."""
+        """Yields what came of parts, as their records come, and at the end what the sink returned. Once
+        `wanted` is empty no more parts begin."""
         halting, pause_s, backoff = False, LOOK_S, backoff_of(self.graph.worker)
         while not self._ended.wait(pause_s):
             start = time.monotonic()

@@ -1,1 +1,1 @@
-"""What each table lacks, cut into tasks, done by any runner, committed once."""
+"""Tables brought up to date: what each lacks, cut into tasks, done by any runner, committed once."""

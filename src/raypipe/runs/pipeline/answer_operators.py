@@ -130,8 +130,8 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
 
 
 def cut_for_gpus(stages: Sequence[Stage[Step]]) -> list[Cut]:
-    """One slice for the stages up to the last that needs the process's own models, which hold a GPU; one for
-    those behind it, which ask engines."""
+    """Makes a slice for the stages up to the last that needs the process's own models, which hold a GPU; and
+    one for those behind it, which ask engines."""
     own = [i for i, stage in enumerate(stages) if _kinds(stage) & {"embedder", "reranker"}]
     end = own[-1] + 1 if own else 0
     if not any("generator" in _kinds(stage) for stage in stages[end:]):

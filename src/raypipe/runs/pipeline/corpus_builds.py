@@ -1,4 +1,4 @@
-"""What the tables of a recipe's corpus half lack, and the task that computes it."""
+"""Work on a recipe's corpus half: what its tables lack, and the task that computes it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class CorpusBuilds:
     max_rows: int  # sources of a task, at most
 
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
-        """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
-        embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
-        run has begun is finished as it was begun."""
+        """Yields what brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
+        embedding can run at the same time; then what lacks all of them gets them in one pass. What a
+        killed run has begun is finished as it was begun."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
         whole = self.whole(single, wanted)
@@ -46,7 +46,8 @@ class CorpusBuilds:
     def _fresh(
         self, whole: TableBuild, single: Sequence[TableBuild], streams: Callable[[], bool] | None
     ) -> bool:
-        """Whether rows are to be made in one pass that no unfinished run of a single table means to make."""
+        """Returns whether rows are to be made in one pass that no unfinished run of a single table means to
+        make."""
         if streams is None or any(begun(self.store, build.work_id) for build in single):
             return False
         return bool(whole.missing_ids()) and streams()

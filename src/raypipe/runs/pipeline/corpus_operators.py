@@ -227,7 +227,7 @@ class TokenizeRows:
 async def _tokens(
     asking: Sequence[Build], chunks: pa.Table, makers: dict[Model, TokenMaker]
 ) -> dict[str, pa.Table]:
-    """What each embedder would be asked of these chunks, tokenized; none for those that take texts alone.
+    """Tokenizes what each embedder would be asked of these chunks; nothing for those that take texts alone.
 
     A step that raises is no matter of this operator: it raises again where it embeds, and its rows are
     found."""
@@ -245,7 +245,7 @@ async def _tokens(
 
 @dataclass(slots=True)
 class _Held:
-    """What the embedders are given of the block that is embedded now."""
+    """The inputs of the embedders for the block that is embedded now."""
 
     chunks: pa.Table | None = None  # None: they are read
     failed_in: dict[str, str] = field(default_factory=dict)  # id -> the table that it failed for

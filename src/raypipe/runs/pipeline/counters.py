@@ -75,7 +75,7 @@ class RunCounters:
         return whole.counts
 
     def since(self) -> Counts:
-        """What this attempt did, by stage: all of it without what earlier attempts did."""
+        """Returns what this attempt did, by stage: all of it without what earlier attempts did."""
         now = self.counts
         for name, before in self.earlier.counts.items():
             if name in now:
@@ -159,7 +159,7 @@ class Caps:
 
     @property
     def any(self) -> bool:
-        """Whether something is capped."""
+        """True if something is capped."""
         return any(cap is not None for cap in (self.calls, self.usd, self.hours))
 
     def check(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> None:

@@ -61,7 +61,7 @@ class Unproven(WorkerBroken):
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """What another worker knows of a task's rows that raised there."""
+    """Another worker's knowledge of a task's rows that raised there."""
 
     rows: tuple[str, ...] = ()  # that no row passed after; here they go first, so that others come after them
     witnessed: bool = False  # True: that worker had done other rows before

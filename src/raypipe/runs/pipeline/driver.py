@@ -40,7 +40,7 @@ SNAPSHOT_QUESTIONS = 128  # of a task; over 400,000 x 384 a question takes 1.9 m
 
 @dataclass(frozen=True, slots=True)
 class TaskSizes:
-    """How much work one completion record stands for at most; in no digest."""
+    """Work that one completion record stands for at most; in no digest."""
 
     sources: int
     questions: int
@@ -144,20 +144,20 @@ class Pipeline:
         )  # fmt: skip
 
     def _per_answer_task(self, questions: Iterable[Question]) -> int:
-        """How many questions make a task at most: more where all that they cost is a search of the whole
-        store, since a product of many costs little more than that of one."""
+        """Returns how many questions make a task at most: more where all that they cost is a search of the
+        whole store, since a product of many costs little more than that of one."""
         kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
         if kinds <= {"embedder"} and self.searches_all(questions):
             return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
         return self.sizes.questions
 
     def searches_all(self, questions: Iterable[Question] | None) -> bool:
-        """Whether one of the questions (None: of any) is searched for in the whole store: it brings no
-        sources of its own, or the recipe says so."""
+        """Returns whether one of the questions (None: of any) is searched for in the whole store: it brings
+        no sources of its own, or the recipe says so."""
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
     def renewing(self) -> TableRun | None:
-        """What a command that answered questions again has left to do: it was killed, or met trouble."""
+        """Returns what a command that answered questions again has left to do: it was killed, or met trouble."""
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
     def questions(self, ids: Sequence[str]) -> Iterator[Question]:
@@ -169,7 +169,7 @@ class Pipeline:
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
-        """What these questions are answered from, as the tables are now."""
+        """Returns what these questions are answered from, as the tables are now."""
         asked = list(questions)  # read twice
         lacks = recipe_tables.lacking(
             self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked)

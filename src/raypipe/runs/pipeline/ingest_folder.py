@@ -46,7 +46,7 @@ METADATA = "metadata.csv"  # name of a table of fields
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What a file was when it was read, and what became of it."""
+    """A file as it was when it was read, and what became of it."""
 
     seen: tuple[int, int, int]  # size in bytes, mtime in ns, inode
     content: str  # digest of its bytes; "": it was not opened
@@ -63,7 +63,7 @@ _FIELDS = tuple(f.name for f in fields(FileState))
 
 @dataclass(slots=True)
 class _Read:
-    """One read of a folder."""
+    """A read of a folder."""
 
     of: str  # names the folder; the digest of its faults
     root: Path

@@ -1,4 +1,4 @@
-"""What shards of files found, as small files of a store, and the joins that settle what several found.
+"""Findings of shards of files, as small files of a store, and the joins that settle what several found.
 
 Each shard writes its outcome and sorted lists of keys: ids of questions and documents, addresses with the
 time of their fetch, sources. An id that an earlier shard has, and an address that another shard has fetched
@@ -49,7 +49,7 @@ class ShardFiles:
         self.store.files.write(self._name(shard, "json"), sealed(json.dumps(tree)))
 
     def outcome(self, shard: str) -> dict[str, Any] | None:
-        """What a shard that is done wrote; None: it is not, or its file is damaged."""
+        """Returns what a shard that is done wrote; None: it is not, or its file is damaged."""
         text = unsealed(self.store.files.read(self._name(shard, "json")) or b"")
         return None if text is None else dict(json.loads(text))
 

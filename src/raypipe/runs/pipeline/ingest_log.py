@@ -1,4 +1,4 @@
-"""What ingests did and decided: a note for each read of files, and the decision that a kill leaves behind.
+"""Log of ingests: a note for each read of files, and the decision that a kill leaves behind.
 
 Knows parts, commits and small files of a store; knows no reader.
 """
@@ -86,7 +86,8 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
 
 
 def noted(store: Store, fingerprint: str) -> IngestSummary | None:
-    """What these files contained, if the store has read them and all of their rows are as they had them."""
+    """Returns what these files contained, if the store has read them and all of their rows are as they had
+    them."""
     raw = None if _decisions(store) else store.files.read(f"{INGESTED}/{fingerprint}.json")
     tree = json.loads(raw or b"null")
     return None if tree is None else _summary(fingerprint, tree)
@@ -101,7 +102,7 @@ def note_kind(store: Store, summary: IngestSummary, kind: str) -> IngestSummary:
 
 
 def _notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
-    """What was noted of each read, of those that are outdated, or of the others."""
+    """Yields what was noted of each read, of those that are outdated, or of the others."""
     for name in store.files.names(INGESTED):
         if name.endswith(_OUTDATED) == outdated:
             raw = store.files.read(f"{INGESTED}/{name}")

@@ -61,7 +61,7 @@ def bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
 
 @dataclass(slots=True)
 class StagedRows:
-    """What a read of files has written, and no table shows yet; plain values."""
+    """Rows that a read of files has written, and no table shows yet; plain values."""
 
     parts: dict[str, list[str]] = field(default_factory=dict)  # table -> parts that have rows
     questions: list[str] = field(default_factory=list)  # ids, in file order
@@ -203,7 +203,7 @@ REASON = "forgotten"  # of the fault of a record that a tombstone refuses
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What one `forget` took out."""
+    """Everything that one `forget` took out."""
 
     format: int
     id: str  # digest of "forgotten", kind and name
@@ -248,7 +248,7 @@ def without_sources(citation: Citation, gone: Collection[str]) -> Citation:
 
 
 class Tombstones:
-    """What the tombstones of a store refuse."""
+    """The refusals that the tombstones of a store make."""
 
     def __init__(self, stones: Iterable[Tombstone]) -> None:
         self._stones: dict[tuple[str, str], Tombstone] = {}  # (field, what it names) -> tombstone
@@ -268,8 +268,8 @@ class Tombstones:
         return self._stones.get(("questions", digest(id))) if self._stones else None
 
     def refuses(self, question: str, addresses: Iterable[str], sources: Iterable[str]) -> bool:
-        """Whether an answer may not be kept, by the id of its question, and by the addresses and sources that
-        it rests on."""
+        """Returns whether an answer may not be kept, by the id of its question, and by the addresses and
+        sources that it rests on."""
         if not self._stones:
             return False
         return bool(

@@ -204,7 +204,7 @@ class TaskReading:
 
 
 def _is_done(files: ShardFiles, name: str) -> bool:
-    """Whether a shard was read, and its parts are still there."""
+    """Returns whether a shard was read, and its parts are still there."""
     outcome = files.outcome(name)
     if outcome is None or outcome["before"] != files.before_id(name):
         return False
@@ -220,7 +220,7 @@ def read_id(store: Store, of: str) -> str:
 
 
 def reading_of(pipeline: Pipeline) -> FileReading:
-    """How a pipeline's files are read: where its tasks run."""
+    """Returns how a pipeline's files are read: where its tasks run."""
     if pipeline.runner is inline:
         return read_here
     return TaskReading(pipeline.worker, pipeline.runner, pipeline.start)

@@ -53,7 +53,7 @@ class Opened:
     async def computed(
         self, task: Task, recipe: Recipe, backoff: Backoff, witnessed: bool
     ) -> tuple[pa.Table, list[Failed]]:
-        """What comes of the rows of a task, and those that failed."""
+        """Returns what comes of the rows of a task, and those that failed."""
         probe = _unprobed if task.trial else self._probe(recipe)
         done, broken = await bisected(
             self.compute, task.ids, self.counts, probe, backoff, task.suspects, witnessed or task.trial
@@ -100,7 +100,7 @@ async def task_with_ids(store: Store, task: Task, worker: WorkerConfig) -> Task:
 
 
 def backoff_of(worker: WorkerConfig) -> Backoff:
-    """How often, and after which waits, a worker tries what is unavailable."""
+    """Returns how often, and after which waits, a worker tries what is unavailable."""
     return Backoff(TRIES, worker.wait_s)
 
 
@@ -223,8 +223,8 @@ def step(
 def storing(
     worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
 ) -> Sink:
-    """What stores a block and says what came of its part. `write` stores rows and faults under the facts of
-    their completion record; again where the store is unavailable."""
+    """Returns what stores a block and says what came of its part. `write` stores rows and faults under the
+    facts of their completion record; again where the store is unavailable."""
 
     async def store(block: PartRows) -> Outcome:
         if block.note.back is not None:
@@ -254,7 +254,7 @@ async def opened_store(worker: WorkerConfig) -> Store:
 
 
 async def opened(worker: WorkerConfig, make: Callable[[], T]) -> T:
-    """What `make` opens of the store. Raises as `opened_store`."""
+    """Returns what `make` opens of the store. Raises as `opened_store`."""
     return await until_available(make, backoff_of(worker))
 
 

@@ -1,4 +1,4 @@
-"""What a recipe searches in a store: its tables and approximate indexes, and the sources that they lack.
+"""Tables that a recipe searches in a store, its approximate indexes, and the sources that they lack.
 
 A page whose parser met a time limit has no rows in the searched tables. A question is answered without it,
 and the key of that answer names what was absent. Once the page is there, the question has another key, so its
@@ -37,7 +37,7 @@ Lacks = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class AnswerSources:
-    """What some questions are answered from by one recipe. Make it with `answer_sources`."""
+    """The sources that some questions are answered from by one recipe. Make it with `answer_sources`."""
 
     snapshot: str  # names all that the store can search: the corpus of a question without citations
     lacks: Lacks  # of all sources that these questions may search
@@ -92,7 +92,7 @@ def require_passages(recipe: Recipe, store: Store, questions: Iterable[Question]
 
 
 def lacks_passages(recipe: Recipe, store: Store | None) -> bool:
-    """Whether a recipe needs passages and the store has no source to make one of; None: no store yet."""
+    """Returns whether a recipe needs passages and the store has no source to make one of; None: no store yet."""
     if not recipe.needs_passages():
         return False
     return store is None or not store.count("sources", next(filters("kind", recipe.source_kinds())))
@@ -124,9 +124,10 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
-    """What a process opens to search: the recipe's tables at their present versions. Postings are among them
-    where they have every source of the passages but dead letters; else the texts' words are searched. Raises
-    ConfError and RecallTooLow for an approximate index that may not be searched (`require_measured`)."""
+    """Returns what a process opens to search: the recipe's tables at their present versions. Postings are
+    among them where they have every source of the passages but dead letters; else the texts' words are
+    searched. Raises ConfError and RecallTooLow for an approximate index that may not be searched
+    (`require_measured`)."""
     spec = tables_now(store, recipe)
     require_measured(store, recipe, spec)
     return spec
@@ -141,7 +142,7 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 def _whole(store: Store, passages: Pinned, lengths: Pinned) -> bool:
-    """Whether postings have every source of the passages, but those that failed for good."""
+    """Returns whether postings have every source of the passages, but those that failed for good."""
     opened = (store.dataset(t.table, t.version) for t in (passages, lengths))
     if not (left := sources_without(*opened)):
         return True
@@ -216,18 +217,18 @@ def table_names(store: Store, recipe: Recipe) -> list[str]:
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
-    """What a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the table
-    that would have it. Equal labels mean the same in two recipes whose tables have other names."""
+    """Returns what a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the
+    table that would have it. Equal labels mean the same in two recipes whose tables have other names."""
     vectors = {f"vectors {model_identity(m)}": recipe.vectors_table(m) for m in recipe.embedders()}
     words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
     return {"texts": recipe.texts_table, "passages": recipe.passages_table, **vectors, **words}
 
 
 def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], whole: bool) -> dict[str, Ids]:
-    """What of `table_labels` is lacking -> those of the sources that lack it: texts alone where a source has
-    no text, and vectors only where it has chunks. `at`: table -> version; for others the newest. A table that
-    is not there lacks everything, but `words NAME` is lacking only where its postings are there, and a
-    question searches the whole store (`whole`): else they are not read."""
+    """Returns what of `table_labels` is lacking -> those of the sources that lack it: texts alone where a
+    source has no text, and vectors only where it has chunks. `at`: table -> version; for others the
+    newest. A table that is not there lacks everything, but `words NAME` is lacking only where its postings
+    are there, and a question searches the whole store (`whole`): else they are not read."""
 
     def read(label: str, table: str) -> bool:
         return not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))
@@ -255,7 +256,7 @@ class AnnStage:
 
 @dataclass(frozen=True, slots=True)
 class AnnState:
-    """What is there of an approximate index that a stage searches."""
+    """The state of an approximate index that a stage searches."""
 
     stage: str
     kind: str  # of the index, such as ivf_rq
@@ -284,7 +285,7 @@ def ann_names(store: Store, recipe: Recipe) -> list[str]:
 
 
 def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
-    """What there is of each approximate index that a recipe searches."""
+    """Returns what there is of each approximate index that a recipe searches."""
     return [_state(store, s) for s in ann_stages(recipe)]
 
 

@@ -97,7 +97,7 @@ class MergeTask:
         return retried(self.worker, lambda task: self._merge(store, task))
 
     def _merge(self, store: Store, task: Task) -> tuple[int, int]:
-        """How many values it adds, and how many files were damaged."""
+        """Returns how many values it adds, and how many files were damaged."""
         table = task.ids[0].split("/")[-2]
         if read_record(store, table, self.run, task.name) is not None:  # by a worker that died after it
             return 0, 0

@@ -1,4 +1,4 @@
-"""One table brought up to date: what it lacks is cut into tasks, handed to a runner, and committed once.
+"""Brings one table up to date: what it lacks is cut into tasks, handed to a runner, and committed once.
 
 A killed driver's parts are kept, and its run is resumed. What a table lacks and which task computes it is in
 `corpus_builds` and `driver`.

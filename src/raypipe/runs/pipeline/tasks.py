@@ -53,9 +53,10 @@ class Workers:
     min_rows: int = 1  # of a task; one of fewer fills no batch, or takes longer to store than to compute
 
     def per_task(self, rows: int, most: int) -> int:
-        """How many of the missing rows make a task: at most `most`, and few enough for two to four tasks a
-        worker, so that all of them end at about the same time. But not fewer than `min_rows`, as long as
-        there is one task for each worker. One worker shares with no other and takes the largest tasks.
+        """Returns how many of the missing rows make a task: at most `most`, and few enough for two to four
+        tasks a worker, so that all of them end at about the same time. But not fewer than `min_rows`, as
+        long as there is one task for each worker. One worker shares with no other and takes the largest
+        tasks.
 
         >>> [Workers(n).per_task(10, 100) for n in (1, 2, 8)]
         [100, 2, 1]
@@ -144,7 +145,7 @@ caller has emptied its list of tasks, no more begin, and those that run come to 
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-    """One task after the other in this process. What was opened is opened again once it is broken."""
+    """Does one task after the other in this process. What was opened is opened again once it is broken."""
     do = None
     with asyncio.Runner() as loop:
         for task in tasks:  # none more once the caller has emptied it
@@ -341,7 +342,7 @@ _SHARES = TypeAdapter(dict[str, Share])
 
 
 def facts_of(by: Mapping[str, Share], ids: int, rows: int, faults: int) -> dict[str, Any]:
-    """What a completion record says of a part; `stage_counts` and `result_of` read it."""
+    """Returns what a completion record says of a part; `stage_counts` and `result_of` read it."""
     return {"by": _SHARES.dump_python(dict(by)), "ids": ids, "rows": rows, "faults": faults}
 
 
@@ -351,7 +352,7 @@ def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
 
 
 def result_of(part: str, facts: Mapping[str, Any]) -> TaskResult:
-    """What came of a part, from the facts of its completion record."""
+    """Returns what came of a part, from the facts of its completion record."""
     *before, last = _SHARES.validate_python(facts["by"]).values()
     first = None
     for share in before:
@@ -365,10 +366,10 @@ _OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | 
 
 
 def outcome_text(outcome: TaskResult | HandedBack | str) -> str:
-    """What came of a part, as JSON; a text says why it did not come to its end (`Note.ended`)."""
+    """Returns what came of a part, as JSON; a text says why it did not come to its end (`Note.ended`)."""
     return _OUTCOME.dump_json(outcome).decode()
 
 
 def outcome_of(text: str) -> TaskResult | HandedBack | str:
-    """What `outcome_text` made a text of."""
+    """Returns what `outcome_text` made a text of."""
     return _OUTCOME.validate_json(text)

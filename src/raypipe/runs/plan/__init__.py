@@ -1,1 +1,1 @@
-"""What a run may compute, why, and how long it may take, before it starts."""
+"""Plans: what a run may compute, why, and how long it may take, before it starts."""

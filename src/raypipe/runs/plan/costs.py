@@ -1,4 +1,4 @@
-"""What both halves of a plan work from: the pipeline, its finished runs, what differs from the last, what
+"""Ground of both halves of a plan: the pipeline, its finished runs, what differs from the last, what
 steps asked in them and how fast they were; and what a plan is expected to cost, or a run did.
 
 Seconds are those of all processes together, as a report counts them: two workers need half of that on the
@@ -27,7 +27,7 @@ from raypipe.runs.stage_records import Difference, StageRecord, describe, differ
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What the last runs counted of a step; None where none did."""
+    """The counts of a step in the last runs; None where none counted."""
 
     per_call: float | None  # seconds
     per_row: float | None  # seconds, whether the memo had all, some or none of it
@@ -153,8 +153,8 @@ def asking(recipe: Recipe) -> frozenset[str]:
 
 
 def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
-    """What a plan expects, the judge's calls with it. `asks`: steps whose calls count (`asking`). Hours are
-    those of the steps."""
+    """Returns what a plan expects, the judge's calls with it. `asks`: steps whose calls count (`asking`).
+    Hours are those of the steps."""
     judge = plan.judge
     judged, told = (judge.max_calls, judge.max_tokens) if judge else (0, 0)
     asked = [s for s in plan.steps if s.step in asks]
@@ -203,7 +203,7 @@ def spent(
     lines: Sequence[StepLine], seconds: float, prices: Prices, asks: Collection[str],
     judge: JudgeLine | None = None,
 ) -> Costs:  # fmt: skip
-    """What a run of these steps cost, with its judge. `seconds`: its wall time."""
+    """Returns what a run of these steps cost, with its judge. `seconds`: its wall time."""
     asked: list[tuple[str, StepLine | JudgeLine]] = [(s.step, s) for s in lines]
     if judge is not None and judge.generated_tokens:  # code from outside has no tokens
         asked.append((JUDGE, judge))

@@ -126,9 +126,10 @@ def plan(
     old: Collection[str] = (),
     measured: Sequence[Run] = (),
 ) -> Plan:
-    """What an eval of these questions may have to do on this store. `fresh`: every question is answered again
-    and no reply counts as cached. `old`: ids of questions whose answers are to be worked out again, since a
-    graph's replies no longer hold. `measured`: runs on other stores that say how fast this machine is."""
+    """Returns what an eval of these questions may have to do on this store. `fresh`: every question is
+    answered again and no reply counts as cached. `old`: ids of questions whose answers are to be worked
+    out again, since a graph's replies no longer hold. `measured`: runs on other stores that say how fast
+    this machine is."""
     questions = list(questions)  # gone through several times
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), fresh)

@@ -87,8 +87,8 @@ class QuestionPlanner:
     def _ask(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool, had: set[str], sure: bool
     ) -> StepPlan:
-        """One question stage: what rows may ask that no run answered with the same chain, and those whose
-        requests the memo does not answer any more."""
+        """Plans a question stage: what rows may ask that no run answered with the same chain, and those
+        whose requests the memo does not answer any more."""
         settled, again = self._settled(stage, bounds, plain)
         calls = {i: b.calls for i, b in bounds.items() if i not in settled}
         exact, distinct = not any(calls.values()), 0

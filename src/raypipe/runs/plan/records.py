@@ -24,7 +24,7 @@ TokenSplit = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step may take."""
+    """The cost of a step, at most."""
 
     seconds: Range | None  # of all processes together, without loading models; None: no earlier run says
     tokens: Range  # of prompts and replies of language models; math.inf: not known
@@ -42,7 +42,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step may have to do."""
+    """The work that one step may have."""
 
     step: str  # its name in the recipe
     half: Literal["corpus", "question"]  # of the recipe: whether its rows come from pages or are questions
@@ -58,8 +58,8 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class JudgePlan:
-    """What a model that judges may be asked. Bounds: how many answers a rule leaves open is not known before
-    there are answers."""
+    """The calls that a model that judges may get. Bounds: how many answers a rule leaves open is not known
+    before there are answers."""
 
     model: str  # its name in models.yaml
     max_calls: int  # one for each truth of a question, or one for each question, as the rule has it
@@ -68,7 +68,7 @@ class JudgePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an eval may have to do."""
+    """The work that an eval may have."""
 
     steps: tuple[StepPlan, ...]  # corpus steps, then question steps, in recipe order
     judge: JudgePlan | None = None  # None: no model judges

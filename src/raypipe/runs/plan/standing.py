@@ -1,4 +1,4 @@
-"""What of a store's earlier work still stands for a recipe: its answers, what a killed run has left, and the
+"""Earlier work of a store that still stands for a recipe: its answers, what a killed run has left, and the
 cached values that stored answers were made from.
 
 Which questions an eval has to answer follows, as far as a plan can know, from the evidence after indexing. A
@@ -131,7 +131,7 @@ def unanswered(
 
 
 def _for_good(pipeline: Pipeline, lacks: Mapping[str, Ids]) -> tuple[dict[str, Ids], list[Ids]]:
-    """What will be lacking still, since it failed for good, and the sources that will have more."""
+    """Returns what will be lacking still, since it failed for good, and the sources that will have more."""
     tables = table_labels(pipeline.recipe)
     stays: dict[str, Ids] = {}
     coming: list[Ids] = []
@@ -211,8 +211,8 @@ async def _uncached(
 
 
 def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
-    """Whether a stored answer still has what the stage read: neither it nor a later stage, each by what it
-    writes, wrote over it.
+    """Returns whether a stored answer still has what the stage read: neither it nor a later stage, each by
+    what it writes, wrote over it.
 
     >>> from raypipe.steps.decide import Decide
     >>> decide = Stage("decide", Decide(prefer=("llm",)))
@@ -224,7 +224,7 @@ def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
 
 
 def overlap(a: str, b: str) -> bool:
-    """Whether two names of fields mean the same, or one a part of the other.
+    """Returns whether two names of fields mean the same, or one a part of the other.
 
     >>> overlap("hits", "hits.bm25"), overlap("hits.dense", "hits.bm25"), overlap("order", "order")
     (True, False, True)

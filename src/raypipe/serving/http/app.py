@@ -211,8 +211,9 @@ class Routes:
         self, request: Request, answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
         encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
     ) -> Response:  # fmt: skip
-        """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
-        with the answer, as are its bytes: a client that does not read it takes nothing from others."""
+        """Streams the answer to a question. Its slot is taken here, so that a refusal is still a status, and
+        released with the answer, as are its bytes: a client that does not read it takes nothing from
+        others."""
         slot = ExitStack()
         slot.enter_context(self._slots.slot())
         slot.enter_context(request.state.held.pop_all())
@@ -269,7 +270,7 @@ class Routes:
         return {"object": "list", "data": list(entries.values())}
 
     async def model(self, request: Request, id: Annotated[str, ID]) -> Any:
-        """One entry of the list, by its id."""
+        """Shows an entry of the list, by its id."""
         entry = openai.models((await self._answerer(request)).recipe).get(id)
         if entry is None:
             raise openai.unknown_model()

@@ -109,7 +109,7 @@ def add_exception_handlers(app: FastAPI) -> None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def by_framework(request: Request, error: Exception) -> Response:
-        """What the framework refuses: an unknown path, another method."""
+        """Answers what the framework refuses: an unknown path, another method."""
         assert isinstance(error, HTTPException)
         status, headers = HTTPStatus(error.status_code), error.headers or {}
         detail = status.description or status.phrase

@@ -45,7 +45,7 @@ class TextPart(BaseModel):
 
 
 class ChatTurn(BaseModel):
-    """One message. Unknown fields are ignored: clients send replies back with all their fields."""
+    """A message. Unknown fields are ignored: clients send replies back with all their fields."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -69,7 +69,7 @@ class TextFormat(StrictBody):
 
 
 class StreamOptions(StrictBody):
-    """What a stream also carries."""
+    """Extras of a stream."""
 
     include_usage: bool = says("Send the token counts in a last chunk.", True, default=False)
     include_obfuscation: bool = says(NO_EFFECT, False, default=False)
@@ -234,7 +234,7 @@ class ChatCompletion(Shape):
 
 
 class ChatErrorFields(Shape):
-    """What is wrong, in the protocol's words."""
+    """The error, in the protocol's words."""
 
     message: str = says("What is wrong, and where.", "Invalid request. n: expected 1")
     type: str = says("Kind of the error.", "invalid_request_error")

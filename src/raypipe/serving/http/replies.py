@@ -83,7 +83,7 @@ class Versions(Shape):
 
 
 class ReplyFields(Shape):
-    """What every reply to a question has."""
+    """Fields of every reply to a question."""
 
     degraded: list[str] = says("Stages that were omitted: out of time, or their model is unavailable.", [])
     timings_ms: dict[str, float] = says(
@@ -105,7 +105,7 @@ class QuestionFields(ReplyFields):
 
 
 class AnswerFields(ReplyFields):
-    """What is known of an answer."""
+    """The facts about an answer."""
 
     outcome: str = says(
         "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.", "answered"
@@ -153,7 +153,7 @@ class RetrieveResponse(QuestionFields):
 
 
 class FieldProblem(Shape):
-    """One wrong field."""
+    """A wrong field."""
 
     at: str = says("Path of the field or of its object.", "documents[1].page_url")
     problem: str = says("What is allowed there.", "expected a text")
@@ -215,7 +215,7 @@ class FeedbackResponse(Shape):
 
 
 class HealthResponse(Shape):
-    """Whether the endpoint runs, or is ready."""
+    """Says that the endpoint runs, or is ready."""
 
     status: str = says("alive, or ready.", "ready")
     unavailable: list[str] = says(
@@ -274,7 +274,7 @@ def _scored(hit: Hit, result: QueryResult) -> dict[str, Any]:
 
 
 def _document(place: Place) -> dict[str, Any]:
-    """What a document of a folder adds to a passage or a quote."""
+    """Returns what a document of a folder adds to a passage or a quote."""
     return {"title": place.title, "page": place.page or None, "section": place.section or None}
 
 

@@ -88,12 +88,13 @@ class StrictBody(BaseModel):
 
 
 def mistake(problem: str) -> PydanticCustomError:
-    """What a check of a field raises: `problem` is the whole message, and repeats nothing of the request."""
+    """Makes the error that a check of a field raises: `problem` is the whole message, and repeats nothing of
+    the request."""
     return PydanticCustomError("mistake", "{problem}", {"problem": problem})
 
 
 class DocumentBody(StrictBody):
-    """One search result in CRAG's shape. A field that is missing or null is absent."""
+    """A search result in CRAG's shape. A field that is missing or null is absent."""
 
     page_name: str | None = says("The page's title.", "Ada Lovelace", default="", max_length=10_000)
     page_url: str | None = says(
@@ -116,7 +117,7 @@ class DocumentBody(StrictBody):
 
 
 class TurnBody(StrictBody):
-    """One earlier turn of a conversation."""
+    """An earlier turn of a conversation."""
 
     role: Literal["user", "assistant"] = says("Who spoke.", "user")
     text: str = says("What was said.", "who was ada lovelace?", max_length=100_000)
@@ -215,7 +216,7 @@ TURNS_BEFORE: Any = Field(
 
 
 class QueryBody(QueryOptions):
-    """One question."""
+    """A question."""
 
     query: str = QUERY
     turns: list[TurnBody] = TURNS_BEFORE
@@ -247,7 +248,7 @@ class RetrieveBody(QueryOptions):
 
 
 class FeedbackBody(StrictBody):
-    """What a user says of an answer: a verdict, the right answer, or both."""
+    """A user's verdict on an answer, the right answer, or both."""
 
     answer_id: str = says(
         "The answer, as its reply names it.", "67d2f1c09b1e5a77c0d4a1f2e3b4c5d6e7f8", max_length=100

@@ -1,4 +1,4 @@
-"""One question as a stream of server-sent events: its stages, its drafts, and last its answer or an error.
+"""Streams one question as server-sent events: its stages, its drafts, and last its answer or an error.
 
 event: stage    {"stage": "rerank"}                      the stage begins
 event: stage    {"stage": "rerank", "ms": 81.2}          the stage ended
@@ -109,7 +109,7 @@ async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[by
 
 
 def encode_event(data: Any, name: str | None = None) -> bytes:
-    """One event with `data` as JSON.
+    """Encodes an event with `data` as JSON.
 
     The JSON is ASCII: before FastAPI 0.140.12 `format_sse_event` splits data at every line separator of
     Unicode, which JSON leaves as they are, and a client would join the pieces with a line feed, inside a

@@ -162,7 +162,7 @@ class RetryingHandle:
             raise
 
     async def stream(self, *args: Any) -> AsyncIterator[Any]:
-        """What the method yields. Never retried: the pieces already sent cannot be taken back."""
+        """Yields what the method yields. Never retried: the pieces already sent cannot be taken back."""
         response = getattr(self._handle.options(stream=True), self._method).remote(*args)
         ended = False
         try:
