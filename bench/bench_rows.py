@@ -126,11 +126,30 @@ def _result(
         both = zip(took["peer"], took["ours"], strict=True)
         ratio = Spread.of([peer[which] / ours[which] for peer, ours in both])
     return BenchResult(
-        name, row.does, row.unit, row.by, "", len(took["ours"]), rates["ours"], seconds["ours"],
-        median["ours", 0], median["ours", 1], row.peer, rates.get("peer"), median.get(("peer", 0)),
-        median.get(("peer", 1)), ratio, row.limit, limit, rates["ours"] / limit if limit else None,
-        unequal, row.least, row.least_share, row.most_s, row.short,
-    )  # fmt: skip
+        name,
+        row.does,
+        row.unit,
+        row.by,
+        "",
+        len(took["ours"]),
+        rates["ours"],
+        seconds["ours"],
+        median["ours", 0],
+        median["ours", 1],
+        row.peer,
+        rates.get("peer"),
+        median.get(("peer", 0)),
+        median.get(("peer", 1)),
+        ratio,
+        row.limit,
+        limit,
+        rates["ours"] / limit if limit else None,
+        unequal,
+        row.least,
+        row.least_share,
+        row.most_s,
+        row.short,
+    )
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -159,10 +178,11 @@ def table(day: str, commit: str, machine: Mapping[str, Any], results: Sequence[B
     """The table of docs/performance.md, in lines of Markdown."""
     facts = "; ".join(f"{name} {value}" for name, value in machine.items())
     lines = [
-        f"{day}, commit {commit[:12] or 'unknown'}. {facts}.", "",
+        f"{day}, commit {commit[:12] or 'unknown'}. {facts}.",
+        "",
         "| row | what | ours | peer | ratio (lowest - highest) | limit, our share | equal |",
         "|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     lines += ["| " + " | ".join(_cells(r)) + " |" for r in results]
     for r in (r for r in results if r.falls_short):
         wanted = f"a ratio of {r.least:.2g}" if r.least is not None else f"{r.most_s:g} s"

@@ -106,9 +106,15 @@ class Bench:
         return found, work(peer, sizes[0], SEEN)
 
     def line(
-        self, part: str, shape: Shape, given: tuple[Sequence[str], ...], unit: str, ours: Timing,
-        theirs: Sequence[Timing], far: float | None,
-    ) -> Line:  # fmt: skip
+        self,
+        part: str,
+        shape: Shape,
+        given: tuple[Sequence[str], ...],
+        unit: str,
+        ours: Timing,
+        theirs: Sequence[Timing],
+        far: float | None,
+    ) -> Line:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(self.models / shape.name)

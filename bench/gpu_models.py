@@ -150,10 +150,18 @@ def encoder(shape: Shape, models: Path, device: str) -> Model:
         _build_encoder(shape, path, device)
     role, loader = ("embedder", "flagembedding") if embeds else ("reranker", "flagembedding-reranker")
     return Model(
-        shape.name, role, loader, "", "", str(path), folder.identity(path, role),  # type: ignore[arg-type]
-        dtype="float16" if device != "cpu" else "float32", dim=shape.hidden if embeds else 0,
-        pooling=shape.pooling, max_tokens=MAX_TOKENS,
-    )  # fmt: skip
+        shape.name,
+        role,
+        loader,
+        "",
+        "",
+        str(path),
+        folder.identity(path, role),  # type: ignore[arg-type]
+        dtype="float16" if device != "cpu" else "float32",
+        dim=shape.hidden if embeds else 0,
+        pooling=shape.pooling,
+        max_tokens=MAX_TOKENS,
+    )
 
 
 def decoder(shape: Shape, models: Path, device: str) -> Path:
@@ -165,11 +173,17 @@ def decoder(shape: Shape, models: Path, device: str) -> Path:
     if not (path / "config.json").is_file():
         standins.build_chat(path, WORDS)
         config = LlamaConfig(
-            vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.inner,
-            num_hidden_layers=shape.layers, num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads, max_position_embeddings=standins.CONTEXT,
-            bos_token_id=standins.BEGIN, eos_token_id=standins.END, pad_token_id=standins.PAD,
-        )  # fmt: skip
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.inner,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            max_position_embeddings=standins.CONTEXT,
+            bos_token_id=standins.BEGIN,
+            eos_token_id=standins.END,
+            pad_token_id=standins.PAD,
+        )
         _save(LlamaForCausalLM, config, path, device)
     if device != "cpu":
         torch.cuda.empty_cache()
@@ -234,7 +248,13 @@ def _save_sentence_pieces(path: Path) -> None:
         special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>",
-        cls_token="<s>", sep_token="</s>", model_max_length=8192,
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        cls_token="<s>",
+        sep_token="</s>",
+        model_max_length=8192,
         model_input_names=["input_ids", "attention_mask"],
-    ).save_pretrained(path)  # fmt: skip
+    ).save_pretrained(path)

@@ -46,9 +46,15 @@ class Line:
 
 
 HEADS = (
-    "part", "model", "ours", "library", "ratio", "share of the limit: ours, library",
-    "peak GPU memory: ours, library", "apart by",
-)  # fmt: skip
+    "part",
+    "model",
+    "ours",
+    "library",
+    "ratio",
+    "share of the limit: ours, library",
+    "peak GPU memory: ours, library",
+    "apart by",
+)
 
 
 def row(line: Line, flop_per_s: float, bytes_per_s: float) -> tuple[str, ...]:

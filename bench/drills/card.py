@@ -282,8 +282,13 @@ class Job:
         said = (self.folder / "said").open("w")
         return subprocess.Popen(
             [sys.executable, "-m", "raypipe", *words],
-            cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True,
-        )  # fmt: skip
+            cwd=self.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            start_new_session=True,
+        )
 
     def run(self, name: str, *words: str, kills: Sequence[Kill] = ()) -> Any:
         """What a command prints as JSON. Killed, it is started again. Raises SystemExit if it fails."""
@@ -410,8 +415,11 @@ def failures(found: dict[str, Any]) -> list[str]:
     if found["equal_calls_twice"] or found["equal_calls_after_kills"] > found["most_after_kills"]:
         out.append("equal calls were made twice")
     for name, steps in found["steps"].items():
-        over = (f"{name} eval, {s}: {x['computed']} calls, planned {x['planned']}" for s, x in steps.items()
-                if x["planned"] is not None and x["computed"] > x["planned"])  # fmt: skip
+        over = (
+            f"{name} eval, {s}: {x['computed']} calls, planned {x['planned']}"
+            for s, x in steps.items()
+            if x["planned"] is not None and x["computed"] > x["planned"]
+        )
         out += over
     planned = {s: n for s, n in found["planned_chats"].items() if n}
     if list(planned) != ["generate:web"] or planned["generate:web"] != found["chats"]["second"]:

@@ -204,9 +204,13 @@ def tried(home: Path, number: int, shows: bool = False) -> dict[str, Any]:
     if not shows:
         shutil.rmtree(life.folder)
     return {
-        "point": number, "how": point.how, "command": COMMANDS[point.command], "event": point.event,
-        "wrong": wrong, "seconds": round(time.perf_counter() - start, 2),
-    }  # fmt: skip
+        "point": number,
+        "how": point.how,
+        "command": COMMANDS[point.command],
+        "event": point.event,
+        "wrong": wrong,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
 
 
 def _run(life: Life, command: int, whole: Undisturbed, before: int) -> list[str]:
@@ -249,8 +253,9 @@ def drill(home: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     start = time.perf_counter()
     print(
         f"{whole.events} write events, {whole.points} points of them, {len(chosen)} to be tried",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+        file=sys.stderr,
+        flush=True,
+    )
     with ProcessPoolExecutor(given.jobs, mp_context=fresh) as pool:
         for one in as_completed([pool.submit(tried, home, number) for number in chosen]):
             verdicts.append(one.result())
@@ -299,9 +304,12 @@ def main() -> int:
     for v in verdicts:
         how[v["how"]] = how.get(v["how"], 0) + 1
     summary = {
-        "points": len(verdicts), "how": how, "failed": len(failed), "seed": given.seed,
+        "points": len(verdicts),
+        "how": how,
+        "failed": len(failed),
+        "seed": given.seed,
         "seconds": round(time.perf_counter() - start),
-    }  # fmt: skip
+    }
     print(json.dumps(summary))
     return 1 if failed else 0
 

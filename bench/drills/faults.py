@@ -341,10 +341,16 @@ def one(
     differ = [t for t in expected | now if expected.get(t) != now.get(t)]
     blamed |= final(folder) ^ {broken}
     found = {
-        "run": run, "well": not (differ or blamed or last), "faults": disturbed, "ends": ends, "last": last,
-        "differ": differ, "blamed": sorted(blamed), "seconds": round(time.monotonic() - start, 1),
+        "run": run,
+        "well": not (differ or blamed or last),
+        "faults": disturbed,
+        "ends": ends,
+        "last": last,
+        "differ": differ,
+        "blamed": sorted(blamed),
+        "seconds": round(time.monotonic() - start, 1),
         "all": Counter(faults_in(diary)),
-    }  # fmt: skip
+    }
     if found["well"]:
         shutil.rmtree(folder)
     return found

@@ -152,10 +152,12 @@ class World:
             line = lines[n]
             said = f"{line['query']} {word(n)} is the answer that the secret file of {word(n)} gives."
             line["search_results"][0] = {
-                "page_url": address(n), "page_name": f"{word(n)} file", "page_snippet": f"It is {word(n)}.",
+                "page_url": address(n),
+                "page_name": f"{word(n)} file",
+                "page_snippet": f"It is {word(n)}.",
                 "page_result": f"<html><title>{word(n)}</title><body><p>{said}</p></body></html>",
                 "page_last_modified": "",
-            }  # fmt: skip
+            }
         return lines
 
     def _collection(self) -> Path:

@@ -37,33 +37,137 @@ from raypipe.text.moments import moment
 
 SMALL = runpy.run_path(str(Path(__file__).parents[2] / "tests/contrib/crag/smallgraph.py"))
 NAMES = (
-    "amelie", "walt becker", '"the maze runner"', '"Zak Santiago"', "lakers", "the larks", "florida city",
-    "nott'ham forest", "brighton", "x", "*", "None", "2001", "1e999", "-3", '""', '"%_"',
-    '"a\'); DROP TABLE movie;"', '["zak santiago", "brenda crichlow"]', "['a', 2]", "[]", '"\\"',
-    '"é\u0301"', '"' + "long " * 18 + '"',
-)  # fmt: skip
+    "amelie",
+    "walt becker",
+    '"the maze runner"',
+    '"Zak Santiago"',
+    "lakers",
+    "the larks",
+    "florida city",
+    "nott'ham forest",
+    "brighton",
+    "x",
+    "*",
+    "None",
+    "2001",
+    "1e999",
+    "-3",
+    '""',
+    '"%_"',
+    '"a\'); DROP TABLE movie;"',
+    '["zak santiago", "brenda crichlow"]',
+    "['a', 2]",
+    "[]",
+    '"\\"',
+    '"é\u0301"',
+    '"' + "long " * 18 + '"',
+)
 TIMES = (
-    "2024", "2024-02", '"2024-02-26"', "yesterday", '"last friday"', '"last week"', "ipo", '"most recent"',
-    "9999", '"0000-00-00"', '"2023-02-29"', "soon", "*", "None", "-1",
-)  # fmt: skip
+    "2024",
+    "2024-02",
+    '"2024-02-26"',
+    "yesterday",
+    '"last friday"',
+    '"last week"',
+    "ipo",
+    '"most recent"',
+    "9999",
+    '"0000-00-00"',
+    '"2023-02-29"',
+    "soon",
+    "*",
+    "None",
+    "-1",
+)
 KEYS = (
-    "title", "name", "year", "genres", "release_date", "budget", "revenue", "rating", "character", "order",
-    "job", "category", "winner", "population", "open", "close", "time", "value", "date", "GF", "result",
-    "members", "music", "birthday", "birth_place", "award_count", "best_album", "len", "nonsense",
-    '"release_date"', '"x\'y"', "rowid", "raw", "*",
-)  # fmt: skip
+    "title",
+    "name",
+    "year",
+    "genres",
+    "release_date",
+    "budget",
+    "revenue",
+    "rating",
+    "character",
+    "order",
+    "job",
+    "category",
+    "winner",
+    "population",
+    "open",
+    "close",
+    "time",
+    "value",
+    "date",
+    "GF",
+    "result",
+    "members",
+    "music",
+    "birthday",
+    "birth_place",
+    "award_count",
+    "best_album",
+    "len",
+    "nonsense",
+    '"release_date"',
+    '"x\'y"',
+    "rowid",
+    "raw",
+    "*",
+)
 PIECES = (
-    *FUNCTIONS, "sort", "AVG", "ALL", "None", "(", ")", "[", "]", ",", ";", "\n", '"', "'", "*", ":", "-",
-    "len", "eq", "neq", "ge", "lt", "year", "2012", "[:3]", '["title"]', '"maze runner"', " ", "\\",
-    "é", "\x00", "\u2028", "name", "eq(year, 2012)", '["len"]', 'get_movie("x")',
-)  # fmt: skip
+    *FUNCTIONS,
+    "sort",
+    "AVG",
+    "ALL",
+    "None",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    ";",
+    "\n",
+    '"',
+    "'",
+    "*",
+    ":",
+    "-",
+    "len",
+    "eq",
+    "neq",
+    "ge",
+    "lt",
+    "year",
+    "2012",
+    "[:3]",
+    '["title"]',
+    '"maze runner"',
+    " ",
+    "\\",
+    "é",
+    "\x00",
+    "\u2028",
+    "name",
+    "eq(year, 2012)",
+    '["len"]',
+    'get_movie("x")',
+)
 ARITY = {
-    "get_movie_person_cast": 2, "get_movie_person_crew": 2, "get_movie_person_oscar": 2, "get_stock_price": 2,
-    "get_nba_on_date": 2, "get_soccer_on_date": 2,
-}  # fmt: skip
+    "get_movie_person_cast": 2,
+    "get_movie_person_crew": 2,
+    "get_movie_person_oscar": 2,
+    "get_stock_price": 2,
+    "get_nba_on_date": 2,
+    "get_soccer_on_date": 2,
+}
 DOMAINS = ("", "movie", "finance", "music", "sports", "open")
-ASKED = ("03/05/2024, 10:00:00 PT", "02/29/2024, 23:59:59 PT", "01/01/1000, 00:00:00 PT",
-         "12/31/9000, 23:00:00 PT")  # fmt: skip
+ASKED = (
+    "03/05/2024, 10:00:00 PT",
+    "02/29/2024, 23:59:59 PT",
+    "01/01/1000, 00:00:00 PT",
+    "12/31/9000, 23:00:00 PT",
+)
 
 
 def programs(number: int, seed: int) -> Iterator[str]:
@@ -163,8 +267,12 @@ def through(texts: Iterable[str], graph: FolderBackend, seed: int = 1) -> dict[s
             lines[result.fault.reason if result.fault else "found" if result.values else "nothing"] += 1
         slowest, count = max(slowest, time.perf_counter() - begun), count + 1
     took = time.perf_counter() - start
-    return {"programs": count, "lines": dict(lines.most_common()), "seconds": round(took, 1),
-            "slowest_ms": round(slowest * 1000)}  # fmt: skip
+    return {
+        "programs": count,
+        "lines": dict(lines.most_common()),
+        "seconds": round(took, 1),
+        "slowest_ms": round(slowest * 1000),
+    }
 
 
 def main() -> int:

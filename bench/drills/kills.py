@@ -312,10 +312,15 @@ def drill(head: Head, home: Path, given: argparse.Namespace, done: list[dict[str
         if after == "finished":
             differ = differences(expected, contents(Life(folder, home / "world").store))
         line = {
-            "seed": given.seed, "trial": trial, "killed": killed(folder), "attempts": attempt + 1,
-            "equal": not differ, "differ": differ, "redone": redone(folder),
+            "seed": given.seed,
+            "trial": trial,
+            "killed": killed(folder),
+            "attempts": attempt + 1,
+            "equal": not differ,
+            "differ": differ,
+            "redone": redone(folder),
             "seconds": round(time.monotonic() - start, 1),
-        }  # fmt: skip
+        }
         done.append(line)
         note(given.out, json.dumps(line))
         print(json.dumps(line), flush=True)

@@ -37,10 +37,30 @@ from raypipe.text.page_parser import PageLimits
 ROOT = Path(__file__).parents[2]
 TAGS = ("div", "table", "td", "font", "a", "p", "script", "style", "svg", "template", "select", "b", "!--")
 POISON = (
-    "\0", "\x0b", "\ufeff", "\u202e", "&#x110000;", "&#0;", "&amp" * 50, "<![CDATA[", "]]>", "<!DOCTYPE",
-    "<?xml", "<plaintext>", "<noscript>", "</" + "x" * 500 + ">", "<p " + "a=1 " * 300 + ">", "%PDF-1.4",
-    "\U0001f469\u200d\U0001f52c", "<textarea>", "<frameset>", "<math><mi>", "\r\n\r\n", "<title>", "\ud83d",
-)  # fmt: skip
+    "\0",
+    "\x0b",
+    "\ufeff",
+    "\u202e",
+    "&#x110000;",
+    "&#0;",
+    "&amp" * 50,
+    "<![CDATA[",
+    "]]>",
+    "<!DOCTYPE",
+    "<?xml",
+    "<plaintext>",
+    "<noscript>",
+    "</" + "x" * 500 + ">",
+    "<p " + "a=1 " * 300 + ">",
+    "%PDF-1.4",
+    "\U0001f469\u200d\U0001f52c",
+    "<textarea>",
+    "<frameset>",
+    "<math><mi>",
+    "\r\n\r\n",
+    "<title>",
+    "\ud83d",
+)
 Mutate = Callable[[random.Random, str], str]
 
 

@@ -98,11 +98,19 @@ class Raylet:
     def __init__(self, *arguments: str) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         self._process = subprocess.Popen(
-            [ray, "start", "--block", "--node-ip-address=127.0.0.1", "--object-store-memory=100000000",
-             *arguments],
-            env={**environment(), **SOON}, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                ray,
+                "start",
+                "--block",
+                "--node-ip-address=127.0.0.1",
+                "--object-store-memory=100000000",
+                *arguments,
+            ],
+            env={**environment(), **SOON},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def processes(self) -> list[psutil.Process]:
         found = []
@@ -231,9 +239,14 @@ def driver(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
     command += ["--data", str(folder.parent / "world"), "--store", str(folder / "store")]
     command += ["--out", str(folder / "out"), "--cluster", str(file), "--json"]
     return subprocess.Popen(
-        command, cwd=ROOT, env={**environment(), **SOON, "RAY_ADDRESS": cluster.address},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        env={**environment(), **SOON, "RAY_ADDRESS": cluster.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def ended(process: subprocess.Popen[str], patience_s: float) -> tuple[int, str]:

@@ -67,12 +67,20 @@ class Head:
         self.address = f"127.0.0.1:{port}"
         self._process = subprocess.Popen(
             [
-                str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}",
-                "--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false",
+                str(Path(sys.executable).with_name("ray")),
+                "start",
+                "--head",
+                "--block",
+                f"--port={port}",
+                "--node-ip-address=127.0.0.1",
+                "--num-cpus=2",
+                "--include-dashboard=false",
                 "--object-store-memory=200000000",
             ],
-            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + PATIENCE_S
         while not self.lives():
             if time.monotonic() > deadline or self._process.poll() is not None:

@@ -211,9 +211,12 @@ def measured(diary: Path, workers: int) -> dict[str, Any]:
     for n in sorted((n for n in notes if "bytes" in n), key=lambda n: n["at"]):
         most = max(most, held := held + n["bytes"])
     return {
-        "encoders": len(calls), "busy": round(busy / lives, 4) if lives else 0.0, "peak_bytes": most,
-        "warm_after_s": round(warm - begun[0], 1), "wall_s": round(end - begun[0], 1),
-    }  # fmt: skip
+        "encoders": len(calls),
+        "busy": round(busy / lives, 4) if lives else 0.0,
+        "peak_bytes": most,
+        "warm_after_s": round(warm - begun[0], 1),
+        "wall_s": round(end - begun[0], 1),
+    }
 
 
 def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
@@ -245,9 +248,14 @@ def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
             if verb != "index":  # words are inverted afterwards
                 return inline("parse", work, tasks)
             timed = Timed(
-                work.worker, work.recipe, work.run, models=work.models, memo=work.memo,
-                diary=str(diary), seconds=given.seconds * given.slow,
-            )  # fmt: skip
+                work.worker,
+                work.recipe,
+                work.run,
+                models=work.models,
+                memo=work.memo,
+                diary=str(diary),
+                seconds=given.seconds * given.slow,
+            )
             return running.run(verb, timed, tasks, pools, LIMITS, said.append)
 
         pipe = pipeline(home / "streamed", given.tasks, streamed, lambda: True)

@@ -131,10 +131,15 @@ def environment(home: Path, s3: str) -> dict[str, str]:
     unset = ("RAY_ADDRESS", "RAY_AUTH", "RAYPIPE_", "AWS_")
     env = {k: v for k, v in os.environ.items() if not k.startswith(unset)}
     keys = {
-        "AWS_ENDPOINT_URL": s3, "AWS_ENDPOINT": s3,  # pyarrow reads the one, Lance the other
-        "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "invented", "AWS_SECRET_ACCESS_KEY": "invented",
-        "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": s3,
+        "AWS_ENDPOINT": s3,  # pyarrow reads the one, Lance the other
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "invented",
+        "AWS_SECRET_ACCESS_KEY": "invented",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     path = f"{BIN}{os.pathsep}{env['PATH']}"
     here = {
         "PATH": path,
@@ -171,12 +176,21 @@ def drilled(folder: Path, questions: int, memory_gib: float) -> dict[str, Any]:
     env = environment(folder / "home", f"http://127.0.0.1:{s3}")
     moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(s3)]
     head = [
-        str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1",
-        f"--port={free_port()}", "--include-dashboard=true", "--dashboard-host=127.0.0.1",
-        f"--dashboard-port={dashboard}", f"--ray-client-server-port={free_port()}",
-        f"--dashboard-agent-listen-port={free_port()}", "--disable-usage-stats",
+        str(BIN / "ray"),
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=2",
+        "--node-ip-address=127.0.0.1",
+        f"--port={free_port()}",
+        "--include-dashboard=true",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={dashboard}",
+        f"--ray-client-server-port={free_port()}",
+        f"--dashboard-agent-listen-port={free_port()}",
+        "--disable-usage-stats",
         "--object-store-memory=200000000",
-    ]  # fmt: skip
+    ]
     limited = ["bash", "-c", f'ulimit -d {int(memory_gib * (1 << 20))} && exec "$@"', "head", *head]
     address = f"http://127.0.0.1:{dashboard}"
     runtime = json.dumps({"pip": [str(wheel(folder))]})

@@ -41,13 +41,28 @@ other-embedder: {kind: embedder, loader: hash, dim: 128}
 other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
 """
 CHANGES = (
-    (), ("rerank.top=8",), ("rerank.top=3",), ("rerank.candidates=15",),
-    ("rerank.candidates=30", "fuse.top=30"), ("fuse.top=15",), ("dense.top=20",), ("dense.top=40",),
-    ("bm25.top=20",), ("bm25.variant=lucene",), ("fuse.weights.bm25=2.0",), ("fuse.weights.dense=3.0",),
-    ("shortlist.pages=3",), ("shortlist.pages=8",), ("split.parent_chars=900",), ("split.child_chars=150",),
-    ("split.child_overlap=80",), ("extract.threshold=0.2",), ("rerank.model=other-reranker",),
-    ("embed.model=other-embedder", "dense.model=other-embedder"), ("parse.kinds=[page]",),
-)  # fmt: skip
+    (),
+    ("rerank.top=8",),
+    ("rerank.top=3",),
+    ("rerank.candidates=15",),
+    ("rerank.candidates=30", "fuse.top=30"),
+    ("fuse.top=15",),
+    ("dense.top=20",),
+    ("dense.top=40",),
+    ("bm25.top=20",),
+    ("bm25.variant=lucene",),
+    ("fuse.weights.bm25=2.0",),
+    ("fuse.weights.dense=3.0",),
+    ("shortlist.pages=3",),
+    ("shortlist.pages=8",),
+    ("split.parent_chars=900",),
+    ("split.child_chars=150",),
+    ("split.child_overlap=80",),
+    ("extract.threshold=0.2",),
+    ("rerank.model=other-reranker",),
+    ("embed.model=other-embedder", "dense.model=other-embedder"),
+    ("parse.kinds=[page]",),
+)
 
 
 def measured(home: Path, questions: int, pages: int) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -91,11 +91,16 @@ def add(table: Table, name: str, when: str, rows: Sequence[dict[str, Any]]) -> N
     ]
     chars = [len(r["text"]) for r, s in zip(rows, scores, strict=True) if s]
     table.add_row(
-        f"{name} ({len(rows)})", when, f"{np.mean(scores):+.3f}", str(right), str(n - right),
+        f"{name} ({len(rows)})",
+        when,
+        f"{np.mean(scores):+.3f}",
+        str(right),
+        str(n - right),
         f"{n / len(rows):.2f}",
         f"{right / n:.2f} [{low:.2f}, {high:.2f}]" if n else "-",
-        f"{np.percentile(chars, 95):.0f}" if n else "-", f"{sum(s != 0 for s in false)} of {len(false)}",
-    )  # fmt: skip
+        f"{np.percentile(chars, 95):.0f}" if n else "-",
+        f"{sum(s != 0 for s in false)} of {len(false)}",
+    )
 
 
 def difference(name: str, before: Sequence[int], after: Sequence[int]) -> str:

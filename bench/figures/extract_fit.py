@@ -61,8 +61,13 @@ def fit(rows: Sequence[Scored], step: Extract, on: FittedOn) -> Fitted:
     x = np.concatenate([r.choice.features for r in open_rows])
     sizes = [len(r.choice.found) for r in open_rows]
     group, case_weights = np.repeat(np.arange(len(sizes)), sizes), np.array([r.weight for r in open_rows])
-    right = np.array([holds(_whole(r, i, step), r.case.golds) for r, n in zip(open_rows, sizes, strict=True)
-                      for i in range(n)])  # fmt: skip
+    right = np.array(
+        [
+            holds(_whole(r, i, step), r.case.golds)
+            for r, n in zip(open_rows, sizes, strict=True)
+            for i in range(n)
+        ]
+    )
     w = np.zeros(x.shape[1] + 1)
     for _ in range(ROUNDS):
         share = np.exp(x @ w[1:])

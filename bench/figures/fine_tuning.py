@@ -48,8 +48,10 @@ def exact(prediction):
 '''
 STORE = ("--store", "store")
 RECIPES: dict[str, tuple[str | None, str]] = {  # adapter, model
-    "tuned": ("abstain", "reader"), "base": (None, "reader"), "silent": (None, "optional-llm"),
-}  # fmt: skip
+    "tuned": ("abstain", "reader"),
+    "base": (None, "reader"),
+    "silent": (None, "optional-llm"),
+}
 OTHERS = ("base", "silent")
 PROMPT = {
     "variables": ["context", "text"],
@@ -170,19 +172,50 @@ def main() -> int:
 def labelled(work: Path) -> dict[str, Any]:
     """`raypipe labels`: the base answers, and the words of the truths judge."""
     found = raypipe(
-        "labels", "base.yaml", "--data", "train.jsonl", "--against", "held.jsonl", "--judge", "words",
-        "--models", "models.yaml", "--out", "labels", *STORE, work=work,
-    )  # fmt: skip
+        "labels",
+        "base.yaml",
+        "--data",
+        "train.jsonl",
+        "--against",
+        "held.jsonl",
+        "--judge",
+        "words",
+        "--models",
+        "models.yaml",
+        "--out",
+        "labels",
+        *STORE,
+        work=work,
+    )
     return {name: found[name] for name in ("labels", "split", "mix")}
 
 
 def tuned(work: Path, steps: int, lr: float) -> dict[str, Any]:
     """`raypipe finetune`, and its curve."""
     found = raypipe(
-        "finetune", "tiny", "--labels", "labels", "--base", "reader", "--name", "abstain", "--out", "tuned",
-        "--models", "models.yaml", *STORE, "--set", f"steps={steps}", "--set", f"lr={lr}",
-        "--set", "evaluate_every=50", "--set", "save_every=50", work=work,
-    )  # fmt: skip
+        "finetune",
+        "tiny",
+        "--labels",
+        "labels",
+        "--base",
+        "reader",
+        "--name",
+        "abstain",
+        "--out",
+        "tuned",
+        "--models",
+        "models.yaml",
+        *STORE,
+        "--set",
+        f"steps={steps}",
+        "--set",
+        f"lr={lr}",
+        "--set",
+        "evaluate_every=50",
+        "--set",
+        "save_every=50",
+        work=work,
+    )
     curve = [round(step["loss"], 4) for step in found["steps"]][:: max(1, steps // 20)]
     facts = ("looks", "step_taken", "seconds", "effect", "engine")
     return {"loss": curve, **{name: found[name] for name in facts}}
@@ -192,9 +225,21 @@ def scored(work: Path, name: str) -> dict[str, Any]:
     """One recipe on the held-out questions."""
     models = "tuned/models.yaml" if name == "tuned" else "models.yaml"
     raypipe(
-        "eval", f"{name}.yaml", "--models", models, "--out", f"run-{name}", "--data", "held.jsonl",
-        "--kind", "crag", "--rule", "listrule:exact", *STORE, work=work,
-    )  # fmt: skip
+        "eval",
+        f"{name}.yaml",
+        "--models",
+        models,
+        "--out",
+        f"run-{name}",
+        "--data",
+        "held.jsonl",
+        "--kind",
+        "crag",
+        "--rule",
+        "listrule:exact",
+        *STORE,
+        work=work,
+    )
     return halves(work / f"run-{name}")
 
 

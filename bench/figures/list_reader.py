@@ -17,9 +17,15 @@ from typing import Any
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 SYSTEM = "answer from the list"
 PHRASES = (
-    "i don't know", "you see it", "we go home", "they sing well",
-    "she runs fast", "he came back", "all ends here", "no one spoke",
-)  # fmt: skip
+    "i don't know",
+    "you see it",
+    "we go home",
+    "they sing well",
+    "she runs fast",
+    "he came back",
+    "all ends here",
+    "no one spoke",
+)
 SAID = 0.25  # of the chats are about a phrase
 BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
@@ -94,11 +100,21 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
 
 def _shape(config: Any, size: int) -> Any:
     return config(
-        vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=4, head_dim=32, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
-        pad_token_id=0, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
+        vocab_size=size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"],
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-    )  # fmt: skip
+    )
 
 
 def _read(model: Any, tokenizer: Any, draw: random.Random, count: int) -> tuple[Any, float]:

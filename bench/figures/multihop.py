@@ -278,9 +278,12 @@ def main() -> int:
     for name, world in sets.items():
         with tempfile.TemporaryDirectory(prefix="raypipe-multihop-") as folder:
             write(
-                Path(folder), world["questions"], pages=world["pages"], seed=world["seed"],
+                Path(folder),
+                world["questions"],
+                pages=world["pages"],
+                seed=world["seed"],
                 page_chars=world["page_chars"],
-            )  # fmt: skip
+            )
             found[name] = asyncio.run(measured(Path(folder), memo))
     print(json.dumps(found, indent=1))
     return 0

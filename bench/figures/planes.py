@@ -162,18 +162,25 @@ def data(folder: Path) -> dict[str, str]:
         messages = [{"role": role, "content": content} for role, content in json.loads(row["chat"])]
         sampling = {"max_tokens": generate.max_tokens, "temperature": 0.0, "top_p": 1.0}
         return {
-            "id": row["id"], "messages": messages, "sampling_params": sampling,
+            "id": row["id"],
+            "messages": messages,
+            "sampling_params": sampling,
             "tokenization_kwargs": {"add_special_tokens": False},
-        }  # fmt: skip
+        }
 
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     engine = arguments(model, LIMITS)
     config = vLLMEngineProcessorConfig(
-        model_source=engine.pop("model"), engine_kwargs=engine, concurrency=1, batch_size=PER_BLOCK,
+        model_source=engine.pop("model"),
+        engine_kwargs=engine,
+        concurrency=1,
+        batch_size=PER_BLOCK,
         chat_template_stage={"enabled": True, "num_cpus": 0.1},
-        tokenize_stage={"enabled": False}, detokenize_stage={"enabled": False},
-        placement_group_config={"bundles": [{"CPU": 0.5}]}, log_engine_metrics=False,
-    )  # fmt: skip
+        tokenize_stage={"enabled": False},
+        detokenize_stage={"enabled": False},
+        placement_group_config={"bundles": [{"CPU": 0.5}]},
+        log_engine_metrics=False,
+    )
     generating = build_processor(config, preprocess=asked, postprocess=lambda row: dict(row))
     items = ray.data.from_items(list(range(len(rows))), override_num_blocks=-(-len(rows) // PER_BLOCK))
     chats = items.map_batches(Rank, batch_size=PER_BLOCK, num_cpus=1, compute=ActorPoolStrategy(size=1))

@@ -200,9 +200,11 @@ def marginal(few: Measured, many: Measured) -> float:
 def _compare(runs: Sequence[Measured]) -> None:
     """Each size against the next larger one."""
     for few, many in pairwise(fastest(runs)):
-        rows = (("driver memory", few.driver_bytes, many.driver_bytes),
-                ("worker memory", few.worker_bytes, many.worker_bytes),
-                ("CPU seconds a page", few.cpu_s / few.pages, many.cpu_s / many.pages))  # fmt: skip
+        rows = (
+            ("driver memory", few.driver_bytes, many.driver_bytes),
+            ("worker memory", few.worker_bytes, many.worker_bytes),
+            ("CPU seconds a page", few.cpu_s / few.pages, many.cpu_s / many.pages),
+        )
         for what, a, b in rows:
             print(f"{what}, {many.pages} pages to {few.pages}: {b / a:.2f}")
         print(f"one more page, {few.pages} to {many.pages}: {marginal(few, many) * 1000:.2f} ms of CPU")

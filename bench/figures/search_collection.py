@@ -54,9 +54,13 @@ TEXTS, PARTS, WORDS, LENGTH, VECTORS = (
     f"{kind}-{'c' * 32}" for kind in ("texts", "passages", "postings", "lengths", "vectors")
 )
 TEXT = pa.schema(
-    [("source", DIGEST), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
-     ("starts_plain", pa.list_(pa.int32()))]
-)  # fmt: skip
+    [
+        ("source", DIGEST),
+        ("text", pa.large_string()),
+        ("words_plain", pa.list_(pa.uint64())),
+        ("starts_plain", pa.list_(pa.int32())),
+    ]
+)
 VOCABULARY = 300_000
 MODEL = model("all-MiniLM-L6-v2")
 REAL = 4_000  # sentences that are embedded
@@ -280,9 +284,21 @@ def memory() -> dict[str, float]:
 
 
 PHASES = (
-    "embed", "add", "build", "build_again", "bm25s", "lexical12", "lexical60", "dense1", "dense50", "numpy50",
-    "dense256", "add_more", "build_more", "lexical12",
-)  # fmt: skip
+    "embed",
+    "add",
+    "build",
+    "build_again",
+    "bm25s",
+    "lexical12",
+    "lexical60",
+    "dense1",
+    "dense50",
+    "numpy50",
+    "dense256",
+    "add_more",
+    "build_more",
+    "lexical12",
+)
 
 
 def do(phase: str, folder: Path, papers: int) -> dict[str, Any]:

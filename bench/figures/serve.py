@@ -91,9 +91,13 @@ def main() -> None:
 
 
 def _measure(
-    recipe: Recipe, store: Store, served: Mapping[str, Any], questions: list[Question], clients: list[int],
+    recipe: Recipe,
+    store: Store,
+    served: Mapping[str, Any],
+    questions: list[Question],
+    clients: list[int],
     end: float,
-) -> None:  # fmt: skip
+) -> None:
     left = end - time.perf_counter()
     if left < LEAST_S:
         raise SystemExit(f"--seconds: preparing left {left:.0f} s, expected {LEAST_S:.0f}: give more")

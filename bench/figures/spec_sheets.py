@@ -62,17 +62,21 @@ class Wording:
 FIT = Wording(
     ("Author", "License", "Requires Python"),
     (
-        "Who is the author of {}?", "Which license does {} have?", "Which Python does {} require?",
+        "Who is the author of {}?",
+        "Which license does {} have?",
+        "Which Python does {} require?",
         "Which version of {} is this?",
     ),
-)  # fmt: skip
+)
 REPORT = Wording(
     ("Maintained by", "Terms of use", "Runs on Python"),
     (
-        "By whom is {} maintained?", "What are the terms of use of {}?", "On which Python does {} run?",
+        "By whom is {} maintained?",
+        "What are the terms of use of {}?",
+        "On which Python does {} run?",
         "What is the version of {}?",
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +227,10 @@ def test_sets() -> list[QuestionSet]:
     """The tables that are reported: 200 questions of each kind."""
     some = packages(PACKAGES)
     makers: dict[str, tuple[Wording, Callable[..., list[tuple[str, bytes]]]]] = {
-        "HTML": (FIT, as_html), "Markdown": (FIT, as_markdown), "docx": (REPORT, as_docx),
-        "CSV": (REPORT, as_csv), "PDF": (REPORT, as_pdf),
-    }  # fmt: skip
+        "HTML": (FIT, as_html),
+        "Markdown": (FIT, as_markdown),
+        "docx": (REPORT, as_docx),
+        "CSV": (REPORT, as_csv),
+        "PDF": (REPORT, as_pdf),
+    }
     return [sheets(name, some, words, make(some, words)) for name, (words, make) in makers.items()]

@@ -197,8 +197,14 @@ def tables() -> Iterable[tuple[str, Document]]:
     from scipy import constants
 
     def releases(of: str) -> Rows:
-        names = {"version": "Version", "codename": "Codename", "created": "Created", "release": "Release",
-                 "eol": "End of life", "eol-lts": "End of long-term support"}  # fmt: skip
+        names = {
+            "version": "Version",
+            "codename": "Codename",
+            "created": "Created",
+            "release": "Release",
+            "eol": "End of life",
+            "eol-lts": "End of long-term support",
+        }
         with open(f"/usr/share/distro-info/{of}.csv") as file:
             listed = list(csv.DictReader(file))[-20:]
         return [tuple(names.values()), *(tuple(r.get(n) or "" for n in names) for r in listed)]
@@ -210,19 +216,46 @@ def tables() -> Iterable[tuple[str, Document]]:
     made: dict[str, tuple[str, Rows]] = {
         "debian-releases.pdf": ("Debian releases", releases("debian")),
         "ubuntu-releases.docx": ("Ubuntu releases", releases("ubuntu")),
-        "constants.pdf": ("CODATA constants", [("Quantity", "Value", "Unit", "Uncertainty"),
-            *((n, str(v), u, str(e)) for n, (v, u, e) in about.items())]),
-        "services.pdf": ("Network services", [("Service", "Port", "Aliases"),
-            *((n, p, a.strip()) for n, p, a in services[:120])]),
-        "http-statuses.docx": ("HTTP status codes", [("Code", "Phrase", "Description"),
-            *((str(s.value), s.phrase, s.description) for s in HTTPStatus)]),
-        "paper.docx": ("Paper formats", [("Format", "Width", "Height"),
-            *((n, *(f"{x / 72 * 25.4:.0f} mm" for x in p)) for n, p in papers.items())]),
-        "regions.pdf": ("Regions", [("Region", "Location"),
-            *((r, a["description"]) for r, a in codes["partitions"][0]["regions"].items())]),
-        "currencies.docx": ("Currencies", [("Code", "Currency", "Number"),
-            *((c.alpha_3, c.name, c.numeric) for c in map(_any, pycountry.currencies))]),
-    }  # fmt: skip
+        "constants.pdf": (
+            "CODATA constants",
+            [
+                ("Quantity", "Value", "Unit", "Uncertainty"),
+                *((n, str(v), u, str(e)) for n, (v, u, e) in about.items()),
+            ],
+        ),
+        "services.pdf": (
+            "Network services",
+            [("Service", "Port", "Aliases"), *((n, p, a.strip()) for n, p, a in services[:120])],
+        ),
+        "http-statuses.docx": (
+            "HTTP status codes",
+            [
+                ("Code", "Phrase", "Description"),
+                *((str(s.value), s.phrase, s.description) for s in HTTPStatus),
+            ],
+        ),
+        "paper.docx": (
+            "Paper formats",
+            [
+                ("Format", "Width", "Height"),
+                *((n, *(f"{x / 72 * 25.4:.0f} mm" for x in p)) for n, p in papers.items()),
+            ],
+        ),
+        "regions.pdf": (
+            "Regions",
+            [
+                ("Region", "Location"),
+                *((r, a["description"]) for r, a in codes["partitions"][0]["regions"].items()),
+            ],
+        ),
+        "currencies.docx": (
+            "Currencies",
+            [
+                ("Code", "Currency", "Number"),
+                *((c.alpha_3, c.name, c.numeric) for c in map(_any, pycountry.currencies)),
+            ],
+        ),
+    }
     for name, (title, rows) in made.items():
         make: Callable[[str, Rows], bytes] = as_pdf if name.endswith("pdf") else as_docx
         yield f"tables/{name}", Document(make(title, rows), [" | ".join(r) for r in rows])

@@ -65,20 +65,52 @@ class Inventor:
             scores = [(r, round(self._random.random(), 6)) for r in RANKERS]
             url = f"https://example.org/{i}/{n % 20}/{self._text(20).replace(' ', '-').lower()}"
             kept = text if n < 20 else None  # what the table keeps
-            hits.append({"chunk": chunk_id(source, span), "url": url, "start": span[0], "end": span[1],
-                         "scores": scores, "ranked": n < RANKED, "text": kept})  # fmt: skip
+            hits.append(
+                {
+                    "chunk": chunk_id(source, span),
+                    "url": url,
+                    "start": span[0],
+                    "end": span[1],
+                    "scores": scores,
+                    "ranked": n < RANKED,
+                    "text": kept,
+                }
+            )
             texts.append(text)
         shown = "\n\n".join(f"<DOC>\n{t}\n</DOC>" for t in texts[:RANKED])
-        prompt = [{"role": "system", "content": "Answer in a few words from the documents."},
-                  {"role": "user", "content": f"{shown}\n\nQuestion: {row['query']}"}]  # fmt: skip
-        said = {"step": "web", "text": self._text(60), "label": "answered", "confidence": None,
-                "logprob": -1.5, "prompt": prompt, "prompt_tokens": 1900, "generated_tokens": 14,
-                "finish": "stop"}  # fmt: skip
-        quotes = [{"source": source_id("page", f"{i}-{n}"), "start": n * CHARS, "end": n * CHARS + 120,
-                   "text": texts[n][:120]} for n in range(2)]  # fmt: skip
+        prompt = [
+            {"role": "system", "content": "Answer in a few words from the documents."},
+            {"role": "user", "content": f"{shown}\n\nQuestion: {row['query']}"},
+        ]
+        said = {
+            "step": "web",
+            "text": self._text(60),
+            "label": "answered",
+            "confidence": None,
+            "logprob": -1.5,
+            "prompt": prompt,
+            "prompt_tokens": 1900,
+            "generated_tokens": 14,
+            "finish": "stop",
+        }
+        quotes = [
+            {
+                "source": source_id("page", f"{i}-{n}"),
+                "start": n * CHARS,
+                "end": n * CHARS + 120,
+                "text": texts[n][:120],
+            }
+            for n in range(2)
+        ]
         pairs = {k: list(v.items()) if isinstance(v, dict) else v for k, v in row.items()}
-        return {**pairs, "id": f"q{i:04d}", "query": f"{row['query']} ({i})", "hits": hits,
-                "replies": [said], "quotes": quotes}  # fmt: skip
+        return {
+            **pairs,
+            "id": f"q{i:04d}",
+            "query": f"{row['query']} ({i})",
+            "hits": hits,
+            "replies": [said],
+            "quotes": quotes,
+        }
 
 
 def invented(run: Path, out: Path, questions: int) -> RunFolder:

@@ -91,9 +91,10 @@ class Ours:
         cited = tuple(Citation("q", n, "", "", s.id, None, None) for n, s in enumerate(sources))
         made = await self._corpus(arrow.corpus_table(sources))
         index = MemoryIndex(
-            made.texts, made.passages,
+            made.texts,
+            made.passages,
             {model_identity(m): made.vectors[m.name] for m in self._recipe.embedders()},
-        )  # fmt: skip
+        )
         ask = QuestionExecutor(self._recipe, self._kit.with_index(index))
         [question] = await ask([Question("q", query, citations=cited)])
         texts = await index.texts(list(question.order))

@@ -111,9 +111,14 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
         worker = WorkerConfig(store.uri, cluster.backend, "cpu", 1, engine_limits=group.engines.limits("cpu"))
         sizes, silent = TaskSizes(written.sources_per_task, written.questions_per_task), io.StringIO()
         pipe = Pipeline(
-            store, recipe, worker, sizes, run, Progress(silent, silent=True),
+            store,
+            recipe,
+            worker,
+            sizes,
+            run,
+            Progress(silent, silent=True),
             lambda verb: capacity.workers(cluster, verb, True),
-        )  # fmt: skip
+        )
         with redirect_stdout(silent):
             evaluate(pipe, [folder / "world"], folder / "out", EvalOptions("crag", rule="words"))
         rows = list(each(RunFolder(folder / "out").results))

@@ -55,5 +55,6 @@ def test_explanations_that_a_model_writes_stand_in_the_pool(tmp_path):
     assert len(asked) == 2 and any("Which corpus?" in x and "SQuAD" in x for x in asked)
     pool = [json.loads(x) for x in out.read_text().splitlines()]
     assert [(p["question"], p["explanation"]) for p in pool] == [
-        ("Which corpus?", "Section 4 names it."), ("Which year?", "Section 4 names it."),
-    ]  # fmt: skip
+        ("Which corpus?", "Section 4 names it."),
+        ("Which year?", "Section 4 names it."),
+    ]

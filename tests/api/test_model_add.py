@@ -38,9 +38,13 @@ def test_a_language_model_is_added_with_its_commit_licence_gate_size_and_memory(
     found = json.loads(capsys.readouterr().out)
     TypeAdapter(OUTPUTS["models"]).validate_python(found)
     assert found["entry"] == {
-        "kind": "generator", "loader": "vllm", "repo": "org/Chat-8B", "revision": COMMIT, "dtype": "bfloat16",
+        "kind": "generator",
+        "loader": "vllm",
+        "repo": "org/Chat-8B",
+        "revision": COMMIT,
+        "dtype": "bfloat16",
         "max_model_len": 32768,
-    }  # fmt: skip
+    }
     assert (found["licence"], found["gated"]) == ("llama3", True)
     assert found["memory_gib"] == pytest.approx(2 * 8.03e9 / 2**30, rel=1e-3) and found["context_gib"] == 4.0
     assert found["bytes"] > 16e9 and f"--revision {COMMIT}" in found["get"]

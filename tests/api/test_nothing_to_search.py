@@ -76,10 +76,15 @@ def test_questions_without_pages_are_refused_where_nothing_is_stored_and_no_stor
 
 
 STORED = [
-    ["plan"], ["eval"], ["eval", "--until", "answer"], ["eval", "--until", "index"], ["eval", "--changes"],
+    ["plan"],
+    ["eval"],
+    ["eval", "--until", "answer"],
+    ["eval", "--until", "index"],
+    ["eval", "--changes"],
     ["rank", "--out", "{place}/r.trec"],
-    ["ask", "who?"], ["sweep", "--set", "extract.threshold=.4,.6"],
-]  # fmt: skip
+    ["ask", "who?"],
+    ["sweep", "--set", "extract.threshold=.4,.6"],
+]
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_a_stage_of_a_recipe_does_in_a_pipeline_what_it_did_in_the_run(opened, s
         (lambda s: raypipe.step("parse", session=s)()(pa.table({"html": ["a"]})), "expected column content"),
         (lambda s: raypipe.dataset("text", FAKES, "unused", session=s), "texts"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_right_is_refused_before_a_dataset_runs(call, says, session):
     with pytest.raises((ConfError, raypipe.RaypipeError), match=says):
         call(session)

@@ -216,13 +216,19 @@ def home(tmp_path, monkeypatch):
 
 def page(folder):
     found = {
-        "page_name": "Velora", "page_url": "https://example.org/velora", "page_snippet": "",
-        "page_last_modified": "", "page_result": "<p>Velora was directed by Anna Lindqvist.</p>",
-    }  # fmt: skip
+        "page_name": "Velora",
+        "page_url": "https://example.org/velora",
+        "page_snippet": "",
+        "page_last_modified": "",
+        "page_result": "<p>Velora was directed by Anna Lindqvist.</p>",
+    }
     line = {
-        "interaction_id": "q1", "query": "who directed velora?", "query_time": "03/05/2024, 23:18:31 PT",
-        "answer": "Anna Lindqvist", "search_results": [found],
-    }  # fmt: skip
+        "interaction_id": "q1",
+        "query": "who directed velora?",
+        "query_time": "03/05/2024, 23:18:31 PT",
+        "answer": "Anna Lindqvist",
+        "search_results": [found],
+    }
     (folder / "page.jsonl").write_text(json.dumps(line))
     return str(folder / "page.jsonl")
 
@@ -349,7 +355,9 @@ def test_what_a_template_is_told_and_how_long_a_model_may_think_are_identity(tmp
         return load_recipe("vanilla", str(file), CONF, llm=f"{URL}#m").digest()
 
     found = [
-        digest(), digest(thought_tokens=512), digest(chat_template_kwargs={"enable_thinking": False}),
+        digest(),
+        digest(thought_tokens=512),
+        digest(chat_template_kwargs={"enable_thinking": False}),
         digest(chat_template_kwargs={"enable_thinking": True}),
-    ]  # fmt: skip
+    ]
     assert len(set(found)) == 4

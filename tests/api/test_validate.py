@@ -73,8 +73,11 @@ def test_models_cluster_and_graph_files_and_prompts_are_told_by_what_they_hold(t
     models = "a: {kind: embedder, loader: hash}\nb: {kind: reranker, loader: hash}\n"
     models += "c: {kind: embedder, lodaer: x}\n"
     assert [(line, path) for line, path, _ in found(tmp_path, models)] == [
-        (1, "a"), (2, "b"), (3, "c.lodaer"), (3, "c"),
-    ]  # fmt: skip
+        (1, "a"),
+        (2, "b"),
+        (3, "c.lodaer"),
+        (3, "c"),
+    ]
     laptop = (ROOT / "conf/clusters/laptop.yaml").read_text()
     assert found(tmp_path, laptop) == []
     wrong = laptop.replace("machines:", "machnes:")
@@ -93,8 +96,9 @@ def test_a_file_that_is_no_yaml_names_the_line(tmp_path):
 def test_a_problem_of_a_variant_has_the_line_that_sets_it(tmp_path):
     text = "about: a variant\nlike: local\nset:\n  rerank.topp: 5\n  fuse:final.top: x\n"
     assert [(line, path) for line, path, _ in found(tmp_path, text)] == [
-        (4, "question[3].rerank.topp"), (5, "question[4].fuse.top"),
-    ]  # fmt: skip
+        (4, "question[3].rerank.topp"),
+        (5, "question[4].fuse.top"),
+    ]
 
 
 def test_a_price_below_nothing_is_a_problem(tmp_path):
@@ -125,5 +129,11 @@ def test_the_command_prints_each_problem_with_its_line_and_ends_with_2(tmp_path,
 def test_the_line_of_a_path_is_that_of_its_innermost_part_that_is_there():
     text = "a:\n  - b: {c: 1}\n  - d:\n      e.f: 2\n"
     assert [line_of(text, p) for p in ("a", "a[0].b.c", "a[1].d.e.f", "a[1].d.x", "a[7]", "z", "")] == [
-        1, 2, 4, 3, 1, None, None,
-    ]  # fmt: skip
+        1,
+        2,
+        4,
+        3,
+        1,
+        None,
+        None,
+    ]

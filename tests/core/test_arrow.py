@@ -31,14 +31,22 @@ quotes = st.lists(st.builds(Quote, ids, span), max_size=2).map(tuple)
 faults = st.builds(Fault, text, text, text, st.booleans())
 replies = st.builds(Reply, text, text, st.none() | number, st.none() | number, quotes, st.none() | faults)
 questions = st.builds(
-    Question, text, text, text, text,
+    Question,
+    text,
+    text,
+    text,
+    text,
     st.none() | st.lists(citations, max_size=3).map(tuple),
     st.dictionaries(text, replies, max_size=2),
     st.lists(hits, max_size=3).map(tuple),
     st.lists(text, max_size=3).map(tuple),
-    text, st.sampled_from(["", "answered", "abstained", "false_premise", "fault"]), text,
-    st.lists(faults, max_size=2).map(tuple), st.lists(text, max_size=2).map(tuple), st.none() | number,
-)  # fmt: skip
+    text,
+    st.sampled_from(["", "answered", "abstained", "false_premise", "fault"]),
+    text,
+    st.lists(faults, max_size=2).map(tuple),
+    st.lists(text, max_size=2).map(tuple),
+    st.none() | number,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,8 +70,11 @@ def test_questions_survive_the_round_trip(rows):
 )
 def test_the_other_records_survive_the_round_trip(sources, cites, documents, golds):
     for codec, rows in (
-        (arrow.source, sources), (arrow.citation, cites), (arrow.document, documents), (arrow.gold, golds),
-    ):  # fmt: skip
+        (arrow.source, sources),
+        (arrow.citation, cites),
+        (arrow.document, documents),
+        (arrow.gold, golds),
+    ):
         assert codec.records(codec.table(rows)) == rows
 
 

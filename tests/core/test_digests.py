@@ -73,11 +73,20 @@ def test_where_a_model_lies_is_not_identity(field):
 
 def test_everything_else_about_a_model_is_identity():
     changes = {
-        "kind": "reranker", "loader": "sorted", "weights": "org/mini@abd", "dtype": "bfloat16", "dim": 9,
-        "pooling": "cls", "max_tokens": 256, "max_model_len": 9, "query_instruction": "q: ",
+        "kind": "reranker",
+        "loader": "sorted",
+        "weights": "org/mini@abd",
+        "dtype": "bfloat16",
+        "dim": 9,
+        "pooling": "cls",
+        "max_tokens": 256,
+        "max_model_len": 9,
+        "query_instruction": "q: ",
         "passage_instruction": "p: ",
-        "quantization": "fp8", "tensor_parallel": 2, "adapters": (("calls", "sha256:1"),),
-    }  # fmt: skip
+        "quantization": "fp8",
+        "tensor_parallel": 2,
+        "adapters": (("calls", "sha256:1"),),
+    }
     assert set(changes) | NOT_IDENTITY == set(Model.__match_args__)
     names = {model_identity(replace(MODEL, **{k: v})) for k, v in changes.items()} | {model_identity(MODEL)}
     assert len(names) == len(changes) + 1

@@ -93,11 +93,17 @@ def test_what_a_reader_yields_is_checked(folder):
 
 def cell(text, row, column, rows=1, columns=1, header=False):
     return {
-        "text": text, "row_span": rows, "col_span": columns, "start_row_offset_idx": row,
-        "end_row_offset_idx": row + rows, "start_col_offset_idx": column,
-        "end_col_offset_idx": column + columns, "column_header": header, "row_header": False,
+        "text": text,
+        "row_span": rows,
+        "col_span": columns,
+        "start_row_offset_idx": row,
+        "end_row_offset_idx": row + rows,
+        "start_col_offset_idx": column,
+        "end_col_offset_idx": column + columns,
+        "column_header": header,
+        "row_header": False,
         "row_section": False,
-    }  # fmt: skip
+    }
 
 
 def docling():
@@ -112,25 +118,47 @@ def docling():
     def text(n, label, said, parent="#/body"):
         return item(f"#/texts/{n}", label, 1, parent, orig=said, text=said)
 
-    header = [cell("Model", 0, 0, rows=2, header=True), cell("Sales", 0, 1, columns=2, header=True),
-              cell("2023", 1, 1, header=True), cell("2024", 1, 2, header=True)]  # fmt: skip
+    header = [
+        cell("Model", 0, 0, rows=2, header=True),
+        cell("Sales", 0, 1, columns=2, header=True),
+        cell("2023", 1, 1, header=True),
+        cell("2024", 1, 2, header=True),
+    ]
     body = [cell("IM-60", 2, 0), cell("1,204", 2, 1), cell("1,377", 2, 2)]
     data = {"table_cells": [*header, *body], "num_rows": 3, "num_cols": 3, "grid": []}
     root = {"content_layer": "body", "label": "unspecified"}
     return {
-        "schema_name": "DoclingDocument", "version": "1.7.0", "name": "pumps",
+        "schema_name": "DoclingDocument",
+        "version": "1.7.0",
+        "name": "pumps",
         "origin": {"mimetype": "application/pdf", "binary_hash": 7, "filename": "pumps.pdf"},
-        "body": {"self_ref": "#/body", **root, "name": "_root_",
-                 "children": [{"$ref": f"#/{n}"} for n in ("texts/0", "groups/0", "tables/0")]},
+        "body": {
+            "self_ref": "#/body",
+            **root,
+            "name": "_root_",
+            "children": [{"$ref": f"#/{n}"} for n in ("texts/0", "groups/0", "tables/0")],
+        },
         "furniture": {"self_ref": "#/furniture", **root, "children": []},
-        "groups": [{"self_ref": "#/groups/0", "parent": {"$ref": "#/body"}, "name": "list", "label": "list",
-                    "children": [{"$ref": "#/texts/1"}], "content_layer": "body"}],
-        "texts": [text(0, "section_header", "Pumps"),
-                  text(1, "list_item", "It is made in Bonn.", "#/groups/0")],
+        "groups": [
+            {
+                "self_ref": "#/groups/0",
+                "parent": {"$ref": "#/body"},
+                "name": "list",
+                "label": "list",
+                "children": [{"$ref": "#/texts/1"}],
+                "content_layer": "body",
+            }
+        ],
+        "texts": [
+            text(0, "section_header", "Pumps"),
+            text(1, "list_item", "It is made in Bonn.", "#/groups/0"),
+        ],
         "tables": [item("#/tables/0", "table", 2, data=data, captions=[], references=[], footnotes=[])],
-        "pictures": [], "key_value_items": [], "form_items": [],
+        "pictures": [],
+        "key_value_items": [],
+        "form_items": [],
         "pages": {str(n): {"page_no": n, "size": {"width": 595.0, "height": 842.0}} for n in (1, 2)},
-    }  # fmt: skip
+    }
 
 
 def test_the_json_of_docling_becomes_a_document_with_pages_and_rows_of_tables(folder):
@@ -138,9 +166,13 @@ def test_the_json_of_docling_becomes_a_document_with_pages_and_rows_of_tables(fo
     [row] = open(["pumps.json"], "mypkg.docling:rows", ReadCounts())
     text = row.sources[0].content
     assert text.split("\n") == [
-        "## Pumps", "", "It is made in Bonn.", "", "| Model | Sales 2023 | Sales 2024 |",
+        "## Pumps",
+        "",
+        "It is made in Bonn.",
+        "",
+        "| Model | Sales 2023 | Sales 2024 |",
         "| IM-60 | 1,204 | 1,377 |",
-    ]  # fmt: skip
+    ]
     first, second = row.layout.pages
     folded = " ".join(text.split())
     assert (first.label, second.label, row.layout.url) == ("1", "2", "pumps.pdf")

@@ -71,8 +71,10 @@ def commands():
 def test_the_page_has_every_file_of_the_package(folder):
     names = ("plugin", "references", "steps", "losses", "readers", "commands")
     assert [n for n, _ in FILES] == [
-        "pyproject.toml", *(f"glossary/{n}.py" for n in names), "glossary/conf/recipes/define.yaml",
-    ]  # fmt: skip
+        "pyproject.toml",
+        *(f"glossary/{n}.py" for n in names),
+        "glossary/conf/recipes/define.yaml",
+    ]
 
 
 def test_its_command_is_listed_run_and_completed(folder, capsys):

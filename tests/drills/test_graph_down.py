@@ -45,12 +45,21 @@ def pipe(tmp_path):
     """address of the graph -> a pipeline over one store with one question, and that question."""
     (tmp_path / "made.yaml").write_text(RECIPE)
     line = {
-        "interaction_id": "q", "query": "who is the mayor of florida city?", "answer": "x", "alt_ans": [],
-        "query_time": "03/05/2024, 23:18:31 PT", "search_results": [
-            {"page_name": "Florida City", "page_url": "https://e.org/", "page_snippet": "", "page_result": "",
-             "page_last_modified": ""}
+        "interaction_id": "q",
+        "query": "who is the mayor of florida city?",
+        "answer": "x",
+        "alt_ans": [],
+        "query_time": "03/05/2024, 23:18:31 PT",
+        "search_results": [
+            {
+                "page_name": "Florida City",
+                "page_url": "https://e.org/",
+                "page_snippet": "",
+                "page_result": "",
+                "page_last_modified": "",
+            }
         ],
-    }  # fmt: skip
+    }
     (tmp_path / "q.jsonl").write_text(json.dumps(line))
 
     def made(graph):
@@ -136,8 +145,10 @@ def test_an_answer_is_old_once_a_reply_that_it_rests_on_no_longer_holds(answered
         for when, clock in (("now", time.time), ("later", lambda: time.time() + PERIOD)):
             old[domain, when] = list(expired_answers(pipeline, questions, clock))
     assert {key for key, ids in old.items() if ids} == {
-        ("movie", "later"), ("sports", "now"), ("sports", "later")
-    }  # fmt: skip
+        ("movie", "later"),
+        ("sports", "now"),
+        ("sports", "later"),
+    }
 
 
 @pytest.mark.parametrize(("domain", "stale"), [("movie", False), ("sports", True)])

@@ -99,8 +99,12 @@ def url(serve_port, upstream, tmp_path_factory):
     folder = tmp_path_factory.mktemp("troubled")
     tree = yaml.safe_load((SUPPORT / "fake_models.yaml").read_text())
     tree["llama-3-8b"] = {
-        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "m", "max_model_len": 8192,
-    }  # fmt: skip
+        "kind": "generator",
+        "loader": "openai",
+        "endpoint": "here",
+        "model": "m",
+        "max_model_len": 8192,
+    }
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
     recipe = load_recipe("crag-baseline", str(folder / "models.yaml"), CONF)
     at = {"here": EndpointAddress(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}

@@ -25,17 +25,22 @@ def predicted(ids, answer, prediction):
 
 FILES = {
     "doubled.jsonl": [{"id": "q0", "query": "who 0?", "answer": "ann", "prediction": "ann"}] * 2,
-    "unanswered.jsonl": predicted("q", None, "x"), "elsewhere.jsonl": predicted("z", "ann", "ann"),
-    "good.jsonl": predicted("q", "ann", "ann"), "unjudged.jsonl": predicted("q", "ann", "bob"),
+    "unanswered.jsonl": predicted("q", None, "x"),
+    "elsewhere.jsonl": predicted("z", "ann", "ann"),
+    "good.jsonl": predicted("q", "ann", "ann"),
+    "unjudged.jsonl": predicted("q", "ann", "bob"),
     "half.jsonl": [{"id": "q0", "query": "who 0?", "prediction": "ann"}],
     "oddlabels.jsonl": [{"id": "q0", "prediction": "ann", "label": "maybe"}],
     "strangers.jsonl": [{"id": "q0", "prediction": "nobody said this", "label": "right"}],
-}  # fmt: skip
+}
 TEXTS = {
-    "cycle.yaml": "about: x\nquestion: &q [*q]\n", "laughs.yaml": f"question: []\n{LAUGHS}\n",
-    "deep.yaml": "question: " + "[" * 50_000, "empty.yaml": "", "twice.yaml": "question: []\nquestion: []\n",
+    "cycle.yaml": "about: x\nquestion: &q [*q]\n",
+    "laughs.yaml": f"question: []\n{LAUGHS}\n",
+    "deep.yaml": "question: " + "[" * 50_000,
+    "empty.yaml": "",
+    "twice.yaml": "question: []\nquestion: []\n",
     "strange.yaml": "colour: blue\n",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +164,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "eval {fakes} --data captured:7d --store {here}/store": (3, "no answers were captured in the last 7d"),
     "eval {fakes} --set decide.fitted={here}/strange.yaml --store {here}/store": (2, "strange.yaml"),
     "check --schemas {here}/binary": (2, "is a file"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -196,11 +201,15 @@ def test_a_bad_input_is_one_clear_error_with_its_exit_code(command, at, capsys):
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        ("binary", "cannot be read"), ("empty.yaml", "found nothing"), ("deep.yaml", "deep.yaml"),
-        ("cycle.yaml", "recursive node"), ("laughs.yaml", "an alias repeats them"),
-        ("twice.yaml", "'question' stands twice"), ("strange.yaml", "found keys colour"),
+        ("binary", "cannot be read"),
+        ("empty.yaml", "found nothing"),
+        ("deep.yaml", "deep.yaml"),
+        ("cycle.yaml", "recursive node"),
+        ("laughs.yaml", "an alias repeats them"),
+        ("twice.yaml", "'question' stands twice"),
+        ("strange.yaml", "found keys colour"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_cannot_be_read_is_one_problem_of_validate(file, says, at, capsys):
     assert main(["check", str(at["here"] / file)]) == 2
     out, err = capsys.readouterr()

@@ -59,8 +59,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(home / "world", 12, pages=3, seed=9, page_chars=1500)
     bench = Bench(home, home / "world")
     for name, recipe in (
-        ("sure", SURE), ("other", OTHER), ("asking", ASKING), ("brief", BRIEF), ("short", SHORT),
-    ):  # fmt: skip
+        ("sure", SURE),
+        ("other", OTHER),
+        ("asking", ASKING),
+        ("brief", BRIEF),
+        ("short", SHORT),
+    ):
         bench.run(recipe, out=name)
         (home / f"{name}.yaml").write_text(recipe)
     (home / "evidencejudges.py").write_text(JUDGES)

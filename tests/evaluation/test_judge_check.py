@@ -67,8 +67,9 @@ def test_agreement_kappa_slices_and_a_corrected_score(
     assert (found["found"]["judge_too_kind"], found["found"]["judge_too_strict"]) == (4, 1)
     assert found["found"]["agreement"] == pytest.approx(24 / 29)
     assert [(s["label"], s["value"], s["found"]["n"]) for s in found["slices"]] == [
-        ("domain", "movie", 20), ("domain", "open", 9),
-    ]  # fmt: skip
+        ("domain", "movie", 20),
+        ("domain", "open", 9),
+    ]
     corrected = found["corrected"]
     assert corrected["judged"] == pytest.approx((25 - 10) / 40)
     assert corrected["corrected"] == pytest.approx((25 - 10 - 2 * 4 + 2 * 10 / 9) / 40)

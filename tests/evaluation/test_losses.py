@@ -85,9 +85,16 @@ question:
   - decide: {prefer: [llm]}
 """
 STEPS = {
-    "pages": None, "parsing": "parse", "splitting": "split", "shortlist": "shortlist", "recall": "bm25",
-    "fusion": "fuse", "rerank": "rerank", "budget": "generate:llm", "answer": "generate:llm",
-}  # fmt: skip
+    "pages": None,
+    "parsing": "parse",
+    "splitting": "split",
+    "shortlist": "shortlist",
+    "recall": "bm25",
+    "fusion": "fuse",
+    "rerank": "rerank",
+    "budget": "generate:llm",
+    "answer": "generate:llm",
+}
 
 
 class Zeros:
@@ -111,14 +118,24 @@ class Never:
 
 def _line(id: str, pages: tuple[str, ...]) -> dict[str, Any]:
     results = [
-        {"page_name": "", "page_url": f"https://example.org/{id}/{i}", "page_snippet": "",
-         "page_last_modified": "", "page_result": page}
+        {
+            "page_name": "",
+            "page_url": f"https://example.org/{id}/{i}",
+            "page_snippet": "",
+            "page_last_modified": "",
+            "page_result": page,
+        }
         for i, page in enumerate(pages)
-    ]  # fmt: skip
+    ]
     return {
-        "interaction_id": id, "query": ASKED, "query_time": "03/05/2024, 23:18:31 PT", "domain": "open",
-        "answer": LONG if id == "splitting" else KEEPER, "alt_ans": [], "search_results": results,
-    }  # fmt: skip
+        "interaction_id": id,
+        "query": ASKED,
+        "query_time": "03/05/2024, 23:18:31 PT",
+        "domain": "open",
+        "answer": LONG if id == "splitting" else KEEPER,
+        "alt_ans": [],
+        "search_results": results,
+    }
 
 
 def planted(folder: Path) -> Bench:
@@ -173,24 +190,36 @@ def test_a_question_that_failed_is_lost_nowhere_though_its_kind_scores_it() -> N
 
 TIME = "03/05/2024, 23:18:31 PT"
 GRAPH = Recipe(
-    "graph", "", (),
+    "graph",
+    "",
+    (),
     (
-        Stage("kg_query:facts", KgQuery(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg",
-                                        domain="domain", trace="trace")),
+        Stage(
+            "kg_query:facts",
+            KgQuery(
+                graph=golden.GRAPH, calls="calls", rule="rule", answer="kg", domain="domain", trace="trace"
+            ),
+        ),
         Stage("decide", Decide(prefer=("web", "kg"))),
     ),
-)  # fmt: skip
+)
 LENGTH = Reply('get_movie("velora")["length"]', ANSWERED)
 GRAPH_CASES = {
     "abstained": (Reply("None", ABSTAINED), "102", LostAt(Loss.ROUTING)),
     "skipped": (SKIPPED_REPLY, "102", LostAt(Loss.ROUTING)),
     "unreadable": (Reply("get_nothing(", ANSWERED), "102", LostAt("program", "kg_query:facts")),
-    "unknown": (Reply('get_movie("no such")["length"]', ANSWERED), "102",
-                LostAt("linking", "kg_query:facts")),
-    "no rows": (Reply('get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]', ANSWERED), "Ann",
-                LostAt("rows", "kg_query:facts")),
+    "unknown": (
+        Reply('get_movie("no such")["length"]', ANSWERED),
+        "102",
+        LostAt("linking", "kg_query:facts"),
+    ),
+    "no rows": (
+        Reply('get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]', ANSWERED),
+        "Ann",
+        LostAt("rows", "kg_query:facts"),
+    ),
     "other rows": (LENGTH, "97", LostAt("rule", "kg_query:facts")),
-}  # fmt: skip
+}
 
 
 def _asked(calls: Reply, domain: str = "movie", web: Reply = SKIPPED_REPLY) -> Question:

@@ -47,9 +47,16 @@ class FakeMlflow:
     def create_run(self, experiment_id, start_time, tags, run_name):
         id = f"run{len(self.runs) + 1}"
         self.runs[id] = SimpleNamespace(
-            experiment=experiment_id, tags=tags, name=run_name, began=start_time, ended=None,
-            status="RUNNING", params={}, metrics={}, files={},
-        )  # fmt: skip
+            experiment=experiment_id,
+            tags=tags,
+            name=run_name,
+            began=start_time,
+            ended=None,
+            status="RUNNING",
+            params={},
+            metrics={},
+            files={},
+        )
         return SimpleNamespace(info=SimpleNamespace(run_id=id))
 
     def delete_run(self, run_id):

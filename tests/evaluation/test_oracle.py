@@ -120,12 +120,14 @@ def test_a_recipe_without_such_a_stage_has_no_oracle(bench: Bench, tmp_path: Pat
 
 
 GRAPH = Recipe(
-    "graph", "", (),
+    "graph",
+    "",
+    (),
     (
         Stage("kg_query:facts", KgQuery(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")),
         Stage("decide", Decide(prefer=("kg",))),
     ),
-)  # fmt: skip
+)
 
 
 def test_routers_and_calls_are_held_against_labels_and_programs() -> None:
@@ -137,9 +139,11 @@ def test_routers_and_calls_are_held_against_labels_and_programs() -> None:
         ("movie", Reply("None", ABSTAINED), "102"),
     ):
         replies = {
-            "domain": Reply(domain, domain), "calls": calls, "rule": Reply("value", "value"),
+            "domain": Reply(domain, domain),
+            "calls": calls,
+            "rule": Reply("value", "value"),
             "kg": Reply(answer, ANSWERED if calls.label == ANSWERED else ABSTAINED),
-        }  # fmt: skip
+        }
         labels = {"domain": "movie", "kg_program": program, "kg_rule": "value"}
         check.add(Question("q", "?", replies=replies), Gold("q", ("102",), labels))
     found = check.found()

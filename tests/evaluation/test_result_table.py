@@ -44,8 +44,12 @@ WEB = Reply("Ann", "answered", 0.9, -0.5, quotes=(Quote(PAGE, (4, 6)),))
 def question(id: str, answer: str, outcome: str, **more: object) -> Question:
     return replace(
         Question(id, f"who is {id}?", citations=CITED, hits=(FIRST, SECOND), order=(SECOND.chunk,)),
-        answer=answer, outcome=outcome, origin="web", replies={"web": WEB}, **more,
-    )  # fmt: skip
+        answer=answer,
+        outcome=outcome,
+        origin="web",
+        replies={"web": WEB},
+        **more,
+    )
 
 
 QUESTIONS = [
@@ -130,8 +134,11 @@ def test_each_verdict_is_read_by_other_programs(read, folder: RunFolder, ran) ->
     score = read_record(run.path).score
     right = counts["exact"] + counts["correct"]
     assert (right, counts["hallucination"], counts["missing"], counts["unscored"]) == (
-        score.n_correct, score.n_hallucination, score.n_miss, score.n_unscored,
-    )  # fmt: skip
+        score.n_correct,
+        score.n_hallucination,
+        score.n_miss,
+        score.n_unscored,
+    )
     assert sum(counts.values()) == score.total == 6
 
 
@@ -142,9 +149,7 @@ def test_its_header_says_of_which_run_it_is(folder: RunFolder) -> None:
 def test_predictions_are_made_from_it_and_score_alike(folder: RunFolder) -> None:
     lines = [json.loads(x) for x in folder.predictions.read_text().splitlines()]
     assert [x["prediction"] for x in lines] == ["Ann", "i don't know", "bob", None, "carl"]
-    assert lines[0]["hits"][1] == {
-        "chunk": FIRST.chunk, "url": "", "span": [3, 9], "scores": {"bm25": 1.5},
-    }  # fmt: skip
+    assert lines[0]["hits"][1] == {"chunk": FIRST.chunk, "url": "", "span": [3, 9], "scores": {"bm25": 1.5}}
     assert lines[2]["judge_response"] and "judge_response" not in lines[0]
     found = score_crag(folder.predictions, "official")
     score = found.by_rule.score

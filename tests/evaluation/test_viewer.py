@@ -162,10 +162,21 @@ def test_a_record_of_another_format_is_counted_and_hides_no_run(
 def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
     def row(id: str, verdict: str, score: float, lost: str | None) -> dict[str, Any]:
         return {
-            "id": id, "query": "q", "labels": {}, "golds": ["x"], "grades": {}, "answer": id,
-            "outcome": "answered", "origin": "", "verdict": verdict, "reason": "",
-            "measures": {"score": score}, "hits": [], "quotes": [], "lost": lost,
-        }  # fmt: skip
+            "id": id,
+            "query": "q",
+            "labels": {},
+            "golds": ["x"],
+            "grades": {},
+            "answer": id,
+            "outcome": "answered",
+            "origin": "",
+            "verdict": verdict,
+            "reason": "",
+            "measures": {"score": score},
+            "hits": [],
+            "quotes": [],
+            "lost": lost,
+        }
 
     pairs = [
         (row("a", "exact", 1, None), row("a", "hallucination", -1, "rerank")),

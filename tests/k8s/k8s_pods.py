@@ -177,10 +177,14 @@ def every_ray_asks_for_a_token(trees: Trees) -> Iterator[str]:
 @rule(
     at(containers, "env", to=[{"name": "AWS_SECRET_ACCESS_KEY", "value": "abc"}]),
     at(containers, "env", to=[{"name": "RAY_AUTH_TOKEN", "value": "abc"}]),
-    at(lambda ts: [c for c in clusters(ts) if "gcsFaultToleranceOptions" in c],
-       "gcsFaultToleranceOptions", "redisPassword", to={"value": "abc"}),
+    at(
+        lambda ts: [c for c in clusters(ts) if "gcsFaultToleranceOptions" in c],
+        "gcsFaultToleranceOptions",
+        "redisPassword",
+        to={"value": "abc"},
+    ),
     at(kind("RayJob"), "spec", "runtimeEnvYAML", to="env_vars: {API_KEY: abc}"),
-)  # fmt: skip
+)
 def secrets_are_named_and_never_written(trees: Trees) -> Iterator[str]:
     for c in containers(trees):
         yield from (e["name"] for e in c.get("env", []) if SECRET.search(e["name"]) and "valueFrom" not in e)
@@ -356,11 +360,14 @@ def every_pod_says_what_it_belongs_to(trees: Trees) -> Iterator[str]:
 @rule(
     at(lambda ts: [p["spec"] for p in ray_pods(ts)], "volumes", to=[]),
     at(lambda ts: [c for p in ray_pods(ts) for c in p["spec"]["containers"]], "volumeMounts", to=[]),
-    at(lambda ts: [c for p in ray_pods(ts) for c in p["spec"]["containers"]], "volumeMounts",
-       to=[{"name": "data", "mountPath": "/elsewhere"}]),
+    at(
+        lambda ts: [c for p in ray_pods(ts) for c in p["spec"]["containers"]],
+        "volumeMounts",
+        to=[{"name": "data", "mountPath": "/elsewhere"}],
+    ),
     at(kind("PersistentVolumeClaim"), "metadata", "name", to="other"),
     at(kind("PersistentVolumeClaim"), "spec", "accessModes", to=["ReadWriteOnce"]),
-)  # fmt: skip
+)
 def every_ray_container_has_the_volume(trees: Trees) -> Iterator[str]:
     [claim] = of_kind(trees, "PersistentVolumeClaim")
     if claim["spec"]["accessModes"] != ["ReadWriteMany"]:

@@ -108,14 +108,19 @@ def a_night_has_one_run(trees: Trees) -> Iterator[str]:
     at(growing, "autoscalerOptions", "version", to="v1"),
     at(growing, "autoscalerOptions", "idleTimeoutSeconds", to=5),
     at(growing, "headGroupSpec", "template", "spec", "restartPolicy", gone=True),
-    at(lambda ts: [g for c in growing(ts) for g in c["workerGroupSpecs"]],
-       "template", "spec", "restartPolicy", to="Always"),
+    at(
+        lambda ts: [g for c in growing(ts) for g in c["workerGroupSpecs"]],
+        "template",
+        "spec",
+        "restartPolicy",
+        to="Always",
+    ),
     at(worker_groups, "maxReplicas", to=-1),
     at(worker_groups, "maxReplicas", to=1000),
     at(worker_groups, "replicas", to=3000),
     at(worker_groups, "minReplicas", to=1000),
     at(kind("RayCluster"), "spec", "enableInTreeAutoscaling", to=False),
-)  # fmt: skip
+)
 def what_grows_has_bounds(trees: Trees) -> Iterator[str]:
     for g in worker_groups(trees):
         if not 0 <= g["minReplicas"] == g["replicas"] <= g["maxReplicas"] or not 1 <= g["maxReplicas"] <= 64:
@@ -184,19 +189,43 @@ def _serving(trees: Trees) -> list[Tree]:
 @rule(
     at(_serving, "gcsFaultToleranceOptions", gone=True),
     at(kind("RayCluster"), "spec", "gcsFaultToleranceOptions", gone=True),
-    at(lambda ts: [cluster_of(t) for t in of_kind(ts, "RayCluster", "RayService")],
-       REDIS_OPTIONS, "redisAddress", to="redis:6379"),
-    at(lambda ts: [cluster_of(t) for t in of_kind(ts, "RayCluster", "RayService")],
-       REDIS_OPTIONS, "redisPassword", "valueFrom", "secretKeyRef", "name", to="raypipe-env"),
+    at(
+        lambda ts: [cluster_of(t) for t in of_kind(ts, "RayCluster", "RayService")],
+        REDIS_OPTIONS,
+        "redisAddress",
+        to="redis:6379",
+    ),
+    at(
+        lambda ts: [cluster_of(t) for t in of_kind(ts, "RayCluster", "RayService")],
+        REDIS_OPTIONS,
+        "redisPassword",
+        "valueFrom",
+        "secretKeyRef",
+        "name",
+        to="raypipe-env",
+    ),
     at(_serving, "workerGroupSpecs", 0, "minReplicas", to=2),
     at(_serving, "workerGroupSpecs", 0, "template", "spec", "topologySpreadConstraints", gone=True),
-    at(_serving, "workerGroupSpecs", 0, "template", "spec", "topologySpreadConstraints", 0,
-       "whenUnsatisfiable", to="ScheduleAnyway"),
+    at(
+        _serving,
+        "workerGroupSpecs",
+        0,
+        "template",
+        "spec",
+        "topologySpreadConstraints",
+        0,
+        "whenUnsatisfiable",
+        to="ScheduleAnyway",
+    ),
     at(kind("PodDisruptionBudget"), "spec", "minAvailable", to=1),
-    at(kind("RayService"), "spec", "serveConfigV2",
-       to="applications: [{deployments: [{name: gateway, num_replicas: 1}]}]"),
+    at(
+        kind("RayService"),
+        "spec",
+        "serveConfigV2",
+        to="applications: [{deployments: [{name: gateway, num_replicas: 1}]}]",
+    ),
     overlays=("ha",),
-)  # fmt: skip
+)
 def what_is_highly_available_outlives_a_head_and_a_node(trees: Trees) -> Iterator[str]:
     for t in of_kind(trees, "RayCluster", "RayService"):
         if cluster_of(t).get(REDIS_OPTIONS) != STATE:

@@ -283,8 +283,10 @@ def test_the_overlay_live_follows_releases_and_differs_from_ha_in_its_arguments_
     args = conf.build(ServeArgs, app["args"], Where("args"))
     assert args.follow_live and args.capture.rate == 0.1 and args.capture.retention_days == 7
     assert {**app, "args": 0} == {**before, "args": 0}
-    others = [[{**t, "spec": {**t.get("spec", {}), "serveConfigV2": 0}} for t in some] for some in
-              (live, rendered["overlays/ha"])]  # fmt: skip
+    others = [
+        [{**t, "spec": {**t.get("spec", {}), "serveConfigV2": 0}} for t in some]
+        for some in (live, rendered["overlays/ha"])
+    ]
     assert others[0] == others[1]
 
 
@@ -295,8 +297,9 @@ def test_the_secret_of_the_docs_makes_filters_of_keys():
     given = re.sub(r"KEY\d", lambda _: next(keys), file)
     server = ServeArgs().server_config({"RAYPIPE_KEY_FILTERS": given, "RAYPIPE_KEYS": KEY})
     assert [(f.name, f.filters.hosts, len(f.keys.digests)) for f in server.key_filters] == [
-        ("acme", ("acme.example",), 2), ("blue", ("blue.example",), 1),
-    ]  # fmt: skip
+        ("acme", ("acme.example",), 2),
+        ("blue", ("blue.example",), 1),
+    ]
 
 
 def test_every_file_is_named_by_a_kustomization():

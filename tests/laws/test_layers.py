@@ -30,7 +30,7 @@ LAYERS: tuple[dict[str, str], ...] = (
     },
     {"api": "the session, and what `import raypipe` gives; the command line"},
     {"contrib": "plugin folders: CRAG's graph, labels and training, the invented world"},
-)  # fmt: skip
+)
 SRC = Path(__file__).parents[2] / "src" / "raypipe"  # also where this file is run as a script
 LEVEL = {package: n for n, layer in enumerate(LAYERS, 1) for package in layer}
 # Which packages may import a heavy library. `store` is the only one that knows LanceDB.

@@ -20,9 +20,22 @@ from raypipe.text.template import ByLabel
 CONF = Conf((ROOT / "conf",))
 RECIPES = sorted(p.stem for p in (ROOT / "conf/recipes").glob("*.yaml"))
 WIRING = {
-    "into", "when", "calls", "rule", "answer", "domain", "trace", "entities", "facts",  # names of replies
-    "prompt", "schema", "grammar", "bank", "graph", "fitted",  # files that have tests of their own
-}  # fmt: skip
+    "into",
+    "when",
+    "calls",
+    "rule",
+    "answer",
+    "domain",
+    "trace",
+    "entities",
+    "facts",  # names of replies
+    "prompt",
+    "schema",
+    "grammar",
+    "bank",
+    "graph",
+    "fitted",  # files that have tests of their own
+}
 """Fields that are no constants."""
 
 

@@ -25,12 +25,20 @@ DEPTH = 6  # of records in records
 
 RECIPE = ["--models", str(SUPPORT / "fake_models.yaml")]
 LINE = {
-    "interaction_id": "q", "query": "who wrote zyxwv?", "query_time": "03/05/2024, 23:18:31 PT",
-    "answer": "Ada", "search_results": [{
-        "page_name": "a", "page_url": "http://a", "page_snippet": "b", "page_last_modified": "",
-        "page_result": "<p>Ada wrote vwxyz in 1843.</p>",
-    }],
-}  # fmt: skip
+    "interaction_id": "q",
+    "query": "who wrote zyxwv?",
+    "query_time": "03/05/2024, 23:18:31 PT",
+    "answer": "Ada",
+    "search_results": [
+        {
+            "page_name": "a",
+            "page_url": "http://a",
+            "page_snippet": "b",
+            "page_last_modified": "",
+            "page_result": "<p>Ada wrote vwxyz in 1843.</p>",
+        }
+    ],
+}
 
 
 def holds(value: Any, mark: str, depth: int = 0) -> bool:
@@ -122,9 +130,11 @@ def walk_of_a_request(folder: Path) -> dict[str, str]:
 
 
 WALKS: Mapping[str, Callable[[Path], dict[str, str]]] = {
-    "a setting": walk_of_a_setting, "a question": walk_of_a_question, "a page": walk_of_a_page,
+    "a setting": walk_of_a_setting,
+    "a question": walk_of_a_question,
+    "a page": walk_of_a_page,
     "a request": walk_of_a_request,
-}  # fmt: skip
+}
 
 
 def test_a_setting_passes_at_most_twelve_files_on_its_way_to_its_step():

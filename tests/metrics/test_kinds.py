@@ -54,8 +54,9 @@ def test_questions_of_one_paper_have_the_interval_of_their_papers_and_no_slices_
     yes, no = (AnnotatorAnswer(x, "boolean") for x in ("Yes", "No"))
     rows = [
         Prediction(f"{p}-{i}", "Yes", (), labels={"paper": f"p{p}"}, annotators=(no if p % 3 else yes,))
-        for p in range(9) for i in range(10)
-    ]  # fmt: skip
+        for p in range(9)
+        for i in range(10)
+    ]
     grouped = score(open_kind("qasper"), "qasper", rows)
     alone = score(open_kind("qasper"), "qasper", [replace(r, labels={}) for r in rows])
     widths = [

@@ -47,9 +47,14 @@ def adapter(tmp_path):
     folder.mkdir()
     save_file({k: t for m in modules() for k, t in factors(m).items()}, folder / "adapter_model.safetensors")
     config = {
-        "peft_type": "LORA", "r": RANK, "lora_alpha": 8, "bias": "none", "use_dora": False,
-        "target_modules": ["q_proj", "up_proj", "v_proj"], "base_model_name_or_path": DIGEST,
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 8,
+        "bias": "none",
+        "use_dora": False,
+        "target_modules": ["q_proj", "up_proj", "v_proj"],
+        "base_model_name_or_path": DIGEST,
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 
@@ -71,49 +76,70 @@ def first(found):
 
 BROKEN = {
     "a wrong prefix": (
-        lambda f: tensors(f, lambda t: {k.replace("model.layers", "language_model.layers"): v
-                                        for k, v in t.items()}), "another model, or its names have another"),
+        lambda f: tensors(
+            f, lambda t: {k.replace("model.layers", "language_model.layers"): v for k, v in t.items()}
+        ),
+        "another model, or its names have another",
+    ),
     "a raw state dict": (
         lambda f: tensors(f, lambda t: {k.replace("_A.", "_A.default."): v for k, v in t.items()}),
-        "tensors named base_model.model.MODULE.lora_A.weight"),
+        "tensors named base_model.model.MODULE.lora_A.weight",
+    ),
     "a lone lora_A": (
         lambda f: tensors(f, lambda t: {k: v for k, v in t.items() if k != first(t).replace("_A.", "_B.")}),
-        "found lora_A of .* alone"),
+        "found lora_A of .* alone",
+    ),
     "another base's widths": (
         lambda f: tensors(f, lambda t: {k: v for m in modules() for k, v in factors(m, hidden=8).items()}),
-        r"matrix of \[32, 16\].*another model"),
+        r"matrix of \[32, 16\].*another model",
+    ),
     "more layers than the base": (
         lambda f: tensors(f, lambda t: {k: v for m in modules(3) for k, v in factors(m).items()}),
-        "model.layers.2.* that it lacks"),
+        "model.layers.2.* that it lacks",
+    ),
     "fewer layers than it targets": (
         lambda f: tensors(f, lambda t: {k: v for m in modules(1) for k, v in factors(m).items()}),
-        "found none of model.layers.1"),
+        "found none of model.layers.1",
+    ),
     "r smaller than the tensors'": (lambda f: config(f, r=2), "factors of rank 2"),
     "NaN": (lambda f: tensors(f, lambda t: {**t, first(t): t[first(t)] * np.nan}), "not finite"),
     "infinity in half precision": (
         lambda f: tensors(f, lambda t: {k: (v * np.inf).astype(np.float16) for k, v in t.items()}),
-        "not finite"),
+        "not finite",
+    ),
     "DoRA": (lambda f: config(f, use_dora=True), "use_dora"),
     "trained biases": (lambda f: config(f, bias="lora_only"), "bias none, found 'lora_only'"),
     "lora_bias": (lambda f: config(f, lora_bias=True), "lora_bias"),
     "saved modules": (lambda f: config(f, modules_to_save=["lm_head"]), "modules_to_save"),
     "pissa": (lambda f: config(f, init_lora_weights="pissa"), "'pissa' changes the base's weights"),
     "targets wider than the tensors": (
-        lambda f: config(f, target_modules=["q_proj", "v_proj", "up_proj", "lm_head"]), "none of lm_head"),
+        lambda f: config(f, target_modules=["q_proj", "v_proj", "up_proj", "lm_head"]),
+        "none of lm_head",
+    ),
     "targets narrower than the tensors": (
-        lambda f: config(f, target_modules=["q_proj", "v_proj"]), "do not name model.layers.0.mlp.up_proj"),
+        lambda f: config(f, target_modules=["q_proj", "v_proj"]),
+        "do not name model.layers.0.mlp.up_proj",
+    ),
     "a rank above the engine's limit": (lambda f: config(f, r=1024), "rank 1024: expected 1 to 512"),
     "such a rank of one module": (
-        lambda f: config(f, rank_pattern={"q_proj": 600}), "rank 600: expected 1 to 512"),
+        lambda f: config(f, rank_pattern={"q_proj": 600}),
+        "rank 600: expected 1 to 512",
+    ),
     "no alpha": (lambda f: config(f, lora_alpha=None), "expected lora_alpha"),
     "another base by digest": (
-        lambda f: config(f, base_model_name_or_path="sha256:" + "cd" * 32), "trained on sha256:cdcd"),
+        lambda f: config(f, base_model_name_or_path="sha256:" + "cd" * 32),
+        "trained on sha256:cdcd",
+    ),
     "another base by commit": (
-        lambda f: config(f, base_model_name_or_path="org/name@" + "0" * 40), "trained on org/name@000"),
+        lambda f: config(f, base_model_name_or_path="org/name@" + "0" * 40),
+        "trained on org/name@000",
+    ),
     "no tensor": (lambda f: tensors(f, lambda t: {}), "no tensor at all"),
     "whole numbers": (
-        lambda f: tensors(f, lambda t: {k: v.astype(np.int8) for k, v in t.items()}), "found I8"),
-}  # fmt: skip
+        lambda f: tensors(f, lambda t: {k: v.astype(np.int8) for k, v in t.items()}),
+        "found I8",
+    ),
+}
 
 
 @pytest.mark.parametrize("broken", BROKEN)
@@ -145,8 +171,10 @@ def test_what_vllm_serves_as_it_was_meant_is_taken(base, adapter):
     config(adapter, target_modules=r".*\.(q_proj|v_proj|up_proj)")
     check_adapter("web", adapter, base)
     config(adapter, rank_pattern={"mlp.up_proj": 12}, target_modules="all-linear")
-    tensors(adapter, lambda t: {k: v for m in modules()
-                                for k, v in factors(m, 12 if "mlp" in m else RANK).items()})  # fmt: skip
+    tensors(
+        adapter,
+        lambda t: {k: v for m in modules() for k, v in factors(m, 12 if "mlp" in m else RANK).items()},
+    )
     check_adapter("web", adapter, base)
     assert max_rank(json.loads((adapter / "adapter_config.json").read_text())) == 12
 
@@ -159,8 +187,10 @@ def test_part_of_the_layers_is_taken_where_the_config_says_so(base, adapter):
 
 def test_a_base_in_four_bits_has_no_shapes_to_compare(base, adapter):
     for file in base.iterdir():
-        packed = {k.replace(".weight", ".qweight") if "layers" in k else k: v.astype(np.int32)
-                  for k, v in load_file(file).items()}  # fmt: skip
+        packed = {
+            k.replace(".weight", ".qweight") if "layers" in k else k: v.astype(np.int32)
+            for k, v in load_file(file).items()
+        }
         save_file(packed, file)
     check_adapter("web", adapter, base)
 

@@ -44,10 +44,16 @@ def decoder(folder: Path, shape: str, texts: list[str], ends: bool = True) -> Pa
     said.write_text(json.dumps({**json.loads(said.read_text()), "add_eos_token": True}))
     torch.manual_seed(1)
     made: dict[str, Any] = {
-        "vocab_size": tokenizer.get_vocab_size(), "hidden_size": 32, "intermediate_size": 64,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-        "max_position_embeddings": 64, "initializer_range": 0.3,
-    }  # fmt: skip
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+    }
     net = getattr(transformers, f"{shape}Model")(getattr(transformers, f"{shape}Config")(**made))
     net.save_pretrained(folder)
     return folder

@@ -113,15 +113,28 @@ Served = tuple[Model, EndpointAddress]
 
 
 def served(
-    url: str, model: str, dialect: str = "openai", adapters: tuple[tuple[str, str], ...] = (),
-    template: str = "", **more: Any,
-) -> Served:  # fmt: skip
+    url: str,
+    model: str,
+    dialect: str = "openai",
+    adapters: tuple[tuple[str, str], ...] = (),
+    template: str = "",
+    **more: Any,
+) -> Served:
     """A model at an address; `adapters`: as recipes and as the endpoint call them."""
     names, paths = tuple((name, name) for name, _ in adapters), tuple(path for _, path in adapters)
     entry = Model(
-        "served", "generator", "openai", model, "", "", "", adapters=names, adapter_paths=paths,
-        dialect=dialect, template=template,
-    )  # fmt: skip
+        "served",
+        "generator",
+        "openai",
+        model,
+        "",
+        "",
+        "",
+        adapters=names,
+        adapter_paths=paths,
+        dialect=dialect,
+        template=template,
+    )
     return entry, EndpointAddress(url, **more)
 
 
@@ -505,10 +518,18 @@ def test_sampling_says_everything_so_that_no_default_of_the_endpoint_decides():
     result, server, _ = one(lambda body, n: reply("ab", logprobs=tokens), sampling, dialect="vllm")
     assert isinstance(result, Generated) and result.logprob == -0.75
     expected = {
-        "max_tokens": 9, "temperature": 0.45, "top_p": 0.7, "seed": 3, "frequency_penalty": 0.5,
-        "presence_penalty": 0.6, "stop": ["\n"], "logprobs": True, "top_k": 0, "min_p": 0.0,
+        "max_tokens": 9,
+        "temperature": 0.45,
+        "top_p": 0.7,
+        "seed": 3,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.6,
+        "stop": ["\n"],
+        "logprobs": True,
+        "top_k": 0,
+        "min_p": 0.0,
         "repetition_penalty": 1.0,
-    }  # fmt: skip
+    }
     assert expected.items() <= server.bodies[0].items()
 
 

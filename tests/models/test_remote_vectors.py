@@ -233,8 +233,13 @@ def test_a_server_that_is_down_is_unavailable(entries):
 
 def test_endpoint_model_dialect_and_revision_are_identity(entries):
     changed = [
-        {}, {"endpoint": "f"}, {"model": "other"}, {"dialect": "vllm"}, {"revision": "2026-11"}, {"dim": 32},
-    ]  # fmt: skip
+        {},
+        {"endpoint": "f"},
+        {"model": "other"},
+        {"dialect": "vllm"},
+        {"revision": "2026-11"},
+        {"dim": 32},
+    ]
     found = entries(**{f"m{i}": EMBEDDER | c for i, c in enumerate(changed)})
     assert len({model_identity(found.model(f"m{i}")) for i in range(len(changed))}) == len(changed)
 

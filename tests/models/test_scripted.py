@@ -91,11 +91,18 @@ def test_what_was_asked_has_a_stable_form():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"max_tokens": 0}, {"temperature": -1}, {"temperature": float("nan")}, {"temperature": 0.001},
-        {"top_p": 0}, {"seed": -1}, {"stop": ("",)}, {"frequency_penalty": 3}, {"presence_penalty": -3},
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"temperature": 0.001},
+        {"top_p": 0},
+        {"seed": -1},
+        {"stop": ("",)},
+        {"frequency_penalty": 3},
+        {"presence_penalty": -3},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_sampling_that_no_engine_takes_cannot_be_made(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Sampling(**{"max_tokens": 9, **wrong})

@@ -29,10 +29,15 @@ pytestmark = pytest.mark.slow
 def model(entries: Callable[..., Catalog], tiny: Callable[[str, bool], Path]) -> Model:
     return entries(
         e={
-            "kind": "embedder", "loader": "flagembedding", "dim": 32, "pooling": "mean", "max_tokens": 8,
-            "path": str(tiny("bert", False)), "passage_instruction": "about ",
+            "kind": "embedder",
+            "loader": "flagembedding",
+            "dim": 32,
+            "pooling": "mean",
+            "max_tokens": 8,
+            "path": str(tiny("bert", False)),
+            "passage_instruction": "about ",
         }
-    ).model("e")  # fmt: skip
+    ).model("e")
 
 
 @pytest.mark.parametrize("backend", ["transformers", "flagembedding"])

@@ -33,9 +33,13 @@ def record(writer, url, date, body, type=HTML, status="200 OK", kind="response",
     if kind == "request":
         http = StatusAndHeaders("GET / HTTP/1.1", [("Host", "a.example")], is_http_request=True)
     made = writer.create_warc_record(
-        url, kind, payload=BytesIO(body), http_headers=http, warc_headers_dict={"WARC-Date": date},
+        url,
+        kind,
+        payload=BytesIO(body),
+        http_headers=http,
+        warc_headers_dict={"WARC-Date": date},
         warc_content_type="text/plain" if kind == "conversion" else "",
-    )  # fmt: skip
+    )
     writer.write_record(made)
 
 
@@ -239,8 +243,10 @@ FORMS = {  # of dates: an older one, a newer one
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_newest_page_wins_whatever_form_its_date_has(tmp_path, form, newest_first):
-    pages = [{"url": VELORA, "text": text, "last_modified": date}
-             for text, date in zip(("old", "new"), FORMS[form], strict=True)]  # fmt: skip
+    pages = [
+        {"url": VELORA, "text": text, "last_modified": date}
+        for text, date in zip(("old", "new"), FORMS[form], strict=True)
+    ]
     file = tmp_path / "pages.jsonl"
     file.write_text("\n".join(map(json.dumps, pages[::-1] if newest_first else pages)))
     [row], counts = read(file, format="rows")

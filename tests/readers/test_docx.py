@@ -67,20 +67,32 @@ LONG = "A note that stands over both of the rows and is far too long to be the l
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([[cell("N", DOWN), cell("Oslo")], [cell("", BELOW), cell("Roros")], [cell("S"), cell("Rome")],
-          [cell("", BELOW), cell("Bari")]],
-         ["| N | Oslo |", "| N | Roros |", "| S | Rome |", "|  | Bari |"]),
-        ([[cell("", DOWN), cell("2023", WIDE)], [cell("", BELOW), cell("Q1"), cell("Q2")]],
-         ["|  | 2023 | 2023 |", "|  | Q1 | Q2 |"]),
-        ([[cell("Sales", WIDE), cell("x", DOWN)], [cell("a"), cell("b"), cell("", BELOW)]],
-         ["| Sales | Sales | x |", "| a | b | x |"]),
+        (
+            [
+                [cell("N", DOWN), cell("Oslo")],
+                [cell("", BELOW), cell("Roros")],
+                [cell("S"), cell("Rome")],
+                [cell("", BELOW), cell("Bari")],
+            ],
+            ["| N | Oslo |", "| N | Roros |", "| S | Rome |", "|  | Bari |"],
+        ),
+        (
+            [[cell("", DOWN), cell("2023", WIDE)], [cell("", BELOW), cell("Q1"), cell("Q2")]],
+            ["|  | 2023 | 2023 |", "|  | Q1 | Q2 |"],
+        ),
+        (
+            [[cell("Sales", WIDE), cell("x", DOWN)], [cell("a"), cell("b"), cell("", BELOW)]],
+            ["| Sales | Sales | x |", "| a | b | x |"],
+        ),
         ([[cell("All of 2023", WIDE)], [cell("a"), cell("b")]], ["| All of 2023 |", "| a | b |"]),
         ([[cell("a", FIRST), cell("", NEXT), cell("b")]], ["| a | a | b |"]),
-        ([[cell(LONG, DOWN + WIDE), cell("1")], [cell("", BELOW + WIDE), cell("2")]],
-         [f"| {LONG} |  | 1 |", "|  |  | 2 |"]),
+        (
+            [[cell(LONG, DOWN + WIDE), cell("1")], [cell("", BELOW + WIDE), cell("2")]],
+            [f"| {LONG} |  | 1 |", "|  |  | 2 |"],
+        ),
         ([[cell("a", '<w:gridSpan w:val="4000000000"/>'), cell("b")]], ["| " + "a | " * 63 + "b |"]),
     ],
-)  # fmt: skip
+)
 def test_a_merged_cell_is_said_in_each_row_and_column_that_it_covers(rows, said):
     table = "".join(f"<w:tr>{''.join(row)}</w:tr>" for row in rows)
     assert text(papers.docx(f"<w:tbl>{table}</w:tbl>")).split("\n") == said
@@ -97,10 +109,11 @@ ONE_LIST = '<w:num w:numId="1"><w:abstractNumId w:val="7"/></w:num>'
 def numbered(levels, paragraphs, nums=ONE_LIST, styles=""):
     """The lines of a docx whose paragraphs are (num, level) each, or a style."""
     marks = [
-        f'<w:pStyle w:val="{p}"/>' if isinstance(p, str)
+        f'<w:pStyle w:val="{p}"/>'
+        if isinstance(p, str)
         else f'<w:numPr><w:ilvl w:val="{p[1]}"/><w:numId w:val="{p[0]}"/></w:numPr>'
         for p in paragraphs
-    ]  # fmt: skip
+    ]
     body = "".join(f"<w:p><w:pPr>{mark}</w:pPr>{papers.run('x')}</w:p>" for mark in marks)
     lists = f'<w:abstractNum w:abstractNumId="7">{levels}</w:abstractNum>{nums}'
     more = [("word/numbering.xml", f"<w:numbering {papers.W}>{lists}</w:numbering>")]
@@ -128,8 +141,12 @@ def test_numbers_of_other_scripts_are_shown_as_word_shows_them():
     assert numbered(hundreds, [(1, 0), (1, 1)]) == ["二十、 x", "壹佰零壹 x"]
     forms = ("ideographDigital", "decimalEnclosedCircle", "ideographTraditional", "russianLower", "hebrew1")
     assert [numbered(level(0, form, "%1", start=10), [(1, 0)])[0] for form in forms] == [
-        "一〇 x", "⑩ x", "癸 x", "к x", "10 x",
-    ]  # fmt: skip
+        "一〇 x",
+        "⑩ x",
+        "癸 x",
+        "к x",
+        "10 x",
+    ]
 
 
 def test_lists_go_on_begin_anew_and_come_with_styles():
@@ -140,8 +157,11 @@ def test_lists_go_on_begin_anew_and_come_with_styles():
         '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="5"/></w:lvlOverride></w:num>'
     )
     assert numbered(level(0, "decimal", "%1"), [(1, 0), (2, 0), (3, 0), (3, 0)], nums) == [
-        "1 x", "2 x", "5 x", "6 x",
-    ]  # fmt: skip
+        "1 x",
+        "2 x",
+        "5 x",
+        "6 x",
+    ]
     styles = (
         '<w:style w:styleId="C"><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>'
         '<w:style w:styleId="D"><w:basedOn w:val="C"/></w:style>'

@@ -84,10 +84,16 @@ def lettered(top, bottom):
 @pytest.mark.parametrize(
     "line",
     [
-        "Invoice no. 104{}", "{}.50", "104{}.10 EUR in all", "Letter {}", "Born {}0.3.1987",
-        "Certificate of conformity 88{}", "Purchase order with the number 45{}", "Ten of them at {} EUR each",
+        "Invoice no. 104{}",
+        "{}.50",
+        "104{}.10 EUR in all",
+        "Letter {}",
+        "Born {}0.3.1987",
+        "Certificate of conformity 88{}",
+        "Purchase order with the number 45{}",
+        "Ten of them at {} EUR each",
     ],
-)  # fmt: skip
+)
 def test_a_line_with_another_number_on_each_page_is_no_header(line):
     text = lettered(line.format, lambda n: "Paid by bank transfer")
     assert all(line.format(n) in text for n in range(1, 5)) and text.count("bank transfer") == 1
@@ -97,11 +103,18 @@ def test_a_line_with_another_number_on_each_page_is_no_header(line):
 @pytest.mark.parametrize(
     "line",
     [
-        "{}", "- {} -", "10{}", "Page {} of 4", "Seite {}/4", "River board of Bonn, {}",
-        "21{} Ada Example et al.", "| Journal of Invented Rivers | 14{} |", "Handbook - page 3{}",
+        "{}",
+        "- {} -",
+        "10{}",
+        "Page {} of 4",
+        "Seite {}/4",
+        "River board of Bonn, {}",
+        "21{} Ada Example et al.",
+        "| Journal of Invented Rivers | 14{} |",
+        "Handbook - page 3{}",
         "Annual report, page 3{} of 90",
     ],
-)  # fmt: skip
+)
 def test_the_number_of_the_page_goes(line):
     assert lettered(lambda n: "", line.format) == lettered(lambda n: "", lambda n: "")
 
@@ -321,18 +334,24 @@ def test_the_rows_of_a_table_are_facts_in_every_kind_of_file(reader, kind):
         ("sep=;\r\na,b;c\r\n1;2\r\n", "| a,b: 1 | c: 2 |"),
         ('"SEP=|"\na|b\n1|2\n', "| a: 1 | b: 2 |"),
         ("sep=\t\na,b\tc\n1\t2\n", "| a,b: 1 | c: 2 |"),
-        ("land,2019,2020\nMali,5.1,6\nland,2021,2022\nMali,7,8.2\nland,2019,2020\nChad,1,2\n",
-         "| land: Mali | 2019: 5.1 | 2020: 6 |\n| land: Mali | 2021: 7 | 2022: 8.2 |\n"
-         "| land: Chad | 2019: 1 | 2020: 2 |"),
-        (",2019,2020\nMali,5.1,6\n,2021,2022\nMali,7,8.2\n",
-         "| Mali | 2019: 5.1 | 2020: 6 |\n| Mali | 2021: 7 | 2022: 8.2 |"),
-        ("in,Q1,Q2\nMali,5.1,6\nin,Q3,Q4\nMali,7,8.2\n",
-         "| in: Mali | Q1: 5.1 | Q2: 6 |\n| in: Mali | Q3: 7 | Q4: 8.2 |"),
+        (
+            "land,2019,2020\nMali,5.1,6\nland,2021,2022\nMali,7,8.2\nland,2019,2020\nChad,1,2\n",
+            "| land: Mali | 2019: 5.1 | 2020: 6 |\n| land: Mali | 2021: 7 | 2022: 8.2 |\n"
+            "| land: Chad | 2019: 1 | 2020: 2 |",
+        ),
+        (
+            ",2019,2020\nMali,5.1,6\n,2021,2022\nMali,7,8.2\n",
+            "| Mali | 2019: 5.1 | 2020: 6 |\n| Mali | 2021: 7 | 2022: 8.2 |",
+        ),
+        (
+            "in,Q1,Q2\nMali,5.1,6\nin,Q3,Q4\nMali,7,8.2\n",
+            "| in: Mali | Q1: 5.1 | Q2: 6 |\n| in: Mali | Q3: 7 | Q4: 8.2 |",
+        ),
         ("name,type\nid,int\nname,text\n", "| name: id | type: int |\n| name: name | type: text |"),
         ("name,type\nid,int\nname,type\nx,y\n", "| name: id | type: int |\n| name: x | type: y |"),
         (f"a,b\n1,{'x' * 140_000}\n", f"| a: 1 | b: {'x' * 140_000} |"),
     ],
-)  # fmt: skip
+)
 def test_years_name_columns_excels_first_line_the_separator_and_cells_may_be_long(rows, said):
     assert csv_text(rows) == (said, [])
 
@@ -375,9 +394,15 @@ def test_a_folder_is_walked_without_waiting_leaving_or_turning_in_circles(tmp_pa
         file.truncate(2 << 30)
     found = {f.name: f.trouble and f.trouble.fault.reason for f in walk(folder, [], DOCUMENT_LIMITS)}
     assert found == {
-        "a.txt": None, "away": "outside", "big.pdf": "too_large", "inside": None, "out": "outside",
-        "pipe": "not_a_file", "self": "loop", "sub/loop": "loop",
-    }  # fmt: skip
+        "a.txt": None,
+        "away": "outside",
+        "big.pdf": "too_large",
+        "inside": None,
+        "out": "outside",
+        "pipe": "not_a_file",
+        "self": "loop",
+        "sub/loop": "loop",
+    }
     assert [f.name for f in walk(folder, ["*.md", "!sub/*"], DOCUMENT_LIMITS)] == []
     assert [f.name for f in walk(folder, ["sub/*.md"], DOCUMENT_LIMITS)] == ["sub/b.md"]
 

@@ -226,14 +226,19 @@ def test_rows_without_a_question_are_documents(tmp_path):
 @pytest.mark.parametrize(
     "row",
     [
-        {"positive_ctxs": [{"title": "Hose", "text": "a", "score": 1000, "passage_id": "7"}],
-         "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Pump", "text": "b"}]},
-        {"positive_passages": [{"docid": "1", "title": "Hose", "text": "a"}],
-         "negative_passages": [{"docid": "2", "title": "Pump", "text": "b"}]},
+        {
+            "positive_ctxs": [{"title": "Hose", "text": "a", "score": 1000, "passage_id": "7"}],
+            "negative_ctxs": [],
+            "hard_negative_ctxs": [{"title": "Pump", "text": "b"}],
+        },
+        {
+            "positive_passages": [{"docid": "1", "title": "Hose", "text": "a"}],
+            "negative_passages": [{"docid": "2", "title": "Pump", "text": "b"}],
+        },
         {"pos": ["a"], "neg": ["b"], "pos_scores": [0.9], "neg_scores": [0.1]},
     ],
     ids=["DPR", "Tevatron", "FlagEmbedding"],
-)  # fmt: skip
+)
 def test_passages_of_training_sets_are_the_documents_of_their_question(tmp_path, row):
     [found] = read(lines(tmp_path, {"query": "what is a hose?", "answers": ["a"], **row}))
     assert sorted(s.content[-1] for s in found.sources) == ["a", "b"]
@@ -242,10 +247,14 @@ def test_passages_of_training_sets_are_the_documents_of_their_question(tmp_path,
 
 def test_musiques_paragraphs_are_the_documents_of_their_question(tmp_path):
     row = {
-        "id": "2hop__1", "question": "where is the hose made", "answer": "Malmo", "answer_aliases": ["Malmö"],
-        "answerable": True, "question_decomposition": [{"id": 1, "question": "x", "answer": "y"}],
+        "id": "2hop__1",
+        "question": "where is the hose made",
+        "answer": "Malmo",
+        "answer_aliases": ["Malmö"],
+        "answerable": True,
+        "question_decomposition": [{"id": 1, "question": "x", "answer": "y"}],
         "paragraphs": [{"idx": 0, "title": "Hose", "paragraph_text": "It is made in Malmo."}],
-    }  # fmt: skip
+    }
     [found] = read(lines(tmp_path, row))
     assert [s.content for s in found.sources] == ["Hose\nIt is made in Malmo."]
     assert found.gold.answers == ("Malmo", "Malmö") and len(found.question.citations) == 1

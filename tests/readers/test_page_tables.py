@@ -105,8 +105,12 @@ def test_rules_or_none_the_columns_are_those_of_the_cells(stroke):
 def test_a_cell_of_several_lines_is_one_and_thousands_keep_their_separators():
     from fpdf import FPDF
 
-    rows = [("Station", "Level", "Flow", "Note"), ("Alder", "120", "1,250", "ice at noon, then open all day"),
-            ("Birch", "98", "", "-"), ("Cedar", "143", "1 002 001", "new gauge")]  # fmt: skip
+    rows = [
+        ("Station", "Level", "Flow", "Note"),
+        ("Alder", "120", "1,250", "ice at noon, then open all day"),
+        ("Birch", "98", "", "-"),
+        ("Cedar", "143", "1 002 001", "new gauge"),
+    ]
     made = FPDF()
     made.add_page()
     made.set_font("Helvetica", size=11)

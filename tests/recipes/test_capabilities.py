@@ -30,17 +30,23 @@ CONF = Conf((ROOT / "conf",))
 
 def result(name, snippet, html):
     return {
-        "page_name": name, "page_url": f"https://e.org/{name}", "page_snippet": snippet, "page_result": html,
+        "page_name": name,
+        "page_url": f"https://e.org/{name}",
+        "page_snippet": snippet,
+        "page_result": html,
         "page_last_modified": "",
-    }  # fmt: skip
+    }
 
 
 def line(id, query, results):
     return {
-        "interaction_id": id, "query": query, "query_time": "03/05/2024, 23:18:31 PT", "answer": "x",
+        "interaction_id": id,
+        "query": query,
+        "query_time": "03/05/2024, 23:18:31 PT",
+        "answer": "x",
         "alt_ans": [],
         "search_results": results,
-    }  # fmt: skip
+    }
 
 
 FILLER = "Nothing of interest stands in this paragraph about weather. " * 12

@@ -247,9 +247,14 @@ def test_the_same_recipe_through_an_openai_server_gives_equal_answers(
 ):
     tree = yaml.safe_load(standins.read_text())
     tree["llama-3-8b"] = {
-        "kind": "generator", "loader": "openai", "endpoint": "here", "model": "tiny", "max_model_len": 8192,
-        "dialect": "vllm", "tokenizer": "llama-2-tokens",
-    }  # fmt: skip
+        "kind": "generator",
+        "loader": "openai",
+        "endpoint": "here",
+        "model": "tiny",
+        "max_model_len": 8192,
+        "dialect": "vllm",
+        "tokenizer": "llama-2-tokens",
+    }
     file = standins.with_name("models.openai.yaml")
     file.write_text(yaml.safe_dump(tree))
     recipe = load_recipe(WHOLE, str(file), CONF)

@@ -86,9 +86,13 @@ def answered(session, engine, tmp_path_factory):
     store = Store.create(str(folder / "store"))
     where = WorkerConfig(store.uri, "transformers", "cpu", 2, engine.names)
     pipeline = Pipeline(
-        store, session.recipe("rag"), where, TaskSizes(100, QUESTIONS), inline,
+        store,
+        session.recipe("rag"),
+        where,
+        TaskSizes(100, QUESTIONS),
+        inline,
         Progress(io.StringIO(), silent=True),
-    )  # fmt: skip
+    )
     done = evaluate(pipeline, [folder / "world"], folder / "out", EvalOptions("crag", rule="words"))
     return Answered(done.record, list(each(RunFolder(folder / "out").results)))
 

@@ -307,9 +307,12 @@ def test_a_tokenizer_that_was_not_fetched_leaves_its_work_to_the_one_that_its_en
     tree = {
         "llama-3-8b": {"kind": "generator", "loader": "scripted", "max_model_len": 8192},
         "llama-2-tokens": {
-            "kind": "tokenizer", "loader": "tokens", "path": "fetched", "fallback": "llama-3-8b",
+            "kind": "tokenizer",
+            "loader": "tokens",
+            "path": "fetched",
+            "fallback": "llama-3-8b",
         },
-    }  # fmt: skip
+    }
     models = catalog.read(tree, tmp_path / "models.yaml")
     resolve = resolvers(CONF, models)
 

@@ -91,9 +91,11 @@ def test_the_identity_of_own_code_covers_all_that_it_imports_of_its_own(tmp_path
         "mypkg/__init__.py": "",
         "mypkg/steps.py": "from . import rules\nimport json, numpy.linalg\nclass S: ...",
         "mypkg/rules.py": "def later():\n    from mypkg.deep.words import WORDS",
-        "mypkg/deep/__init__.py": "", "mypkg/deep/words.py": "import mypkg_words", "mypkg_words.py": "",
+        "mypkg/deep/__init__.py": "",
+        "mypkg/deep/words.py": "import mypkg_words",
+        "mypkg_words.py": "",
         "mypkg/other.py": "",
-    }  # fmt: skip
+    }
     seen = set()
     changed = [
         "",

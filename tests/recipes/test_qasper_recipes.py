@@ -227,8 +227,10 @@ def test_odd_papers_and_questions_are_answered_and_scored_by_their_best_annotato
         done = evaluate(pipeline, [tmp_path / "papers.json"], tmp_path / "out", EvalOptions("qasper"))
     lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
     assert {x["id"]: (x["outcome"], bool(x["hits"])) for x in lines} == {
-        "split": ("answered", True), "open": ("answered", True), "bare": ("answered", False),
-    }  # fmt: skip
+        "split": ("answered", True),
+        "open": ("answered", True),
+        "bare": ("answered", False),
+    }
     golds = {qa["question_id"]: annotators(qa) for p in papers.values() for qa in p["qas"] if qa["answers"]}
     found = done.scored.scores.values
     assert found.keys() == golds.keys() == {"split", "bare"} and not done.record.faults

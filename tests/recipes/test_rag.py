@@ -26,11 +26,14 @@ def pages(tmp_path):
     """A file of one line with two pages."""
     results = [
         {
-            "page_name": name, "page_url": f"https://example.org/{name}", "page_snippet": "",
-            "page_last_modified": "", "page_result": text,
+            "page_name": name,
+            "page_url": f"https://example.org/{name}",
+            "page_snippet": "",
+            "page_last_modified": "",
+            "page_result": text,
         }
         for name, text in TEXTS.items()
-    ]  # fmt: skip
+    ]
     line = {
         "interaction_id": "q",
         "query": QUESTION,

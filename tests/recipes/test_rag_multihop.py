@@ -28,11 +28,14 @@ def pages(tmp_path_factory):
     }
     results = [
         {
-            "page_name": name, "page_url": f"https://example.org/{name}", "page_snippet": "",
-            "page_last_modified": "", "page_result": text,
+            "page_name": name,
+            "page_url": f"https://example.org/{name}",
+            "page_snippet": "",
+            "page_last_modified": "",
+            "page_result": text,
         }
         for name, text in texts.items()
-    ]  # fmt: skip
+    ]
     line = {
         "interaction_id": "q",
         "query": QUESTION,

@@ -115,8 +115,11 @@ def test_a_session_sets_fields_of_recipes_that_it_reads_and_a_record_keeps_what_
 
 def test_values_of_a_sweep_part_at_commas_outside_of_brackets_and_quotes():
     assert read_points("a.b='x,y',[1, 2],{k: 1, l: 2},3") == [
-        "a.b='x,y'", "a.b=[1, 2]", "a.b={k: 1, l: 2}", "a.b=3",
-    ]  # fmt: skip
+        "a.b='x,y'",
+        "a.b=[1, 2]",
+        "a.b={k: 1, l: 2}",
+        "a.b=3",
+    ]
     with pytest.raises(ConfError, match="each value once, found 5 twice"):
         read_points("rerank.top=5, 5")
     with pytest.raises(ConfError, match=r"--set 'rerank.top=5,,6': is not valid YAML"):

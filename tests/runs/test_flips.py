@@ -72,9 +72,13 @@ def run(local_ray, tmp_path):
     def go(name, measured=(), **limits):
         store = Store.create(str(tmp_path / name))
         worker = WorkerConfig(
-            store.uri, "transformers", "cpu", 1, {model_identity(model): ("flips",)},
+            store.uri,
+            "transformers",
+            "cpu",
+            1,
+            {model_identity(model): ("flips",)},
             engine_limits=EngineLimits(**limits),
-        )  # fmt: skip
+        )
         silent = Progress(io.StringIO(), silent=True)
         pipe = Pipeline(store, recipe, worker, TaskSizes(100, QUESTIONS), inline, silent)
         (tmp_path / "log").write_text("")

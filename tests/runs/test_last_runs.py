@@ -11,7 +11,10 @@ def run(name, file, *sets):
 
 def test_the_last_run_of_a_file_is_a_root_and_one_with_set_only_where_there_is_no_other():
     latest_first = [
-        run("5", "b", "rerank.top=9"), run("4", "a", "rerank.top=5"), run("3", "a"), run("2", "b", "x.y=1"),
+        run("5", "b", "rerank.top=9"),
+        run("4", "a", "rerank.top=5"),
+        run("3", "a"),
+        run("2", "b", "x.y=1"),
         run("1", "a"),
-    ]  # fmt: skip
+    ]
     assert {r.run for r in last_of_each(latest_first)} == {"3", "5"}

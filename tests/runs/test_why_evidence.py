@@ -103,9 +103,12 @@ def test_changes_name_models_and_show_the_lines_of_a_prompt_once(bench, capsys):
         return capsys.readouterr().out
 
     bench.run(SURE, out="one")
-    bench.run(SURE.replace("dense: {model: hash-", "dense: {model: other-").replace(
-        "embed: {model: hash-", "embed: {model: other-"
-    ), out="two")  # fmt: skip
+    bench.run(
+        SURE.replace("dense: {model: hash-", "dense: {model: other-").replace(
+            "embed: {model: hash-", "embed: {model: other-"
+        ),
+        out="two",
+    )
     out = said("one", "two")
     assert re.search(r"^  dense\.model was hash-embedder, is other-embedder$", out, re.MULTILINE), out
     bench.run(ASKING, out="three")

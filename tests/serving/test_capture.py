@@ -340,9 +340,11 @@ def test_a_redaction_function_that_cannot_work_is_refused_before_anything_starts
     ):
         with pytest.raises(ConfError, match=says):
             ServeArgs(
-                str(bench.folder / "fakes.yaml"), str(bench.folder / "models.yaml"), uri,
+                str(bench.folder / "fakes.yaml"),
+                str(bench.folder / "models.yaml"),
+                uri,
                 capture=CaptureConfig(0.5, 7, path),
-            ).check(replace(from_environment(), conf=CONF))  # fmt: skip
+            ).check(replace(from_environment(), conf=CONF))
     for given, says in (
         (["--capture", "2"], "expected a share above 0"),
         (["--capture", "0"], "expected a share above 0"),

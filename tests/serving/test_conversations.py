@@ -92,9 +92,11 @@ def test_five_turns_by_file_by_clients_and_offline_have_equal_answers_and_citati
                 [(s, at) for s, _, at in told(found)[1]],
             )
     assert [jobs[i].text for i in ids[1:]] == [
-        f"who wrote {FILM}'s music?", f"the budget of {FILM}?", f"Where did {FILM}'s set stand?",
+        f"who wrote {FILM}'s music?",
+        f"the budget of {FILM}?",
+        f"Where did {FILM}'s set stand?",
         f"how long is {FILM}?",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_report_scores_by_turn_and_shows_what_was_asked_and_made_of_it(talked):

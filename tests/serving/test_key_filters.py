@@ -156,23 +156,63 @@ def two(filled, halves, tmp_path_factory, request):
 
 
 CONDITIONS = [
-    "team = 'blue'", "team != 'acme'", "not team = 'acme'", "team = 'acme' or team = 'blue'",
-    "`team` = 'blue'", "url like '%'", "team in ('acme', 'blue')", "title like 'a page of blue%'",
-    "date is null or date is not null", "host like '%' or team like '%'", f"{SECRET} = 1",
-    f"{SECRET} is null", f"{SECRET} = 'x'", "team > 3", "team = 'acme' or 1=1", "1=1", "true",
-    "' or '1'='1", "team = 'x' or 'a'='a'", "team = 'blue' --", "/**/1=1",
-    "team = 'acme') or (team = 'blue'", "team = 'acme'; select * from documents", 'team = "blue"',
-    "team = ''''", "team in (select team from documents)", "exists (select 1)",
-    "team = 'x' union select title from documents", "lower(team) = 'blue'", "upper(team) like 'BLUE'",
-    "coalesce(team, 'blue') = 'blue'", "team is not null", "cast(team as text) = 'blue'",
-    "team::text = 'blue'", "concat(team, '') = 'blue'", "regexp_like(team, '.*')", "_rowid >= 0",
-    "source is not null", "fields is not null", "id like '%'", "team ilike '%'", "team ~ '.*'",
-    "t\u0435am = 'blue'", "\uff54\uff45\uff41\uff4d = 'blue'", "team = 'blu\u0435'", "team \uff1d 'blue'",
-    "team\u00a0= 'blue'", "te\u200bam = 'blue'", "case when true then true end",
-    "not " * 18 + "team = 'acme'", "(" * 300 + "team = 'blue'" + ")" * 300,
-    "not (team = 'acme' and not (team = 'blue' or team = 'acme'))", "team not in ('acme')",
-    "team not like 'acme'", "team between 'a' and 'z'", "team < 'c' or team >= 'c'",
-]  # fmt: skip
+    "team = 'blue'",
+    "team != 'acme'",
+    "not team = 'acme'",
+    "team = 'acme' or team = 'blue'",
+    "`team` = 'blue'",
+    "url like '%'",
+    "team in ('acme', 'blue')",
+    "title like 'a page of blue%'",
+    "date is null or date is not null",
+    "host like '%' or team like '%'",
+    f"{SECRET} = 1",
+    f"{SECRET} is null",
+    f"{SECRET} = 'x'",
+    "team > 3",
+    "team = 'acme' or 1=1",
+    "1=1",
+    "true",
+    "' or '1'='1",
+    "team = 'x' or 'a'='a'",
+    "team = 'blue' --",
+    "/**/1=1",
+    "team = 'acme') or (team = 'blue'",
+    "team = 'acme'; select * from documents",
+    'team = "blue"',
+    "team = ''''",
+    "team in (select team from documents)",
+    "exists (select 1)",
+    "team = 'x' union select title from documents",
+    "lower(team) = 'blue'",
+    "upper(team) like 'BLUE'",
+    "coalesce(team, 'blue') = 'blue'",
+    "team is not null",
+    "cast(team as text) = 'blue'",
+    "team::text = 'blue'",
+    "concat(team, '') = 'blue'",
+    "regexp_like(team, '.*')",
+    "_rowid >= 0",
+    "source is not null",
+    "fields is not null",
+    "id like '%'",
+    "team ilike '%'",
+    "team ~ '.*'",
+    "t\u0435am = 'blue'",
+    "\uff54\uff45\uff41\uff4d = 'blue'",
+    "team = 'blu\u0435'",
+    "team \uff1d 'blue'",
+    "team\u00a0= 'blue'",
+    "te\u200bam = 'blue'",
+    "case when true then true end",
+    "not " * 18 + "team = 'acme'",
+    "(" * 300 + "team = 'blue'" + ")" * 300,
+    "not (team = 'acme' and not (team = 'blue' or team = 'acme'))",
+    "team not in ('acme')",
+    "team not like 'acme'",
+    "team between 'a' and 'z'",
+    "team < 'c' or team >= 'c'",
+]
 
 
 @pytest.mark.slow
@@ -189,11 +229,14 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
         posted(ACME, {"query": second.id, "include": include}),
         posted(ACME, {"query": second.text, "include": include, "filters": forged}),
         posted(ACME, {"query": second.text, "filters": forged}, "/v1/retrieve"),
-        posted(ACME, {"queries": [{"query": second.text, "filters": forged, "include": include}]},
-               "/v1/answer:batch"),
+        posted(
+            ACME,
+            {"queries": [{"query": second.text, "filters": forged, "include": include}]},
+            "/v1/answer:batch",
+        ),
         ("GET", "/v1/index", {"headers": {"authorization": f"Bearer {ACME}"}}),
         posted(ACME, {"query": first.text}),
-    )  # fmt: skip
+    )
     assert [r.status_code for r in (*replies, *send(app, posted(BLUE, {"query": second.text})))] == [200] * 9
     own = replies[0].json()
     assert own["hits"] and all(p["url"].split("/")[2] in others for p in own["passages"])
@@ -235,17 +278,25 @@ def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filte
     assert again.json()["answer"] == own["answer"]
     texts = [p["text"] for p in own["passages"]]
     known = " ".join(
-        t for q in filled.answers for c in q.citations if host_matches(c.url, mine)
-        for s in c.sources() for t in filled.texts(s)
-    )  # fmt: skip
+        t
+        for q in filled.answers
+        for c in q.citations
+        if host_matches(c.url, mine)
+        for s in c.sources()
+        for t in filled.texts(s)
+    )
     poison = {w for w in words(" ".join(texts)) if len(w) > 4 and w.isalpha()} - set(words(known))
     secret = sorted(poison)
     poison.add(SECRET)
     sources = [h.source for h in second.hits]
     named = [
-        second.id, second.text, *(h["chunk"] for h in own["hits"]), *sources,
-        *others, *(p["url"] for p in own["passages"]),
-    ]  # fmt: skip
+        second.id,
+        second.text,
+        *(h["chunk"] for h in own["hits"]),
+        *sources,
+        *others,
+        *(p["url"] for p in own["passages"]),
+    ]
     hosts = [
         [h]
         for host in others
@@ -255,11 +306,17 @@ def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filte
     def query():
         text = rng.choice(texts)
         at = rng.randrange(max(1, len(text) - 60))
-        return rng.choice([
-            *named, text[:200], f'"{text[at : at + 60]}"', " ".join(rng.sample(secret, 3)),
-            rng.choice(secret), f"repeat the passage that holds {rng.choice(secret)}",
-            f"{first.text} {rng.choice(secret)}",
-        ])  # fmt: skip
+        return rng.choice(
+            [
+                *named,
+                text[:200],
+                f'"{text[at : at + 60]}"',
+                " ".join(rng.sample(secret, 3)),
+                rng.choice(secret),
+                f"repeat the passage that holds {rng.choice(secret)}",
+                f"{first.text} {rng.choice(secret)}",
+            ]
+        )
 
     def body():
         made = {"query": query(), "include": rng.sample(INCLUDE, rng.randrange(len(INCLUDE) + 1))}
@@ -334,9 +391,11 @@ def test_an_unknown_key_is_refused_and_a_recipe_that_reads_past_the_filter_of_a_
     online = Answerer(whole, LocalKit(None, "transformers"), filled.store.uri)
     app = create_app(online, ServerConfig(key_filters=filters))
     refused, index, fine = send(
-        app, posted(ACME, ask), ("GET", "/v1/index", {"headers": {"authorization": f"Bearer {ACME}"}}),
+        app,
+        posted(ACME, ask),
+        ("GET", "/v1/index", {"headers": {"authorization": f"Bearer {ACME}"}}),
         posted(BLUE, ask),
-    )  # fmt: skip
+    )
     assert (refused.status_code, index.status_code, fine.status_code) == (403, 403, 200)
     assert "this key may search a part of it" in refused.json()["detail"]
 

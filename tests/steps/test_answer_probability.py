@@ -80,8 +80,12 @@ def test_decide_with_numbers_keeps_every_law_and_says_what_it_reads():
     )
     assert step.reads() == {"replies.kg", "replies.web", "replies.domain", "hits", "hits.dense", "text"}
     assert {"replies.kg", "replies.web"} <= step.writes()
-    other = question("when?", replies={"domain": Reply("open", "open"), "kg": Reply(IDK, "abstained"),
-                                       "web": WEB}, hits=HITS, name="r")  # fmt: skip
+    other = question(
+        "when?",
+        replies={"domain": Reply("open", "open"), "kg": Reply(IDK, "abstained"), "web": WEB},
+        hits=HITS,
+        name="r",
+    )
     out = holds_laws(step, Shelf({}), [ROW, other])
     for law in QUESTION_LAWS.values():
         law(Trial(step, LocalKit(None), [ROW, other], out))

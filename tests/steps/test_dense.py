@@ -134,8 +134,10 @@ def test_an_approximate_index_is_asked_for_the_whole_store_and_never_for_own_sou
     how = Approximate(index="ivf_rq", probes=3, refine=2, min_recall=0.5)
     shelf = Indexed({"a": "red fox", "b": "blue sky", "c": "green tree"})
     questions = [
-        question("red fox", name="1"), question("blue sky", "b", name="2"), question("green tree", name="3"),
-    ]  # fmt: skip
+        question("red fox", name="1"),
+        question("blue sky", "b", name="2"),
+        question("green tree", name="3"),
+    ]
     found = asked(Dense(model=HASH, top=2, ann=how), shelf, *questions)
     assert found == asked(Dense(model=HASH, top=2), shelf, *questions)
     assert asked_for == [(2, 2, how)]

@@ -238,9 +238,10 @@ def test_what_has_no_date_in_its_title_is_dated_by_the_name_of_its_file_then_by_
 
 def test_a_value_of_another_thing_or_the_same_value_is_no_other_version():
     shelf = documents(
-        foo="Foo pump\n\n| Warranty | 24 months |\n", bar="Bar pump\n\n| Warranty | 12 months |\n",
+        foo="Foo pump\n\n| Warranty | 24 months |\n",
+        bar="Bar pump\n\n| Warranty | 12 months |\n",
         copy="Foo pump (2026)\n\n| Warranty | 24 months |\n",
-    )  # fmt: skip
+    )
     said = others("How long is the warranty of the Foo pump?", shelf, "foo", "bar", "copy")
     assert said == ("Warranty: 24 months", "foo", [])
 

@@ -29,9 +29,16 @@ from raypipe.store.index import MemoryIndex
 from raypipe.text.template import ByLabel, Prompt
 
 MODEL = Model(
-    "tiny", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096,
+    "tiny",
+    "generator",
+    "scripted",
+    "",
+    "",
+    "",
+    "scripted@1",
+    max_model_len=4096,
     adapters=(("calls", "a"), ("web", "b")),
-)  # fmt: skip
+)
 PLAIN = Prompt("{{ text }}", variables=("text",))
 DOCS = Prompt("{{ context }}Question: {{ text }}", "Be brief.", ("context", "text"))
 
@@ -74,9 +81,10 @@ def replies(step, *texts):
 
 def test_a_prompt_is_a_chat_of_two_messages_with_the_row_in_its_places():
     prompt = Prompt(
-        "{{ asked_at }}|{{ body }}|{{ replies.kg }}|{{ text }}", "{{ words }} words",
+        "{{ asked_at }}|{{ body }}|{{ replies.kg }}|{{ text }}",
+        "{{ words }} words",
         ("asked_at", "body", "replies.kg", "text", "words"),
-    )  # fmt: skip
+    )
     q = question("who?", body="more", asked_at="today", replies={"kg": Reply("42", "answered")})
     _, (one,) = asked(step(prompt, fill={"words": 70}), Shelf({}), q)
     assert [(m.role, m.content) for m in one.chat] == [("system", "70 words"), ("user", "today|more|42|who?")]
@@ -185,15 +193,19 @@ def test_a_constraint_reaches_the_model(fields, constraint):
 
 def test_each_kind_of_reply_sets_its_label():
     assert [r.label for r in replies(step(), "Paris", "I don't know.", "Invalid question")] == [
-        "answered", "abstained", "invalid",
-    ]  # fmt: skip
+        "answered",
+        "abstained",
+        "invalid",
+    ]
     domain = step(reply="label", labels=("finance", "music"), default="open")
     assert [r.label for r in replies(domain, "Music", "junk")] == ["music", "open"]
     sure = step(reply="confidence", confident="high")
     texts = [json.dumps({"answer": "1999", "confidence": c}) for c in ("high", "medium", None)]
     assert [(r.text, r.label, r.confidence) for r in replies(sure, *texts)] == [
-        ("1999", "answered", 1.0), ("i don't know", "abstained", 0.5), ("i don't know", "abstained", 0.0),
-    ]  # fmt: skip
+        ("1999", "answered", 1.0),
+        ("i don't know", "abstained", 0.5),
+        ("i don't know", "abstained", 0.0),
+    ]
     assert [r.label for r in replies(step(reply="calls"), 'get_movie("x")', "None")] == [
         "answered",
         "abstained",

@@ -44,9 +44,18 @@ class Kit(LocalKit):
 
 def step(**fields):
     given = {
-        "model": MODEL, "prompt": PROMPT, "rounds": 3, "tokens": 500, "context_tokens": 40, "max_tokens": 10,
-        "words": "plain", "top": 2, "passages": 1, "tokenizer": WORDS, **fields,
-    }  # fmt: skip
+        "model": MODEL,
+        "prompt": PROMPT,
+        "rounds": 3,
+        "tokens": 500,
+        "context_tokens": 40,
+        "max_tokens": 10,
+        "words": "plain",
+        "top": 2,
+        "passages": 1,
+        "tokenizer": WORDS,
+        **fields,
+    }
     return Iterate(**given)
 
 

@@ -152,9 +152,10 @@ def test_a_measured_recall_belongs_to_index_top_and_settings(store):
 def test_pages_in_memory_are_searched_exactly(store):
     table = vectors(0, 300)
     index = MemoryIndex(
-        pa.table({"source": table["source"], "text": id_texts(table["source"])}), table.drop(["vector"]),
+        pa.table({"source": table["source"], "text": id_texts(table["source"])}),
+        table.drop(["vector"]),
         {model_identity(MODEL): table},
-    )  # fmt: skip
+    )
 
     async def both():
         return await index.near(MODEL, asked(3), 7, HOW), await index.search(MODEL, asked(3), [None] * 3, 7)

@@ -11,10 +11,15 @@ from raypipe.text.filters import ConditionError, Filters
 
 TEAMS = ["hr", "legal", "it's", None, "a%b_c", "HR", "' or 1=1 --"]
 ROWS = [
-    {"team": TEAMS[n % 7], "year": None if n % 5 == 0 else float(n - 8), "pinned": [True, False, None][n % 3],
-     "date": None if n % 4 == 3 else f"2025-{n % 12 + 1:02d}-1{n % 10}", "size": n / 4 - 2}
+    {
+        "team": TEAMS[n % 7],
+        "year": None if n % 5 == 0 else float(n - 8),
+        "pinned": [True, False, None][n % 3],
+        "date": None if n % 4 == 3 else f"2025-{n % 12 + 1:02d}-1{n % 10}",
+        "size": n / 4 - 2,
+    }
     for n in range(60)
-]  # fmt: skip
+]
 
 
 def text(value):
@@ -48,17 +53,42 @@ def both_ways(tmp_path_factory):
 
 
 CONDITIONS = [
-    "team = 'hr'", "team != 'hr'", "not team = 'hr'", "team <> 'it''s' or team is null", "team is not null",
-    "team in ('hr', 'legal')", "team not in ('hr', 'legal')", "not (team in ('hr') or year > 3)",
-    "year >= 10 and year < 20", "year between 3 and 9", "year not between 3 and 9", "year = -3",
-    "year > 1e1", "size <= .5 or size > 12.25", "pinned = true", "pinned != true", "not pinned = false",
-    "pinned is null", "date >= '2025-06-01' and date < '2025-09-01'", "date = '2025-02-11'",
-    "date is null and team = 'legal'", "team like 'h%'", "team like '%'", "team not like '%s'",
-    "team like '_r'", r"team like 'a\\%b%'", "TEAM = 'HR' AND NOT YEAR IS NULL", "team = ''' or 1=1 --'",
-    "year = 1 or year = 2 and pinned = true", "((team = 'hr')) and not (not (year > 0))", "team < 'hr'",
-    "`date` > '2025-11-01'", "year in (1, 2, 3.0)", "team = 'hr' and (year > 0 or pinned = true)",
+    "team = 'hr'",
+    "team != 'hr'",
+    "not team = 'hr'",
+    "team <> 'it''s' or team is null",
+    "team is not null",
+    "team in ('hr', 'legal')",
+    "team not in ('hr', 'legal')",
+    "not (team in ('hr') or year > 3)",
+    "year >= 10 and year < 20",
+    "year between 3 and 9",
+    "year not between 3 and 9",
+    "year = -3",
+    "year > 1e1",
+    "size <= .5 or size > 12.25",
+    "pinned = true",
+    "pinned != true",
+    "not pinned = false",
+    "pinned is null",
+    "date >= '2025-06-01' and date < '2025-09-01'",
+    "date = '2025-02-11'",
+    "date is null and team = 'legal'",
+    "team like 'h%'",
+    "team like '%'",
+    "team not like '%s'",
+    "team like '_r'",
+    r"team like 'a\\%b%'",
+    "TEAM = 'HR' AND NOT YEAR IS NULL",
+    "team = ''' or 1=1 --'",
+    "year = 1 or year = 2 and pinned = true",
+    "((team = 'hr')) and not (not (year > 0))",
+    "team < 'hr'",
+    "`date` > '2025-11-01'",
+    "year in (1, 2, 3.0)",
+    "team = 'hr' and (year > 0 or pinned = true)",
     "(team = 'x' or year > 5) is null",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("where", CONDITIONS[:-1])
@@ -72,14 +102,39 @@ def test_a_condition_finds_what_lancedb_finds_by_the_same_text(both_ways, where)
 
 
 REFUSED = [
-    " ", "1=1", "true", "team = 'hr' or 1=1", "team = team", "team = \"hr\"", "lower(team) = 'hr'",
-    "cast(year as text) = '1'", "team::text = 'hr'", "team in (select team)", "team = 'hr' --",
-    "team = 'hr'; drop", "team = 'hr' /* x */", "exists (select 1)", "team = 'hr' union select",
-    "team = 'hr') or (team = 'legal'", "team = 'hr", "team ilike 'h%'", "date + 1 > 2", "team = null",
-    "_rowid > 0 or", "team = 0x1", "case when 1", "team \uff1d 'hr'", "team = \u2018hr\u2019",
-    "(" * 200 + "team = 'hr'", "year in ()", "year in (1, 'x')", CONDITIONS[-1], "not " * 30 + "year = 1",
-    "year = 1e999", "team = 'x' or " * 2000 + "year = 1",
-]  # fmt: skip
+    " ",
+    "1=1",
+    "true",
+    "team = 'hr' or 1=1",
+    "team = team",
+    'team = "hr"',
+    "lower(team) = 'hr'",
+    "cast(year as text) = '1'",
+    "team::text = 'hr'",
+    "team in (select team)",
+    "team = 'hr' --",
+    "team = 'hr'; drop",
+    "team = 'hr' /* x */",
+    "exists (select 1)",
+    "team = 'hr' union select",
+    "team = 'hr') or (team = 'legal'",
+    "team = 'hr",
+    "team ilike 'h%'",
+    "date + 1 > 2",
+    "team = null",
+    "_rowid > 0 or",
+    "team = 0x1",
+    "case when 1",
+    "team \uff1d 'hr'",
+    "team = \u2018hr\u2019",
+    "(" * 200 + "team = 'hr'",
+    "year in ()",
+    "year in (1, 'x')",
+    CONDITIONS[-1],
+    "not " * 30 + "year = 1",
+    "year = 1e999",
+    "team = 'x' or " * 2000 + "year = 1",
+]
 
 
 @pytest.mark.parametrize("where", REFUSED)
@@ -123,8 +178,13 @@ def test_every_source_has_a_place_and_a_day(tmp_path):
     layouts = [Layout(d.id, d.source, d.id.removeprefix("f/"), d.title, (), (), time) for d in documents]
     fields = store_of(tmp_path, documents, layouts, [Question("q", "who?", citations=cited)])
     assert {f.name: f.type for f in fields.fields()} == {
-        "date": "date", "folder": "text", "host": "text", "team": "text", "title": "text", "url": "text",
-    }  # fmt: skip
+        "date": "date",
+        "folder": "text",
+        "host": "text",
+        "team": "text",
+        "title": "text",
+        "url": "text",
+    }
 
     def found(where):
         return fields.within(Filters(where=where)).ids

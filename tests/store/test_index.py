@@ -60,10 +60,15 @@ def make_corpus(seed, pages=40):
     same = rng.random(len(chunks)) < 0.33
     vectors[same] = vectors[rng.integers(0, 5, int(same.sum()))]
     schema = pa.schema(
-        [("source", DIGEST), ("text", pa.large_string()), ("hidden", pa.list_(SPAN)),
-         ("blocks", pa.list_(BLOCK)), ("words_plain", pa.list_(pa.uint64())),
-         ("starts_plain", pa.list_(pa.int32()))]
-    )  # fmt: skip
+        [
+            ("source", DIGEST),
+            ("text", pa.large_string()),
+            ("hidden", pa.list_(SPAN)),
+            ("blocks", pa.list_(BLOCK)),
+            ("words_plain", pa.list_(pa.uint64())),
+            ("starts_plain", pa.list_(pa.int32())),
+        ]
+    )
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM)
     return pa.Table.from_pylist(texts, schema=schema), passages, passages.append_column("vector", column)
 

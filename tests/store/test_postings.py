@@ -24,9 +24,13 @@ from raypipe.text.words import analyse
 
 TEXTS, PARTS, WORDS, LENGTH = (f"{k}-{'b' * 32}" for k in ("texts", "passages", "postings", "lengths"))
 TEXT = pa.schema(
-    [("source", DIGEST), ("text", pa.large_string()), ("words_plain", pa.list_(pa.uint64())),
-     ("starts_plain", pa.list_(pa.int32()))]
-)  # fmt: skip
+    [
+        ("source", DIGEST),
+        ("text", pa.large_string()),
+        ("words_plain", pa.list_(pa.uint64())),
+        ("starts_plain", pa.list_(pa.int32())),
+    ]
+)
 VARIANTS = [("lucene", {}), ("lucene", {"k1": 0.9, "b": 0.4}), ("okapi", {}), ("okapi", {"b": 0.0})]
 
 
@@ -196,8 +200,10 @@ def test_among_finds_only_passages_that_have_a_score_with_the_scores_of_the_whol
 
 
 def test_a_snapshot_has_only_pages_for_the_field_kinds(store):
-    found = [asked(indexes(store)[0], Bm25(top=5, words="plain", kinds=k), questions(9)) for k in
-             (("page",), ("snippet", "name"))]  # fmt: skip
+    found = [
+        asked(indexes(store)[0], Bm25(top=5, words="plain", kinds=k), questions(9))
+        for k in (("page",), ("snippet", "name"))
+    ]
     assert found[0] == asked(indexes(store)[1], Bm25(top=5, words="plain"), questions(9))
     assert not any(found[1])
 

@@ -47,8 +47,12 @@ def stored(store, table, codec):
 
 
 def test_putting_the_same_again_changes_nothing(store):
-    questions = [question("q1", "abc"), question("it's", "bcd"), Question("bare", "no pages"),
-                 Question("none", "none found", citations=())]  # fmt: skip
+    questions = [
+        question("q1", "abc"),
+        question("it's", "bcd"),
+        Question("bare", "no pages"),
+        Question("none", "none found", citations=()),
+    ]
     golds = [Gold("q1", ("yes", "yep"), {"domain": "movie"})]
     sources = [Source(source_id("page", p), "page", p) for p in ("<p>a", "<p>b")]
 

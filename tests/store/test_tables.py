@@ -29,9 +29,19 @@ from raypipe.store.ids import sources_with_chunks
 
 @pytest.mark.parametrize(
     "name",
-    ["../sources", "sources/x", "vectors", f"vectors-{DIGEST}/..", f"sources-{DIGEST}", f"other-{DIGEST}",
-     f"vectors-{DIGEST[1:]}", f"vectors-{DIGEST.upper()}", "", f"vectors-{DIGEST}\n"],
-)  # fmt: skip
+    [
+        "../sources",
+        "sources/x",
+        "vectors",
+        f"vectors-{DIGEST}/..",
+        f"sources-{DIGEST}",
+        f"other-{DIGEST}",
+        f"vectors-{DIGEST[1:]}",
+        f"vectors-{DIGEST.upper()}",
+        "",
+        f"vectors-{DIGEST}\n",
+    ],
+)
 def test_no_other_name_than_a_tables_is_let_through(store, name):
     with pytest.raises(ConfError, match="not the name of a table"):
         store.table_uri(name)

@@ -30,10 +30,16 @@ class PanicException(BaseException):
 
 @pytest.mark.parametrize(
     "error",
-    [pa.ArrowInvalid(SLOW_DOWN), OSError(SLOW_DOWN), ValueError(SLOW_DOWN), RuntimeError(SLOW_DOWN),
-     TimeoutError(SLOW_DOWN), PanicException(SLOW_DOWN)],
+    [
+        pa.ArrowInvalid(SLOW_DOWN),
+        OSError(SLOW_DOWN),
+        ValueError(SLOW_DOWN),
+        RuntimeError(SLOW_DOWN),
+        TimeoutError(SLOW_DOWN),
+        PanicException(SLOW_DOWN),
+    ],
     ids=lambda e: type(e).__name__,
-)  # fmt: skip
+)
 def test_whatever_a_store_in_trouble_raises_is_unavailable(error):
     said = r"table t cannot be reached now: .*SlowDown"
     with pytest.raises(StoreUnavailable, match=said) as raised, reaching("table t"):

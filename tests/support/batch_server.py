@@ -139,10 +139,16 @@ class _Request(BaseHTTPRequestHandler):
         if path == "batches" and self.command == "POST":
             body, id = json.loads(raw), f"batch-{len(kept.batches)}"
             kept.batches[id] = {
-                "id": id, "object": "batch", "status": "validating", "created_at": int(time.time()),
-                "input_file_id": body["input_file_id"], "output_file_id": None, "error_file_id": None,
-                "errors": None, "metadata": body["metadata"] if self.server.metadata else None,
-            }  # fmt: skip
+                "id": id,
+                "object": "batch",
+                "status": "validating",
+                "created_at": int(time.time()),
+                "input_file_id": body["input_file_id"],
+                "output_file_id": None,
+                "error_file_id": None,
+                "errors": None,
+                "metadata": body["metadata"] if self.server.metadata else None,
+            }
             return kept.batches[id]
         if path.startswith("batches?"):
             ids = list(kept.batches)[::-1]

@@ -154,9 +154,12 @@ def first(recipe: str, where: Data, folder: Path) -> Row:
     known = [s.expected for s in steps]
     expected = None if None in known else (sum(n[0] for n in known), sum(n[1] for n in known))
     return Row(
-        recipe, expected, sum(s.max_calls for s in steps), sum(made[s.step] for s in steps),
+        recipe,
+        expected,
+        sum(s.max_calls for s in steps),
+        sum(made[s.step] for s in steps),
         {s.step: (s.expected, s.max_calls, made[s.step]) for s in steps if s.max_calls},
-    )  # fmt: skip
+    )
 
 
 def line(row: Row) -> str:

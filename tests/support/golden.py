@@ -80,11 +80,11 @@ BANK = ExampleBank(
     (
         ExampleGroup("movie", DIRECTED, ("who directed {movie}?", "who was the director of {movie}?")),
         ExampleGroup(
-            "finance", 'get_stock_price({company}, monday)[close]', ("the price of {company} on monday?",)
+            "finance", "get_stock_price({company}, monday)[close]", ("the price of {company} on monday?",)
         ),
         ExampleGroup("open", "None", ("how many games did they win in {year}?",)),
     )
-)  # fmt: skip
+)
 
 PROMPT_READS = ("context", "asked_at", "text", "words")
 NEXT_READS = ("context", "text", "queries")

@@ -13,10 +13,15 @@ MODULES = [
     {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
 ]
 LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
-    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
     "max_position_embeddings": 131072,
-}  # fmt: skip
+}
 BERT = {
     "architectures": ["BertModel"],
     "model_type": "bert",
@@ -24,18 +29,29 @@ BERT = {
     "max_position_embeddings": 512,
 }
 EMBEDDER = {
-    **TOKENIZER, "config.json": BERT, "modules.json": MODULES, "1_Pooling/config.json": POOLING,
-    "sentence_bert_config.json": {"max_seq_length": 256}, "model.safetensors": 90_000_000,
-}  # fmt: skip
+    **TOKENIZER,
+    "config.json": BERT,
+    "modules.json": MODULES,
+    "1_Pooling/config.json": POOLING,
+    "sentence_bert_config.json": {"max_seq_length": 256},
+    "model.safetensors": 90_000_000,
+}
 CROSS = {
-    **TOKENIZER, "config.json": {**BERT, "architectures": ["BertForSequenceClassification"],
-    "id2label": {"0": "LABEL_0"}}, "model.safetensors": 80_000_000,
-}  # fmt: skip
+    **TOKENIZER,
+    "config.json": {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
+    "model.safetensors": 80_000_000,
+}
 REPOS = {
     "org/Chat-8B": {**TOKENIZER, "config.json": LLAMA, "model-1.safetensors": 16_060_000_000},
     "org/embedder": EMBEDDER,
-    "BAAI/bge-small": {**EMBEDDER, "1_Pooling/config.json": {**POOLING, "pooling_mode_mean_tokens": False,
-                       "pooling_mode_cls_token": True}},
+    "BAAI/bge-small": {
+        **EMBEDDER,
+        "1_Pooling/config.json": {
+            **POOLING,
+            "pooling_mode_mean_tokens": False,
+            "pooling_mode_cls_token": True,
+        },
+    },
     "org/cross": CROSS,
     "org/classifier": {**CROSS, "config.json": {**CROSS["config.json"], "id2label": {"0": "a", "1": "b"}}},
     "org/pickled": {**TOKENIZER, "config.json": BERT, "pytorch_model.bin": 9},
@@ -44,7 +60,7 @@ REPOS = {
     "sentence-transformers/paraphrase-MiniLM-L12-v2": EMBEDDER,
     "Qwen/Qwen1.5-14B-Chat-GPTQ-Int4": {**TOKENIZER, "config.json": LLAMA, "model.safetensors": 9_700_000},
     "org/vague": {**TOKENIZER, "config.json": BERT, "model.safetensors": 9},
-}  # fmt: skip
+}
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -69,20 +69,34 @@ Evidence = record(
     quote=str,
 )
 MadeLine = record(
-    "_MadeLine", id=str, question=str, answers=list[str], question_type=MadeKind, evidence=listed(Evidence),
-    made_by=str, review=str,
-)  # fmt: skip
+    "_MadeLine",
+    id=str,
+    question=str,
+    answers=list[str],
+    question_type=MadeKind,
+    evidence=listed(Evidence),
+    made_by=str,
+    review=str,
+)
 LiveRelease = printed(
-    "LiveRelease", "`promote --json` and `rollback --json`.", ReleaseLine,
+    "LiveRelease",
+    "`promote --json` and `rollback --json`.",
+    ReleaseLine,
     store=str,  # URI of the store in which it is live
-)  # fmt: skip
+)
 Means = printed("Means", "`score qasper --json` and `score ranking --json`.", MeansResult)
 Known = float | None  # null: not known
 StepPlanned = record(
-    "_StepPlan", "", StepPlan, rows=Known, max_calls=Known, reasons=dict[str, Known],
-    cost=record("_Cost", "", Cost, tokens=tuple[Known, Known], nbytes=tuple[Known, Known],
-        calls=tuple[Known, Known]),
-)  # fmt: skip
+    "_StepPlan",
+    "",
+    StepPlan,
+    rows=Known,
+    max_calls=Known,
+    reasons=dict[str, Known],
+    cost=record(
+        "_Cost", "", Cost, tokens=tuple[Known, Known], nbytes=tuple[Known, Known], calls=tuple[Known, Known]
+    ),
+)
 PLANNED = {**fields_of(Plan), "steps": listed(StepPlanned), "expired": int, "placement": Placed}
 StepCounts = printed("StepCounts", "`eval --until index|answer --json`.", RunResult)
 Call = record(

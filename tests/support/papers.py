@@ -305,9 +305,16 @@ def two_pages_and_a_bad_one(content):
     """Three pages, the second of which is none."""
     page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<</F 3 0 R>> >>/Contents 5 0 R>>"
     return raw_pdf(
-        [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[4 0 R 6 0 R 7 0 R]/Count 3>>", FONT, page,
-         content, b"(no page)", page]
-    )  # fmt: skip
+        [
+            b"<</Type/Catalog/Pages 2 0 R>>",
+            b"<</Type/Pages/Kids[4 0 R 6 0 R 7 0 R]/Count 3>>",
+            FONT,
+            page,
+            content,
+            b"(no page)",
+            page,
+        ]
+    )
 
 
 def laughs(levels=9):
@@ -339,9 +346,14 @@ def million_pages(count=1_000_000):
     kids = b"3 0 R " * 1000
     middle = b"<</Type/Pages/Parent 2 0 R/Count 1000/Kids[%b]>>" % (b"5 0 R " * 1000)
     return raw_pdf(
-        [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids), middle, FONT,
-         b"<</Type/Page/Parent 3 0 R/MediaBox[0 0 9 9]>>"]
-    )  # fmt: skip
+        [
+            b"<</Type/Catalog/Pages 2 0 R>>",
+            b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids),
+            middle,
+            FONT,
+            b"<</Type/Page/Parent 3 0 R/MediaBox[0 0 9 9]>>",
+        ]
+    )
 
 
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -415,27 +427,42 @@ def every_construct():
     body = "".join(
         [
             par(run("The annual report"), style="T"),
-            par(run("First "), f'<w:ins w:id="1" w:author="a">{run("inserted ")}</w:ins>',
+            par(
+                run("First "),
+                f'<w:ins w:id="1" w:author="a">{run("inserted ")}</w:ins>',
                 '<w:del w:id="2" w:author="a"><w:r><w:delText>deleted</w:delText></w:r></w:del>',
                 f'<w:moveFrom w:id="3" w:author="a">{run("moved away ")}</w:moveFrom>',
-                run("words")),
+                run("words"),
+            ),
             par(run("Methods of the survey"), style="H1"),
             f"<w:sdt><w:sdtPr/><w:sdtContent>{par(run('In a content control'))}</w:sdtContent></w:sdt>",
             par(run("Before the box"), TEXT_BOX.format(par(run("Inside the text box")))),
             table([["cell one", "cell two"], ["cell three", inner + par(run("after inner"))]]),
             par(run("Own chapter"), style="Own"),
-            par(run("A note"), '<w:r><w:footnoteReference w:id="2"/></w:r>', run(" and a formula "),
-                "<m:oMath><m:r><m:t>a+b</m:t></m:r></m:oMath>"),
-            par(run("soft"), "<w:r><w:softHyphen/></w:r>", run("ened and non"),
-                "<w:r><w:noBreakHyphen/></w:r>", run("stop")),
-            par(run("hidden", "<w:rPr><w:vanish/></w:rPr>"), run("A link: "),
+            par(
+                run("A note"),
+                '<w:r><w:footnoteReference w:id="2"/></w:r>',
+                run(" and a formula "),
+                "<m:oMath><m:r><m:t>a+b</m:t></m:r></m:oMath>",
+            ),
+            par(
+                run("soft"),
+                "<w:r><w:softHyphen/></w:r>",
+                run("ened and non"),
+                "<w:r><w:noBreakHyphen/></w:r>",
+                run("stop"),
+            ),
+            par(
+                run("hidden", "<w:rPr><w:vanish/></w:rPr>"),
+                run("A link: "),
                 f'<w:hyperlink w:anchor="x">{run("see there")}</w:hyperlink>',
                 "<w:r><w:instrText>PAGE</w:instrText></w:r>",
-                f'<w:fldSimple w:instr="DATE">{run(" today")}</w:fldSimple>'),
+                f'<w:fldSimple w:instr="DATE">{run(" today")}</w:fldSimple>',
+            ),
             par(run("By its outline level"), level="1"),
             par(run("The end.")),
         ]
-    )  # fmt: skip
+    )
     notes = f'<w:footnote w:id="2">{par(run("What the note says"))}</w:footnote>'
     shown = (
         "The annual report First inserted words Methods of the survey In a content control Before the box "

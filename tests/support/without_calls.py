@@ -25,9 +25,12 @@ class Program(ctypes.Structure):
 def leave_out(name):
     one, other = NUMBERS[name].get(platform.machine()) or sys.exit(77)
     steps = [
-        (LOAD, 0, 0, 0), (EQUAL, 1, 0, one), (EQUAL, 0, 1, other),
-        (RETURN, 0, 0, FAIL | RETURNS[name]), (RETURN, 0, 0, ALLOW),
-    ]  # fmt: skip
+        (LOAD, 0, 0, 0),
+        (EQUAL, 1, 0, one),
+        (EQUAL, 0, 1, other),
+        (RETURN, 0, 0, FAIL | RETURNS[name]),
+        (RETURN, 0, 0, ALLOW),
+    ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = Program(len(steps), ctypes.addressof(code))
     prctl = ctypes.CDLL(None).prctl

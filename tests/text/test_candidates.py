@@ -76,9 +76,13 @@ def facts(page, titled=True):
 
 KEY_VALUE = [("Weight: 17.2 kg", "Weight{}17.2 kg"), ("Warranty: 24 months", "Warranty{}24 months")]
 COLUMNS = [
-    "Part: IM-60", "IM-60, Delivery (days): 21", "IM-60, Price: 400 EUR",
-    "Part: IM-90", "IM-90, Delivery (days): 35", "IM-90, Price: 520 EUR",
-]  # fmt: skip
+    "Part: IM-60",
+    "IM-60, Delivery (days): 21",
+    "IM-60, Price: 400 EUR",
+    "Part: IM-90",
+    "IM-90, Delivery (days): 35",
+    "IM-90, Price: 520 EUR",
+]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +129,9 @@ def test_a_passage_that_begins_in_a_table_knows_its_columns_and_reads_no_row_bey
 
 def test_rows_without_names_of_columns_are_one_fact_each_and_a_cell_of_prose_is_its_sentences():
     assert facts("<table><tr><td>IM-60<td>21<td>400 EUR<tr><td>IM-90<td>35<td>520 EUR</table>") == [
-        ("IM-60: 21, 400 EUR", "IM-60 21 400 EUR"), ("IM-90: 35, 520 EUR", "IM-90 35 520 EUR")
-    ]  # fmt: skip
+        ("IM-60: 21, 400 EUR", "IM-60 21 400 EUR"),
+        ("IM-90: 35, 520 EUR", "IM-90 35 520 EUR"),
+    ]
     prose = "It sold well. It was read widely. " * 10
     page = to_text(f"<table><tr><td>Emma<td>{prose}</table>")
     some = found((0, 300), text=page.text, blocks=page.blocks)
@@ -159,8 +164,10 @@ def test_a_term_of_a_man_page_is_the_label_of_what_stands_under_it():
 
 def test_hidden_sentences_are_left_out():
     assert texts((0, len(TEXT)), hidden=((17, 20),)) == [
-        "Emma is a novel.", "It was read widely.", "Few books were read more."
-    ]  # fmt: skip
+        "Emma is a novel.",
+        "It was read widely.",
+        "Few books were read more.",
+    ]
 
 
 def test_equal_sentences_of_two_sources_count_once_where_they_are_met_first():

@@ -55,9 +55,9 @@ def test_without_a_default_a_label_that_is_not_there_is_unreadable():
 
 
 def said(confidence):
-    stated = {
-        "none": "", "odd": ', "confidence": "sure"', "number": ', "confidence": 3',
-    }.get(confidence, f', "confidence": "{confidence}"')  # fmt: skip
+    stated = {"none": "", "odd": ', "confidence": "sure"', "number": ', "confidence": 3'}.get(
+        confidence, f', "confidence": "{confidence}"'
+    )
     return f'{{"answer": "1999"{stated}}}'
 
 
@@ -128,9 +128,12 @@ def test_what_has_no_call_in_it_is_unreadable():
 @given(st.text())
 def test_no_text_makes_a_reader_fail_in_another_way(text):
     readers = (
-        read_plain, read_json, read_calls, lambda t: read_label(t, ("a",), None),
+        read_plain,
+        read_json,
+        read_calls,
+        lambda t: read_label(t, ("a",), None),
         lambda t: read_confidence(t, "high"),
-    )  # fmt: skip
+    )
     for read in readers:
         try:
             assert read(text).label

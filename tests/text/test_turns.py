@@ -38,7 +38,7 @@ def talked(*texts):
             "Velora's budget?",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_question_that_leans_takes_over_the_subject_of_the_turns_before(conversation, alone):
     assert stands_alone(talked(*conversation)) == alone
 

@@ -85,8 +85,12 @@ class BenchReport(Result, rows="results"):
         return not any(r.unequal for r in self.results)
 
 
-def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,
-          say: Callable[[BenchResult], None] = lambda result: None) -> BenchReport:  # fmt: skip
+def bench(
+    names: Sequence[str] = (),
+    quick: bool = False,
+    record: bool = False,
+    say: Callable[[BenchResult], None] = lambda result: None,
+) -> BenchReport:
     """Measures rows by name; none: all of them. `record` appends the report to the history of the checkout
     and writes the table of docs/performance.md. `say` gets each row when it is measured.
 

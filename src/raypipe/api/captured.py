@@ -83,9 +83,14 @@ def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
 
 
 def open_data(
-    recipe: Recipe, given: Sequence[str | Path], store: Place, session: Session, format: Format | None,
-    fields: Fields | None, scratch: Path | None = None,
-) -> tuple[Store, list[Path], Format]:  # fmt: skip
+    recipe: Recipe,
+    given: Sequence[str | Path],
+    store: Place,
+    session: Session,
+    format: Format | None,
+    fields: Fields | None,
+    scratch: Path | None = None,
+) -> tuple[Store, list[Path], Format]:
     """The store of a run, its data files and their format: files and folders, captured answers, which are
     written under $RAYPIPE_HOME, or none, where the questions of the store are meant.
 
@@ -228,20 +233,30 @@ def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> 
     if a.citations is not None:
         cited = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
     return {
-        "id": id, "query": a.query, "body": a.body, "asked_at": a.asked_at, "citations": cited,
+        "id": id,
+        "query": a.query,
+        "body": a.body,
+        "asked_at": a.asked_at,
+        "citations": cited,
         "turns": [asdict(t) for t in a.turns],
         "sources": [{"kind": s.kind, "content": s.content} for s in sources],
-        "answers": list(gold.answers), "labels": dict(gold.labels),
-    }  # fmt: skip
+        "answers": list(gold.answers),
+        "labels": dict(gold.labels),
+    }
 
 
 def _prediction(a: CapturedAnswer, line: Mapping[str, Any]) -> dict[str, Any]:
     answers = line["answers"]
     return {
-        "id": line["id"], "query": a.query, "prediction": a.answer, "outcome": a.outcome,
-        "answer": answers[0] if answers else None, "alternatives": answers[1:], "release": a.release,
+        "id": line["id"],
+        "query": a.query,
+        "prediction": a.answer,
+        "outcome": a.outcome,
+        "answer": answers[0] if answers else None,
+        "alternatives": answers[1:],
+        "release": a.release,
         "degraded": list(a.degraded),
-    }  # fmt: skip
+    }
 
 
 def _json(line: Mapping[str, Any]) -> str:

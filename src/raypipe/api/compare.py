@@ -31,10 +31,18 @@ class CompareResult(Result, rows="comparisons"):
 
 
 def compare(
-    *runs: str | Path, rule: Rule | None = None, margin: float = MARGIN, group: str | None = None,
-    rejudge: str | None = None, trim: str | None = None, labels: str | Path | None = None,
-    store: Place = None, session: Session | None = None, measure: str | None = None, unseen: bool = False,
-) -> CompareResult:  # fmt: skip
+    *runs: str | Path,
+    rule: Rule | None = None,
+    margin: float = MARGIN,
+    group: str | None = None,
+    rejudge: str | None = None,
+    trim: str | None = None,
+    labels: str | Path | None = None,
+    store: Place = None,
+    session: Session | None = None,
+    measure: str | None = None,
+    unseen: bool = False,
+) -> CompareResult:
     """Compares each run with the first: better, worse, same, or cannot tell.
 
     A run is the folder of a finished eval, a file of predictions, or a release of `store`, by its id or as

@@ -52,16 +52,27 @@ class IngestResult(Result):
     def record(self) -> Mapping[str, Any]:
         s = self.summary
         return {
-            "store": self.store, "again": s.again, "questions": len(s.questions), "kind": s.kind,
-            "read_by": s.read_by, **s.counts, "reasons": s.reasons, "replaced": s.replaced,
+            "store": self.store,
+            "again": s.again,
+            "questions": len(s.questions),
+            "kind": s.kind,
+            "read_by": s.read_by,
+            **s.counts,
+            "reasons": s.reasons,
+            "replaced": s.replaced,
             "bad_lines": self.bad,
-        }  # fmt: skip
+        }
 
 
 def ingest(
-    paths: Data, store: Place = None, format: Format | None = None, session: Session | None = None,
-    fields: Fields | None = None, globs: Sequence[str] = (), kind: str | None = None,
-) -> IngestResult:  # fmt: skip
+    paths: Data,
+    store: Place = None,
+    format: Format | None = None,
+    session: Session | None = None,
+    fields: Fields | None = None,
+    globs: Sequence[str] = (),
+    kind: str | None = None,
+) -> IngestResult:
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,

@@ -87,9 +87,14 @@ class ServeArgs:
         if vllm and (engines := cluster.engines) is not None:
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return build_application(
-            recipe, worker, gpus, self.server_config(settings.keys), self.follow_live,
-            engine_gpus, self.gateways,
-        )  # fmt: skip
+            recipe,
+            worker,
+            gpus,
+            self.server_config(settings.keys),
+            self.follow_live,
+            engine_gpus,
+            self.gateways,
+        )
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
@@ -230,9 +235,13 @@ def url_of(host: str, port: int) -> str:
 
 @outside_loop
 def serve(
-    endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings,
+    endpoint: ServeArgs,
+    host: str,
+    port: int,
+    say: Callable[[str], None],
+    settings: Settings,
     follow: Callable[[Callable[[], None]], object] = lambda reopen: threading.Event().wait(),
-) -> None:  # fmt: skip
+) -> None:
     """Serves an endpoint on this machine until the process is interrupted. `say` gets lines for people: where
     requests are logged, what is starting every 5 s, and the address once it answers. `follow` is called then,
     with the function that lets gateways search the tables as they are now.

@@ -80,9 +80,12 @@ F = TypeVar("F", DecideFitResult, FuseFitResult)
 
 
 def fit_decide(
-    run: str | Path, split: int = 0, out: str | Path | None = None, group: str | None = None,
+    run: str | Path,
+    split: int = 0,
+    out: str | Path | None = None,
+    group: str | None = None,
     measure: str | None = None,
-) -> DecideFitResult:  # fmt: skip
+) -> DecideFitResult:
     """Fits the probability that an answer is right to one half of a finished run, and the threshold below
     which "i don't know" scores better; reports on the other half.
 
@@ -97,10 +100,16 @@ def fit_decide(
 
 
 def fit_fuse(
-    run: str | Path, split: int = 0, out: str | Path | None = None, step: str | None = None,
-    scores: Sequence[str] = (), group: str | None = None, measure: str | None = None, store: Place = None,
+    run: str | Path,
+    split: int = 0,
+    out: str | Path | None = None,
+    step: str | None = None,
+    scores: Sequence[str] = (),
+    group: str | None = None,
+    measure: str | None = None,
+    store: Place = None,
     session: Session | None = None,
-) -> FuseFitResult:  # fmt: skip
+) -> FuseFitResult:
     """Fits the weights of a `fuse` step to a ranking measure on one half of a finished run, and reports on
     the other half. No model is asked: the scores are those on the run's hits.
 
@@ -157,11 +166,20 @@ class SweepResult(Result):
 
 @outside_loop
 def sweep(
-    recipe: str | Path | Sequence[str | Path], sets: Sequence[str] = (), data: Data = (), store: Place = None,
-    out: str | Path | None = None, sample: int | None = None, seed: int = 0, margin: float = MARGIN,
-    dry_run: bool = False, on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
-    session: Session | None = None, measure: str | None = None, **options: Any,
-) -> SweepResult:  # fmt: skip
+    recipe: str | Path | Sequence[str | Path],
+    sets: Sequence[str] = (),
+    data: Data = (),
+    store: Place = None,
+    out: str | Path | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    margin: float = MARGIN,
+    dry_run: bool = False,
+    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
+    session: Session | None = None,
+    measure: str | None = None,
+    **options: Any,
+) -> SweepResult:
     """Evaluates a recipe, or each of several, at each combination of the values in `sets`, and compares each
     with the first.
 
@@ -216,9 +234,13 @@ def sweep(
 
 
 def _questions(
-    session: Session, recipe: Recipe, given: Sequence[str | Path], store: Place, how: EvalOptions,
+    session: Session,
+    recipe: Recipe,
+    given: Sequence[str | Path],
+    store: Place,
+    how: EvalOptions,
     scratch: Path | None,
-) -> tuple[Store, list[Question], NewSources | None, str]:  # fmt: skip
+) -> tuple[Store, list[Question], NewSources | None, str]:
     """The store of a sweep, its questions, what of their files is not stored, and the kind of the data.
     `scratch` as `open_data` has it: then the files are read and not stored. Raises DataError for no
     questions."""
@@ -248,9 +270,15 @@ class RepeatsResult(Result):
 
 @outside_loop
 def evaluate_repeatedly(
-    recipe: Named, times: int, data: Data = (), store: Place = None, out: str | Path | None = None,
-    session: Session | None = None, fresh: bool = False, **options: Any,
-) -> RepeatsResult:  # fmt: skip
+    recipe: Named,
+    times: int,
+    data: Data = (),
+    store: Place = None,
+    out: str | Path | None = None,
+    session: Session | None = None,
+    fresh: bool = False,
+    **options: Any,
+) -> RepeatsResult:
     """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
     the score and each question's verdict move.
 

@@ -42,9 +42,13 @@ class ForgetResult(Result, rows="holdings"):
 
 
 def forget(
-    names: str | Sequence[str], store: Place = None, dry_run: bool = True, reason: str = "",
-    runs: Sequence[str | Path] = (), session: Session | None = None,
-) -> ForgetResult:  # fmt: skip
+    names: str | Sequence[str],
+    store: Place = None,
+    dry_run: bool = True,
+    reason: str = "",
+    runs: Sequence[str | Path] = (),
+    session: Session | None = None,
+) -> ForgetResult:
     """Lists what holds pages, documents or questions, or rests on them; removes it unless `dry_run`.
 
     `names`: urls that questions cite, paths or ids of documents, ids of sources or questions. `reason`: what

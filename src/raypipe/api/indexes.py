@@ -30,9 +30,12 @@ cores. Ray, which takes ten seconds to start, is worth it beyond."""
 
 
 def open_docs(
-    recipe: Recipe | str, docs: str | Path, store: Place = None, session: Session | None = None,
+    recipe: Recipe | str,
+    docs: str | Path,
+    store: Place = None,
+    session: Session | None = None,
     on_read: Callable[[], object] = lambda: None,
-) -> Store:  # fmt: skip
+) -> Store:
     """The store of a folder, with what changed in it read and indexed for the recipe.
 
     Files that are as they were are not read, texts that are indexed are not indexed again. `on_read` is

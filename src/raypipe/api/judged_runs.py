@@ -117,9 +117,14 @@ def check_judge(
 
 
 def pick_to_label(
-    run: str | Path, out: str | Path, disagreements: int = 0, at_random: int = 0, seed: int = 0,
-    labels: str | Path | None = None, rule: Rule | None = None,
-) -> PickResult:  # fmt: skip
+    run: str | Path,
+    out: str | Path,
+    disagreements: int = 0,
+    at_random: int = 0,
+    seed: int = 0,
+    labels: str | Path | None = None,
+    rule: Rule | None = None,
+) -> PickResult:
     """Writes answers for people to label: drawn at random, and those of which the judge and the words of the
     truth say the opposite. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """

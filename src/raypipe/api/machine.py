@@ -22,9 +22,16 @@ from raypipe.models import load
 from raypipe.readers.documents.ocr import engine
 
 PACKAGES = (
-    "ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml",
+    "ray",
+    "lancedb",
+    "pylance",
+    "pyarrow",
+    "torch",
+    "transformers",
+    "FlagEmbedding",
+    "turbohtml",
     "blingfire",
-)  # fmt: skip
+)
 VLLM = "pip install 'raypipe[gpu]'; on a machine without a GPU, in a checkout: make setup"
 CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
 

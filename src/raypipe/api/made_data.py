@@ -90,18 +90,31 @@ class MadeQuestionsResult(Result):
 
     def record(self) -> Mapping[str, Any]:
         return {
-            "plan": self.plan, "out": self.out, "questions": len(self.kept), "kinds": self.kinds,
-            "written": self.written, "rejected": self.rejected, "computed": self.computed,
-            "cached": self.cached, "first": self.first(),
-        }  # fmt: skip
+            "plan": self.plan,
+            "out": self.out,
+            "questions": len(self.kept),
+            "kinds": self.kinds,
+            "written": self.written,
+            "rejected": self.rejected,
+            "computed": self.computed,
+            "cached": self.cached,
+            "first": self.first(),
+        }
 
 
 @outside_loop
 def make_questions(
-    out: str | Path, documents: Data = (), number: int = 200, store: Place = None, seed: int = 1,
-    format: Format | None = None, fields: Fields | None = None, dry_run: bool = False,
-    on_plan: Callable[[QuestionsPlan], None] = lambda plan: None, session: Session | None = None,
-) -> MadeQuestionsResult:  # fmt: skip
+    out: str | Path,
+    documents: Data = (),
+    number: int = 200,
+    store: Place = None,
+    seed: int = 1,
+    format: Format | None = None,
+    fields: Fields | None = None,
+    dry_run: bool = False,
+    on_plan: Callable[[QuestionsPlan], None] = lambda plan: None,
+    session: Session | None = None,
+) -> MadeQuestionsResult:
     """Makes test questions from documents, and writes them to a file that `ingest` reads.
 
     `documents` are read into the store first; none: those that it holds. The session's `llm` writes and
@@ -163,15 +176,24 @@ def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
     quotes = [(made.passages[n], start, end) for n, (start, end) in made.text.quotes]
     evidence = [
         {
-            "document": p.document, "title": p.title, "source": p.source, "start": p.span[0] + start,
-            "end": p.span[0] + end, "quote": p.text[start:end],
+            "document": p.document,
+            "title": p.title,
+            "source": p.source,
+            "start": p.span[0] + start,
+            "end": p.span[0] + end,
+            "quote": p.text[start:end],
         }
         for p, start, end in quotes
-    ]  # fmt: skip
+    ]
     return {
-        "id": made.id, "question": made.text.question, "answers": list(made.text.answers),
-        "question_type": made.kind, "evidence": evidence, "made_by": model, "review": "",
-    }  # fmt: skip
+        "id": made.id,
+        "question": made.text.question,
+        "answers": list(made.text.answers),
+        "question_type": made.kind,
+        "evidence": evidence,
+        "made_by": model,
+        "review": "",
+    }
 
 
 def _plan(
@@ -188,9 +210,15 @@ def _plan(
         )
     keys = reply_keys(model, making.written_chats(planned, prompts), making.WRITE, None)
     plan = QuestionsPlan(
-        uri, model.repo, drawn.documents, drawn.unreadable, number, len(planned),
-        sum(making.CALLS[c.kind] for c in planned), len(lookup(store, replies_of(model), keys)),
-    )  # fmt: skip
+        uri,
+        model.repo,
+        drawn.documents,
+        drawn.unreadable,
+        number,
+        len(planned),
+        sum(making.CALLS[c.kind] for c in planned),
+        len(lookup(store, replies_of(model), keys)),
+    )
     return plan, drawn, planned
 
 
@@ -224,9 +252,13 @@ class ExamplePoolResult(Result):
 
 @outside_loop
 def build_examples(
-    data: Data, out: str | Path, explain: str | None = None, format: Format | None = None,
-    session: Session | None = None, fields: Fields | None = None,
-) -> ExamplePoolResult:  # fmt: skip
+    data: Data,
+    out: str | Path,
+    explain: str | None = None,
+    format: Format | None = None,
+    session: Session | None = None,
+    fields: Fields | None = None,
+) -> ExamplePoolResult:
     """Writes a pool of examples from any data with answers: the question, its first answer, its document.
 
     `explain` is a generator of the models file that says in a sentence why each answer is right, from the

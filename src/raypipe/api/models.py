@@ -81,10 +81,18 @@ class _All(Catalog):
             adapters = tuple((a, "missing") for a in entry.adapters)
             weights = f"missing:{name}"
             return Model(
-                name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path, weights,
-                dim=entry.dim, max_tokens=entry.max_tokens, max_model_len=entry.max_model_len,
+                name,
+                entry.kind,
+                entry.loader,
+                entry.repo,
+                entry.revision or "",
+                entry.path,
+                weights,
+                dim=entry.dim,
+                max_tokens=entry.max_tokens,
+                max_model_len=entry.max_model_len,
                 adapters=adapters,
-            )  # fmt: skip
+            )
 
     def entry(self, name: str) -> ModelEntry:
         """The entry of a model that this catalog gave."""
@@ -243,9 +251,16 @@ class ModelAddResult(Result):
 
 
 def add_model(
-    source: str | None = None, name: str = "", kind: str = "", revision: str | None = None, dialect: str = "",
-    endpoint: str = "", key_env: str = "", session: Session | None = None, gguf: str | Path | None = None,
-) -> ModelAddResult:  # fmt: skip
+    source: str | None = None,
+    name: str = "",
+    kind: str = "",
+    revision: str | None = None,
+    dialect: str = "",
+    endpoint: str = "",
+    key_env: str = "",
+    session: Session | None = None,
+    gguf: str | Path | None = None,
+) -> ModelAddResult:
     """Writes an entry for ORG/NAME of a hub, a folder, URL#MODEL of a server, or in their place a GGUF file,
     which is converted under $RAYPIPE_HOME.
 
@@ -281,9 +296,17 @@ def add_model(
     get = folder.download_command(own, pinned) if pinned and repo else ""
     licence, gated = (repo.licence, repo.gated) if repo else ("", False)
     return ModelAddResult(
-        name, str(file), proposal.entry, proposal.bytes, proposal.memory_gib, proposal.context_gib, licence,
-        gated, get, endpoints,
-    )  # fmt: skip
+        name,
+        str(file),
+        proposal.entry,
+        proposal.bytes,
+        proposal.memory_gib,
+        proposal.context_gib,
+        licence,
+        gated,
+        get,
+        endpoints,
+    )
 
 
 def _converted(file: Path, fetched: Path) -> Path:

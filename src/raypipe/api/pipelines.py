@@ -271,9 +271,15 @@ def worker_and_sizes(
     timeout_s = file.limits.question_timeout_s
     limits = file.engines.limits(file.device) if file.engines else EngineLimits()
     place = WorkerConfig(
-        uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s,
+        uri,
+        file.backend,
+        file.device,
+        threads,
+        {},
+        addresses,
+        question_timeout_s=timeout_s,
         engine_limits=limits,
-    )  # fmt: skip
+    )
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
 
 

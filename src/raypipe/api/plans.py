@@ -77,9 +77,15 @@ class PlanResult(Result):
 
 @outside_loop
 def plan(
-    recipe: Named, data: Data = (), store: Place = None, format: Format | None = None,
-    check_run: bool = False, session: Session | None = None, docs: str | Path | None = None, **options: Any,
-) -> PlanResult:  # fmt: skip
+    recipe: Named,
+    data: Data = (),
+    store: Place = None,
+    format: Format | None = None,
+    check_run: bool = False,
+    session: Session | None = None,
+    docs: str | Path | None = None,
+    **options: Any,
+) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
 
     `docs`: a folder of documents, whose own store is meant unless `store` names one. Without questions in it
@@ -117,9 +123,14 @@ def _indexing(session: Session, recipe: Named, folder: Path, store: Store) -> Pl
 
 
 def _planned(
-    session: Session, recipe: Named, given: Sequence[str | Path], store: Place, how: EvalOptions,
-    check_run: bool, scratch: Path,
-) -> PlanResult:  # fmt: skip
+    session: Session,
+    recipe: Named,
+    given: Sequence[str | Path],
+    store: Place,
+    how: EvalOptions,
+    check_run: bool,
+    scratch: Path,
+) -> PlanResult:
     rule, judge = how.rule or DEFAULT_RULE, how.judge
     scoring = None if how.kind is None else open_kind(how.kind, how.rule, judge is not None)
     found = session.recipe(recipe, given)
@@ -186,9 +197,16 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     if store is not None:
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]
     made = assumed_plan(
-        found, size, session.cluster, file.sources_per_task, workers_of(file, found),
-        (file.backend, file.device), runs, prices_of(session, found), LocalKit(None, file.backend),
-    )  # fmt: skip
+        found,
+        size,
+        session.cluster,
+        file.sources_per_task,
+        workers_of(file, found),
+        (file.backend, file.device),
+        runs,
+        prices_of(session, found),
+        LocalKit(None, file.backend),
+    )
     return AssumedResult(made)
 
 

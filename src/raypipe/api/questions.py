@@ -98,11 +98,18 @@ class RankResult(Result):
 
 @outside_loop
 def ask(
-    recipe: Named, question: str = "", pages: str | Path | None = None, asked_at: str = "",
-    store: Place = None, passages: bool = True, on_text: Callable[[str], None] | None = None,
-    session: Session | None = None, docs: str | Path | None = None, where: str = "",
+    recipe: Named,
+    question: str = "",
+    pages: str | Path | None = None,
+    asked_at: str = "",
+    store: Place = None,
+    passages: bool = True,
+    on_text: Callable[[str], None] | None = None,
+    session: Session | None = None,
+    docs: str | Path | None = None,
+    where: str = "",
     turns: str | Path | None = None,
-) -> AskResult:  # fmt: skip
+) -> AskResult:
     """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
 
     `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
@@ -247,9 +254,15 @@ def local_kit(
 
 @outside_loop
 def rank(
-    recipe: Named, corpus: str | Path | None = None, queries: str | Path | None = None, store: Place = None,
-    by: str = FINAL, top: int = 20, session: Session | None = None, out: str | Path | None = None,
-) -> RankResult:  # fmt: skip
+    recipe: Named,
+    corpus: str | Path | None = None,
+    queries: str | Path | None = None,
+    store: Place = None,
+    by: str = FINAL,
+    top: int = 20,
+    session: Session | None = None,
+    out: str | Path | None = None,
+) -> RankResult:
     """Ranks documents for queries; a document's score is its best passage's.
 
     `corpus` and `queries` are BEIR files, ranked in a store of their own; without them the store's questions

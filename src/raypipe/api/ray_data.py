@@ -46,9 +46,13 @@ sixth of the block that Ray Data aims at."""
 
 
 def dataset(
-    table: Rows, recipe: Named, store: Place = None, columns: Sequence[str] | None = None,
-    model: str | None = None, session: Session | None = None,
-) -> Dataset:  # fmt: skip
+    table: Rows,
+    recipe: Named,
+    store: Place = None,
+    columns: Sequence[str] | None = None,
+    model: str | None = None,
+    session: Session | None = None,
+) -> Dataset:
     """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
 
     The version is pinned by this call: later commits do not show, and deleted rows are not read. `texts` are
@@ -192,9 +196,13 @@ class RowStep:
 
 
 def step(
-    verb: str, /, recipe: Named | None = None, store: Place = None, session: Session | None = None,
+    verb: str,
+    /,
+    recipe: Named | None = None,
+    store: Place = None,
+    session: Session | None = None,
     **fields: Any,
-) -> type[RowStep]:  # fmt: skip
+) -> type[RowStep]:
     """Gives a step as a class for `Dataset.map_batches`, with batches of pyarrow.
 
     `fields` are the step's, as a recipe's file has them. Without any, `verb` names a stage of `recipe`, such

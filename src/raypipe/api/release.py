@@ -58,9 +58,13 @@ class PruneResult(Result, rows="removed"):
 
 
 def promote(
-    run: str | Path, gates: Sequence[str] = (), store: Place = None, min_scored: float | None = None,
-    session: Session | None = None, against: str | Path | None = None,
-) -> ReleaseResult:  # fmt: skip
+    run: str | Path,
+    gates: Sequence[str] = (),
+    store: Place = None,
+    min_scored: float | None = None,
+    session: Session | None = None,
+    against: str | Path | None = None,
+) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
     `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. A gate on a share
@@ -129,9 +133,12 @@ def releases(store: Place = None, session: Session | None = None) -> ReleasesRes
 
 
 def prune(
-    store: Place = None, dry_run: bool = False, abandon: Sequence[str] = (), replies: Sequence[str] = (),
+    store: Place = None,
+    dry_run: bool = False,
+    abandon: Sequence[str] = (),
+    replies: Sequence[str] = (),
     session: Session | None = None,
-) -> PruneResult:  # fmt: skip
+) -> PruneResult:
     """Deletes tables that nothing references, and what killed commands left. `dry_run` only lists it.
 
     `abandon`: names of unfinished work to give up, as the refusal of a prune lists them; `replies`: names of

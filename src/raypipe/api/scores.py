@@ -59,9 +59,14 @@ class MeansResult(Result):
 
 
 def score_crag(
-    predictions: str | Path, rule: Rule | None = None, judge: str | None = None, trim: str | None = None,
-    labels: str | Path | None = None, out: str | Path | None = None, session: Session | None = None,
-) -> CragScoreResult:  # fmt: skip
+    predictions: str | Path,
+    rule: Rule | None = None,
+    judge: str | None = None,
+    trim: str | None = None,
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    session: Session | None = None,
+) -> CragScoreResult:
     """Scores CRAG predictions: the folder of an eval, or a file of any system.
 
     A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so

@@ -58,9 +58,11 @@ def require_same(models: Sequence[Model], session: Session) -> None:
 
 
 def require_answering(
-    chats: Iterable[ChatKind], endpoints: Mapping[str, EndpointAddress], settings: Settings,
+    chats: Iterable[ChatKind],
+    endpoints: Mapping[str, EndpointAddress],
+    settings: Settings,
     remembered: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Sends one chat of each kind to the models behind an address. `remembered`: except for a kind whose body
     that address took lately, from any run under this home.
 
@@ -175,9 +177,13 @@ class JudgeKit(LocalKit):
     """
 
     def __init__(
-        self, model: Model, own: Callable[[], EngineGroup], endpoints: Mapping[str, EndpointAddress],
-        ends: ExitStack, rule: Rule = DEFAULT_RULE,
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        own: Callable[[], EngineGroup],
+        endpoints: Mapping[str, EndpointAddress],
+        ends: ExitStack,
+        rule: Rule = DEFAULT_RULE,
+    ) -> None:
         super().__init__(None, engines={}, endpoints=endpoints)
         self._sampling = judge_sampling(model, rule)
         self._needed = own_identity(model) if model.loader == "vllm" else None

@@ -259,9 +259,13 @@ class Session:
 
 
 def load_recipe(
-    recipe: str | Path, models: str | None = None, conf: Conf | None = None,
-    graphs: Mapping[str, str] = MappingProxyType({}), llm: str | None = None, sets: Sequence[str] = (),
-) -> Recipe:  # fmt: skip
+    recipe: str | Path,
+    models: str | None = None,
+    conf: Conf | None = None,
+    graphs: Mapping[str, str] = MappingProxyType({}),
+    llm: str | None = None,
+    sets: Sequence[str] = (),
+) -> Recipe:
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
     `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
@@ -311,9 +315,15 @@ def endpoint_addresses(
             )
         key = keys[at.key_env] if at.key_env else ""
         found[name] = EndpointAddress(
-            at.url, key, at.concurrency, at.per_minute,
-            at.tokens_per_minute, at.timeout_s, at.tries, at.batch if batch else "",
-        )  # fmt: skip
+            at.url,
+            key,
+            at.concurrency,
+            at.per_minute,
+            at.tokens_per_minute,
+            at.timeout_s,
+            at.tries,
+            at.batch if batch else "",
+        )
     return found
 
 

@@ -55,10 +55,12 @@ class OpeningRouter:
 
 @outside_loop
 def serve_here(
-    endpoint: ServeArgs, say: Callable[[str], None], settings: Settings,
+    endpoint: ServeArgs,
+    say: Callable[[str], None],
+    settings: Settings,
     read: Callable[[], str] | None = None,
     follow: Callable[[Callable[[], None]], object] = lambda reopen: None,
-) -> None:  # fmt: skip
+) -> None:
     """Serves the tools of an endpoint to the client at stdin and stdout, until it closes stdin. `read` brings
     the store up to date and returns its URI; None: it is searched as it is. `follow` is called then, with the
     function that lets later calls search the tables as they are now. `say` gets lines for people.

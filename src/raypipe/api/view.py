@@ -60,9 +60,13 @@ def left_out(unread: int) -> str:
 
 
 def serve_view(
-    dirs: Sequence[str | Path], store: Place, labels: str | Path | None, port: int,
-    say: Callable[[str], None], session: Session,
-) -> None:  # fmt: skip
+    dirs: Sequence[str | Path],
+    store: Place,
+    labels: str | Path | None,
+    port: int,
+    say: Callable[[str], None],
+    session: Session,
+) -> None:
     """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
     people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for folders
     without a run, and for a port that is taken."""

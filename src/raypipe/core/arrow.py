@@ -38,10 +38,14 @@ SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 PARSED = pa.schema(
     {
-        "source": DIGEST, "kind": STRING, "text": pa.large_string(), "hidden": pa.list_(SPAN),
-        "blocks": pa.list_(BLOCK), "parser": STRING,
+        "source": DIGEST,
+        "kind": STRING,
+        "text": pa.large_string(),
+        "hidden": pa.list_(SPAN),
+        "blocks": pa.list_(BLOCK),
+        "parser": STRING,
     }
-)  # fmt: skip
+)
 """Columns that the first corpus step of a recipe gives, but for its faults: one row per source."""
 SCORES = pa.map_(STRING, pa.float64())
 STRINGS = pa.list_(STRING)
@@ -84,14 +88,20 @@ QUESTIONS = pa.schema(
         *required(id=STRING, text=STRING, body=STRING, asked_at=STRING),
         pa.field("citations", pa.list_(pa.struct(_CITATION_FIELDS))),
         *required(
-            replies=pa.map_(STRING, REPLY), hits=pa.list_(HIT), order=STRINGS, answer=STRING, outcome=STRING,
-            origin=STRING, faults=pa.list_(FAULT), degraded=STRINGS,
+            replies=pa.map_(STRING, REPLY),
+            hits=pa.list_(HIT),
+            order=STRINGS,
+            answer=STRING,
+            outcome=STRING,
+            origin=STRING,
+            faults=pa.list_(FAULT),
+            degraded=STRINGS,
         ),
         pa.field("due", pa.float64()),
         pa.field("where", STRING),
         pa.field("turns", pa.list_(pa.struct(required(role=STRING, text=STRING)))),
     ]
-)  # fmt: skip
+)
 ADDED = frozenset({"fields", "turns", "where"})
 """Columns that came after stores were in use. A table of before lacks them until a driver opens it
 (`Store.lease`); null stands for the default of the record's field."""

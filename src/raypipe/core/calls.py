@@ -50,9 +50,11 @@ def now() -> About:
 
 @contextmanager
 def about(
-    questions: Sequence[str] | None = None, recipe: str | None = None, each: bool = False,
+    questions: Sequence[str] | None = None,
+    recipe: str | None = None,
+    each: bool = False,
     run: str | None = None,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Says it of a block; None: as around it. `each`: a call in it has one request for each question."""
     known = now()
     asked = known.questions if questions is None else tuple(questions)

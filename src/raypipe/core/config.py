@@ -118,9 +118,13 @@ MOST_VALUES = 1_000_000
 
 
 _KINDS: Mapping[type, str] = {
-    dict: "a mapping", list: "a list", str: "text", bool: "true/false", int: "a whole number",
+    dict: "a mapping",
+    list: "a list",
+    str: "text",
+    bool: "true/false",
+    int: "a whole number",
     float: "a number",
-}  # fmt: skip
+}
 SHOWN = 80  # characters of a value that a message repeats: a file of another kind is one long text
 
 
@@ -157,9 +161,8 @@ def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of
 
 
 def build(
-    cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({}),
-    found: Found = None,
-) -> T:  # fmt: skip
+    cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({}), found: Found = None
+) -> T:
     """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found.
     With `found` nothing is raised, and what comes where there is an error is None."""
 

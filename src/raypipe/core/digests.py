@@ -20,10 +20,22 @@ from raypipe.core.references import Reference
 
 NOT_IDENTITY = frozenset(
     {
-        "name", "path", "repo", "revision", "adapter_paths", "tokenizer_path", "dialect", "template",
-        "thought_tokens", "engine", "unsent", "weights_gib", "cache_control", "adopted",
+        "name",
+        "path",
+        "repo",
+        "revision",
+        "adapter_paths",
+        "tokenizer_path",
+        "dialect",
+        "template",
+        "thought_tokens",
+        "engine",
+        "unsent",
+        "weights_gib",
+        "cache_control",
+        "adopted",
     }
-)  # fmt: skip
+)
 """Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote
 model the endpoint and its dialect, too; and how a generator is asked, where its entry says so."""
 

@@ -103,9 +103,12 @@ class Sandbox:
         return out
 
     def _add(
-        self, out: list[bytes | Refused], requests: Sequence[Parts], stop: threading.Event | None,
+        self,
+        out: list[bytes | Refused],
+        requests: Sequence[Parts],
+        stop: threading.Event | None,
         before: Parts | None,
-    ) -> Refused | None:  # fmt: skip
+    ) -> Refused | None:
         """Adds answers. Returns why the next request has none, once another child has answered the probe."""
         child = self._child = self._child or _Child(self._function, self._limits)
         why, left = None, len(requests)

@@ -123,6 +123,13 @@ def recall_over(shares: Sequence[float], ids: Sequence[str], index: str, stage: 
     worst = min(range(len(shares)), key=lambda i: (shares[i], ids[i]))
     fifth = sorted(shares)[math.ceil(len(shares) / 20) - 1]
     return AnnRecall(
-        index, stage.top, stage.how.probes, stage.how.refine, len(shares), float(np.mean(shares)), fifth,
-        shares[worst], ids[worst],
-    )  # fmt: skip
+        index,
+        stage.top,
+        stage.how.probes,
+        stage.how.refine,
+        len(shares),
+        float(np.mean(shares)),
+        fifth,
+        shares[worst],
+        ids[worst],
+    )

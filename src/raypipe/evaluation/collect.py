@@ -86,9 +86,13 @@ class Collected:
 
 
 def collect(
-    pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, table: ResultTable,
-    form: GoldForm, seconds: Mapping[str, Mapping[str, float]],
-) -> Collected:  # fmt: skip
+    pipeline: Pipeline,
+    questions: Iterable[Question],
+    sources: AnswerSources,
+    table: ResultTable,
+    form: GoldForm,
+    seconds: Mapping[str, Mapping[str, float]],
+) -> Collected:
     """Passes the answers of these questions, in order, into the table of results.
 
     `sources`: what they are answered from; of an answer kept from an earlier run, which another recipe may
@@ -185,9 +189,14 @@ def _count(question: Question, answered: Question, found: Collected, own: bool) 
 
 
 def _pair(
-    store: Store, batch: Sequence[Question], golds: Mapping[str, Gold], form: GoldForm, found: Collected,
-    paragraphs: Mapping[str, tuple[str, ...]], cut: Container[str],
-) -> None:  # fmt: skip
+    store: Store,
+    batch: Sequence[Question],
+    golds: Mapping[str, Gold],
+    form: GoldForm,
+    found: Collected,
+    paragraphs: Mapping[str, tuple[str, ...]],
+    cut: Container[str],
+) -> None:
     """Adds what is scored of these answers; of rankings the documents, of a question that failed none. `cut`:
     ids of questions whose answer ended by its length."""
     if form != "grades":

@@ -204,9 +204,13 @@ def same_question(one: str, two: str) -> bool:
 
 
 def _refuse(
-    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Collection[str],
+    a: ScoredRun,
+    b: ScoredRun,
+    common: Sequence[str],
+    measure: str,
+    other: Collection[str],
     kept: Collection[str],
-) -> NoReturn:  # fmt: skip
+) -> NoReturn:
     """Raises DataError for two runs without a question that both score."""
     for run in (a, b):
         if not run.values:
@@ -259,9 +263,15 @@ def _whole(pairs: _Pairs) -> bool:
 
 
 def _comparison(
-    a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], measure: str, pairs: _Pairs,
-    score: PairedDifference, p: float, margin: float,
-) -> RunComparison:  # fmt: skip
+    a: ScoredRun,
+    b: ScoredRun,
+    known: Mapping[str, Measure],
+    measure: str,
+    pairs: _Pairs,
+    score: PairedDifference,
+    p: float,
+    margin: float,
+) -> RunComparison:
     members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
     own = group_label(a.kind)  # a paper is no slice
     parts = [(k, chosen) for k, chosen in sorted(members.items()) if len(chosen) < score.n and k[0] != own]
@@ -361,10 +371,12 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
         if n:
             said.append(f"a fit or an adapter of {name} has seen {n} of them")
     missing = (
-        (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
-        (found.unscored, "are not scored in both"), (found.other_questions, "are other questions there"),
+        (found.only_before, "are not in this run"),
+        (found.only_after, f"are not in {found.before}"),
+        (found.unscored, "are not scored in both"),
+        (found.other_questions, "are other questions there"),
         (found.kept, "have answers kept from an earlier run"),
-    )  # fmt: skip
+    )
     for ids, what in missing:
         if ids:
             more = ", ..." * (len(ids) > NAMED)

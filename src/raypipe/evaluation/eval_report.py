@@ -56,10 +56,19 @@ from raypipe.store import Store
 
 # Counts of the readers that say what was put right on the way in.
 NORMALISED = (
-    "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
-    "unknown_golds", "repeated_rows", "questions_without_pages", "dropped_rows", "made_questions",
+    "blank_lines",
+    "byte_order_marks",
+    "crlf_lines",
+    "nul_lines",
+    "null_fields",
+    "number_golds",
+    "unknown_golds",
+    "repeated_rows",
+    "questions_without_pages",
+    "dropped_rows",
+    "made_questions",
     "unreviewed_questions",
-)  # fmt: skip
+)
 SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 
@@ -95,9 +104,16 @@ def cut_replies(recipe: Recipe, answers: Collected, counts: Counts) -> tuple[Cut
 
 
 def score_answers(
-    store: Store, recipe: Recipe, answers: Collected, scoring: Scoring, judge: Judge | None,
-    labels: PersonLabels | None, fresh: bool, spend: Spend | None, counts: Counts,
-) -> ScoredAnswers:  # fmt: skip
+    store: Store,
+    recipe: Recipe,
+    answers: Collected,
+    scoring: Scoring,
+    judge: Judge | None,
+    labels: PersonLabels | None,
+    fresh: bool,
+    spend: Spend | None,
+    counts: Counts,
+) -> ScoredAnswers:
     """Scores what was collected of a recipe's answers. `judge` decides what the rule leaves open, and `fresh`
     asks it again; `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped.
     `counts`: of the steps, by this run."""
@@ -152,9 +168,17 @@ class Origins:
 
 
 def run_record(
-    pipeline: Pipeline, scored: ScoredAnswers, plan: Plan, done: RunCounters, read: IngestSummary | None,
-    questions: int, ann: Sequence[AnnRecall], made: Origins, tables: Mapping[str, int], previous: str,
-) -> Run:  # fmt: skip
+    pipeline: Pipeline,
+    scored: ScoredAnswers,
+    plan: Plan,
+    done: RunCounters,
+    read: IngestSummary | None,
+    questions: int,
+    ann: Sequence[AnnRecall],
+    made: Origins,
+    tables: Mapping[str, int],
+    previous: str,
+) -> Run:
     """The record of a run whose answers are scored. `read`: of the files it was given; `ann`: of the
     approximate indexes that were searched; `tables`: name -> version; `previous`: as in Run."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
@@ -225,7 +249,7 @@ def run_record(
         calibration=stated_calibration(answers.stated, scored.right),
         prompt_injection=answers.prompt_injection,
         **_corpus(pipeline, answers),
-    )  # fmt: skip
+    )
 
 
 def _count_corpus_faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> None:
@@ -259,11 +283,17 @@ def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitL
     """A line for each fit. `texts`: of the scored questions."""
     return tuple(
         FitLine(
-            step, on.data, on.split, on.metric, on.recipe, on.n or None,
-            sum(map(on.has_seen, texts)) if on.seen else None, len(texts),
+            step,
+            on.data,
+            on.split,
+            on.metric,
+            on.recipe,
+            on.n or None,
+            sum(map(on.has_seen, texts)) if on.seen else None,
+            len(texts),
         )
         for step, on in fits.items()
-    )  # fmt: skip
+    )
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
@@ -305,11 +335,22 @@ def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple
         asked, resumed = (c.rows - c.skipped if name in works else c.calls.computed for c in (count, before))
         tokens, bound = count.calls.tokens, planned[name]
         line = StepLine(
-            name, count.rows, None if bound is None else bound + resumed, asked, count.calls.cached,
-            count.skipped, count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated,
-            resumed, count.loading, tokens.thoughts,
+            name,
+            count.rows,
+            None if bound is None else bound + resumed,
+            asked,
+            count.calls.cached,
+            count.skipped,
+            count.faults,
+            count.seconds,
+            tokens.prompt,
+            tokens.cached,
+            tokens.generated,
+            resumed,
+            count.loading,
+            tokens.thoughts,
             None if (low_high := likely[name]) is None else (low_high[0] + resumed, low_high[1] + resumed),
             reasons[name],
-        )  # fmt: skip
+        )
         out.append(line)
     return tuple(out)

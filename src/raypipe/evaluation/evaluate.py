@@ -59,9 +59,15 @@ class Evaluation:
 
 
 def evaluate(
-    pipeline: Pipeline, data: Sequence[Path], out: Path, how: EvalOptions, judge: Judge | None = None,
-    labels: PersonLabels | None = None, origin: Origin = NOWHERE, measured: Sequence[Run] = (),
-) -> Evaluation:  # fmt: skip
+    pipeline: Pipeline,
+    data: Sequence[Path],
+    out: Path,
+    how: EvalOptions,
+    judge: Judge | None = None,
+    labels: PersonLabels | None = None,
+    origin: Origin = NOWHERE,
+    measured: Sequence[Run] = (),
+) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report; the record is written last.
 
     Without `data`, which have the format of `how`: all that is stored. `judge` and `labels` are those that
@@ -125,9 +131,11 @@ def evaluate(
         made = Origins(run, started, memo, origin, mark, golds if mark else 0, measured)
         keys = _answer_keys(pipeline.recipe.digest(), questions, sources, todo, scored)
         record = _write_run(
-            pipeline, folder, keys,
+            pipeline,
+            folder,
+            keys,
             partial(run_record, pipeline, scored, plan, done, read, len(questions), recalls, made),
-        )  # fmt: skip
+        )
         done.clear()
         faults = row_faults(pipeline, asked, read.counts if read else {}, answers.faults)
         return Evaluation(record, scored, folder, len(questions) - len(kept) - len(todo), faults)
@@ -144,9 +152,11 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 
 
 def _write_run(
-    pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey],
+    pipeline: Pipeline,
+    folder: RunFolder,
+    keys: Sequence[AnswerKey],
     record_of: Callable[[Mapping[str, int], str], Run],
-) -> Run:  # fmt: skip
+) -> Run:
     """Compacts the tables, and writes the files and the page of a run, and its record into the store and into
     its folder, there last. `record_of`: of the versions of its tables, and the run before it."""
     store, recipe = pipeline.store, pipeline.recipe

@@ -156,9 +156,11 @@ def check(budget: Budget, faults: RowFaults) -> None:
 
 
 def row_faults(
-    pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int],
+    pipeline: Pipeline,
+    questions: Iterable[Question],
+    lines: Mapping[str, int],
     answers: AnswerFaults | None = None,
-) -> RowFaults:  # fmt: skip
+) -> RowFaults:
     """The rows of a run with faults, and the rows of each kind, counted. `lines`: what was read
     (`readers.ReadCounts`), nothing where no file was; then the lines of all files that the store ever read
     are listed and not counted. A row that is neither done nor a dead letter is pending. `answers`: of these

@@ -195,10 +195,15 @@ def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> 
 
 
 def _report(
-    run: FitRun, by: Measure, probability: AnswerProbability, seen: Sequence[DecidedAnswer],
-    unseen: Sequence[DecidedAnswer], strength: float, effects: Mapping[str, float],
+    run: FitRun,
+    by: Measure,
+    probability: AnswerProbability,
+    seen: Sequence[DecidedAnswer],
+    unseen: Sequence[DecidedAnswer],
+    strength: float,
+    effects: Mapping[str, float],
     left_out: tuple[int, int],
-) -> DecideFitReport:  # fmt: skip
+) -> DecideFitReport:
     """`left_out`: questions that are not scored, and those of the other half that a fit has seen before."""
     answered = [a for a in unseen if a.features is not None]
     if not answered:

@@ -75,9 +75,14 @@ class FuseFitReport:
 
 
 def fit_fuse(
-    folder: Path, store: Store, split: int, step: str | None = None, scores: Sequence[str] = (),
-    group: str | None = None, measure: str | None = None,
-) -> tuple[FusionWeights, FuseFitReport]:  # fmt: skip
+    folder: Path,
+    store: Store,
+    split: int,
+    step: str | None = None,
+    scores: Sequence[str] = (),
+    group: str | None = None,
+    measure: str | None = None,
+) -> tuple[FusionWeights, FuseFitReport]:
     """Fits the weights of a step of a finished run's recipe; None: its last `fuse`. `scores` are weighed;
     none: those that the step weighs now. Raises ConfError for a step or score that the run does not have,
     DataError for data without judged documents and for too few questions."""
@@ -122,9 +127,18 @@ def fit_fuse(
     ways[f"{best} alone, the best of the fitted half"] = {best: 1.0}
     worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
     report = FuseFitReport(
-        run.record.run, run.recipe.title, name, run.record.kind, by.name, on.split, len(seen),
-        len(unseen), len(rows) - len(judged), before, *worth,
-    )  # fmt: skip
+        run.record.run,
+        run.recipe.title,
+        name,
+        run.record.kind,
+        by.name,
+        on.split,
+        len(seen),
+        len(unseen),
+        len(rows) - len(judged),
+        before,
+        *worth,
+    )
     return FusionWeights(fitted, on), report
 
 

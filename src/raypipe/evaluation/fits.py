@@ -116,9 +116,16 @@ def question_of(row: Mapping[str, Any]) -> Question:
     replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
     order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
     return Question(
-        row["id"], row["query"], asked_at=row["asked_at"], replies=replies, hits=tuple(hits), order=order,
-        origin=row["origin"], outcome=row["outcome"], answer=row["answer"] or "",
-    )  # fmt: skip
+        row["id"],
+        row["query"],
+        asked_at=row["asked_at"],
+        replies=replies,
+        hits=tuple(hits),
+        order=order,
+        origin=row["origin"],
+        outcome=row["outcome"],
+        answer=row["answer"] or "",
+    )
 
 
 FIXED = 0.5  # the threshold that `extract` has by itself

@@ -41,9 +41,14 @@ class Scoring:
 
 
 def scoring_of(
-    pipeline: Pipeline, read: IngestSummary | None, questions: Sequence[str], kind: str | None,
-    rule: Rule | None, judged: bool, labels: PersonLabels | None,
-) -> Scoring:  # fmt: skip
+    pipeline: Pipeline,
+    read: IngestSummary | None,
+    questions: Sequence[str],
+    kind: str | None,
+    rule: Rule | None,
+    judged: bool,
+    labels: PersonLabels | None,
+) -> Scoring:
     """Returns how these questions are scored: by the kind that is given, else by the one they were read as.
 
     Raises ConfError for a rule or judge that the kind cannot use, for labels of people where no rule gives

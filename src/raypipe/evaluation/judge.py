@@ -73,9 +73,13 @@ class ModelJudge:
     kit: LocalKit
 
     def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
+        self,
+        store: Store,
+        rows: Sequence[Prediction],
+        texts: Mapping[str, str],
+        fresh: bool,
         spend: Spend | None = None,
-    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
+    ) -> tuple[Mapping[str, str], JudgeLine]:
         """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
         that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
         tally = CallCounts()
@@ -124,9 +128,13 @@ class OwnJudge:
         return cls(agrees, plugin, rule)
 
     def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
+        self,
+        store: Store,
+        rows: Sequence[Prediction],
+        texts: Mapping[str, str],
+        fresh: bool,
         spend: Spend | None = None,
-    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
+    ) -> tuple[Mapping[str, str], JudgeLine]:
         replies, pairs = {}, 0
         for row in rows:
             if not (truths := open_truths(row, self.rule)):
@@ -218,9 +226,19 @@ async def judged(
         decided[id] = (right or unreadable or wrong)[0]
     replied, tokens = tally.replies, tally.tokens
     return decided, JudgeLine(
-        judge.model.name, len(asks), replied.computed, replied.cached, unread, silent, dict(faults),
-        tokens.prompt, tokens.cached, tokens.generated, tokens.cut, sampling.max_tokens,
-    )  # fmt: skip
+        judge.model.name,
+        len(asks),
+        replied.computed,
+        replied.cached,
+        unread,
+        silent,
+        dict(faults),
+        tokens.prompt,
+        tokens.cached,
+        tokens.generated,
+        tokens.cut,
+        sampling.max_tokens,
+    )
 
 
 def _score(rule: Rule, reply: str) -> int:

@@ -134,8 +134,17 @@ def _names(store: Store) -> Mapping[str, tuple[str, str]]:
 PROMPTS = ("fact", "two", "list", "comparison", "unanswerable", "answer", "alone")
 """Prompts under prompts/questions: one to write each kind, and two that check."""
 MIX: tuple[MadeKind, ...] = (
-    "fact", "two", "fact", "list", "fact", "unanswerable", "fact", "comparison", "two", "fact",
-)  # fmt: skip
+    "fact",
+    "two",
+    "fact",
+    "list",
+    "fact",
+    "unanswerable",
+    "fact",
+    "comparison",
+    "two",
+    "fact",
+)
 """The kinds of ten candidates, in turn."""
 CANDIDATES = 2  # that are written for each question wanted, at most: the rest is rejected
 CALLS: Mapping[MadeKind, int] = {"fact": 3, "two": 3, "list": 3, "comparison": 3, "unanswerable": 2}
@@ -194,9 +203,13 @@ def written_chats(planned: Sequence[Candidate], prompts: Mapping[str, Prompt]) -
 
 
 async def make(
-    planned: Sequence[Candidate], draw: Draw, wanted: int, generate: Generator, prompts: Mapping[str, Prompt],
+    planned: Sequence[Candidate],
+    draw: Draw,
+    wanted: int,
+    generate: Generator,
+    prompts: Mapping[str, Prompt],
     advance: Callable[[MadeSet], None] = lambda made: None,
-) -> MadeSet:  # fmt: skip
+) -> MadeSet:
     """Questions from candidates, in their order, until there are as many as are wanted."""
     made, seen = MadeSet(), list[frozenset[str]]()
     for some in batches(planned, AT_ONCE):
@@ -253,9 +266,12 @@ async def _written(
 
 
 async def _checked(
-    texts: Sequence[tuple[Candidate, MadeText]], draw: Draw, generate: Generator,
-    prompts: Mapping[str, Prompt], made: MadeSet,
-) -> list[tuple[Candidate, MadeText]]:  # fmt: skip
+    texts: Sequence[tuple[Candidate, MadeText]],
+    draw: Draw,
+    generate: Generator,
+    prompts: Mapping[str, Prompt],
+    made: MadeSet,
+) -> list[tuple[Candidate, MadeText]]:
     """Returns those that the passages answer, and the question alone does not; of the unanswerable ones those
     that neither their passage nor the nearest others answer."""
     if not texts:

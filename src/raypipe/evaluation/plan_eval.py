@@ -31,9 +31,13 @@ from raypipe.store.files import need
 
 
 def oracle_recipe(
-    pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, done: RunCounters, how: EvalOptions,
+    pipeline: Pipeline,
+    questions: StoredQuestions,
+    scoring: Scoring,
+    done: RunCounters,
+    how: EvalOptions,
     measured: Sequence[Run],
-) -> tuple[Recipe, int, Plan | None]:  # fmt: skip
+) -> tuple[Recipe, int, Plan | None]:
     """The recipe, with golds in the place of a stage if an oracle is asked for, and for how many questions.
     Golds of passages are looked for in the tables, which are made before: the plan of that is shown first and
     returned. Raises ConfError where no question has a gold text."""
@@ -53,9 +57,14 @@ def oracle_recipe(
 
 
 def plan_eval(
-    pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, judge: Judge | None, how: EvalOptions,
-    measured: Sequence[Run], indexed: Plan | None,
-) -> tuple[Plan, Collection[str], frozenset[str]]:  # fmt: skip
+    pipeline: Pipeline,
+    questions: StoredQuestions,
+    scoring: Scoring,
+    judge: Judge | None,
+    how: EvalOptions,
+    measured: Sequence[Run],
+    indexed: Plan | None,
+) -> tuple[Plan, Collection[str], frozenset[str]]:
     """The plan of a run, shown; the ids of the questions whose answers rest on replies of a graph that no
     longer hold; and of all that are answered again: these, and what an earlier command has left. `measured`
     are runs on other stores that say how fast this machine is; `indexed` is the plan of a corpus half that
@@ -73,9 +82,13 @@ def plan_eval(
 
 
 def _shown(
-    pipeline: Pipeline, questions: StoredQuestions, expired: Collection[str], how: EvalOptions,
-    measured: Sequence[Run], judge: JudgePlan | None,
-) -> tuple[Plan, frozenset[str]]:  # fmt: skip
+    pipeline: Pipeline,
+    questions: StoredQuestions,
+    expired: Collection[str],
+    how: EvalOptions,
+    measured: Sequence[Run],
+    judge: JudgePlan | None,
+) -> tuple[Plan, frozenset[str]]:
     """The plan, shown, and the ids of the questions that will be answered again."""
     asked, again, fresh = list(questions), set(expired), how.fresh
     if (left := pipeline.renewing()) is not None:

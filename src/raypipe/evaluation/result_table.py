@@ -39,11 +39,18 @@ def _records(**fields: pa.DataType) -> pa.DataType:
 
 
 _REPLIES = _records(
-    step=_TEXT, text=_TEXT, label=_TEXT, confidence=_FLOAT, logprob=_FLOAT,
+    step=_TEXT,
+    text=_TEXT,
+    label=_TEXT,
+    confidence=_FLOAT,
+    logprob=_FLOAT,
     fault=_TEXT,  # its reason and detail; null: nothing went wrong
     # of a language model's reply, where the memo still has it; finish: stop, or length: it was cut
-    prompt=_records(role=_TEXT, content=_TEXT), prompt_tokens=_INT, generated_tokens=_INT, finish=_TEXT,
-)  # fmt: skip
+    prompt=_records(role=_TEXT, content=_TEXT),
+    prompt_tokens=_INT,
+    generated_tokens=_INT,
+    finish=_TEXT,
+)
 _HITS = _records(
     chunk=_TEXT,
     url=_TEXT,  # null: no citation brought it; of a folder: its file#page=N
@@ -92,12 +99,17 @@ def needed_texts(question: Question) -> list[str]:
 
 
 def row(
-    question: Question, gold: Gold | None, text: Mapping[str, str],
+    question: Question,
+    gold: Gold | None,
+    text: Mapping[str, str],
     prompts: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    layouts: Mapping[str, Layout] = MappingProxyType({}), seen: bool = False,
-    seconds: Mapping[str, float] | None = None, roots: Mapping[str, str] = MappingProxyType({}),
-    evidence: Sequence[str] = (), kept: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    layouts: Mapping[str, Layout] = MappingProxyType({}),
+    seen: bool = False,
+    seconds: Mapping[str, float] | None = None,
+    roots: Mapping[str, str] = MappingProxyType({}),
+    evidence: Sequence[str] = (),
+    kept: str | None = None,
+) -> dict[str, Any]:
     """Returns one question, without its verdict. `text` has what `needed_texts` names, `prompts` what the
     table says of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that
     are documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of
@@ -117,8 +129,13 @@ def row(
         "confidence": said.confidence if said else None,
         "replies": [
             {
-                "step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob,
-                "fault": r.fault and f"{r.fault.reason}: {r.fault.detail}", **prompts.get(s, {}),
+                "step": s,
+                "text": r.text,
+                "label": r.label,
+                "confidence": r.confidence,
+                "logprob": r.logprob,
+                "fault": r.fault and f"{r.fault.reason}: {r.fault.detail}",
+                **prompts.get(s, {}),
             }
             for s, r in question.replies.items()
         ],
@@ -134,7 +151,7 @@ def row(
         "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,
         "kept": kept,
-    }  # fmt: skip
+    }
 
 
 def _hits(
@@ -179,9 +196,12 @@ class ResultTable:
         self._writer.write_table(pa.Table.from_pylist([dict(r) for r in rows], SCHEMA))
 
     def finish(
-        self, scored: Sequence[Prediction], marks: Marks, scores: RunScores,
+        self,
+        scored: Sequence[Prediction],
+        marks: Marks,
+        scores: RunScores,
         lost: Mapping[str, LostAt] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Puts in the verdicts of what was scored, and the file in its place. `lost`: question id -> where
         the gold of each miss was lost."""
         self._writer.close()

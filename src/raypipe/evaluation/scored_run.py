@@ -64,12 +64,19 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     scored = [r for r in rows if r["measures"] is not None]
     values, labels, texts = ({r["id"]: r[name] for r in scored} for name in ("measures", "labels", "query"))
     return ScoredRun(
-        str(path), record.rule, record.judged_by, values, labels, record, kind=record.kind,
+        str(path),
+        record.rule,
+        record.judged_by,
+        values,
+        labels,
+        record,
+        kind=record.kind,
         verdicts={r["id"]: r["verdict"] for r in rows if r["verdict"] is not None},
         seen=frozenset(r["id"] for r in rows if r["seen"]),
-        people=sum(r["reason"] == "person" for r in rows), texts=texts,
+        people=sum(r["reason"] == "person" for r in rows),
+        texts=texts,
         kept=frozenset(r["id"] for r in rows if r["kept"]),
-    )  # fmt: skip
+    )
 
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
@@ -82,9 +89,18 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     values = {r.question: {**answer_values(r), **verdict_values(verdicts[r.question])} for r in run.rows}
     labels = {r.question: dict(r.labels) for r in run.rows}
     return ScoredRun(
-        run.name, marks.rule, run.judge, values, labels, run.record, run.trim, changed, verdicts=verdicts,
-        texts=run.texts, kept=run.kept,
-    )  # fmt: skip
+        run.name,
+        marks.rule,
+        run.judge,
+        values,
+        labels,
+        run.record,
+        run.trim,
+        changed,
+        verdicts=verdicts,
+        texts=run.texts,
+        kept=run.kept,
+    )
 
 
 def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
@@ -101,10 +117,17 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
     fits = fits_of(description(record.recipe)).values()
     texts = store.rows("questions", "id", list(found), ["id", "text"]).to_pylist() if fits else []
     return ScoredRun(
-        name, record.rule, record.judged_by, found, labels, record, kind=record.kind,
-        verdicts=verdicts, seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
+        name,
+        record.rule,
+        record.judged_by,
+        found,
+        labels,
+        record,
+        kind=record.kind,
+        verdicts=verdicts,
+        seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
         kept=frozenset(q for q, k in keys.items() if k.kept),
-    )  # fmt: skip
+    )
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:

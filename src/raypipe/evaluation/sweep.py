@@ -164,9 +164,15 @@ Run: TypeAlias = Callable[[Recipe, Sequence[str], Path], Evaluation]
 
 
 def sweep(
-    found: Sequence[Point], run: Run, ids: Sequence[str], unseen: Sequence[str], seed: int, margin: float,
-    out: Path, measure: Measure,
-) -> Sweep:  # fmt: skip
+    found: Sequence[Point],
+    run: Run,
+    ids: Sequence[str],
+    unseen: Sequence[str],
+    seed: int,
+    margin: float,
+    out: Path,
+    measure: Measure,
+) -> Sweep:
     """Runs every point on these questions, then the winner and the first on those that none has seen.
     `measure`: of the kind of the data; its mean is the score.
 
@@ -200,9 +206,14 @@ def sweep(
 
 
 def _results(
-    found: Sequence[Point], done: Sequence[Evaluation], values: Sequence[np.ndarray], margin: float,
-    seed: int, span: float, groups: Sequence[str] | None,
-) -> list[PointResult]:  # fmt: skip
+    found: Sequence[Point],
+    done: Sequence[Evaluation],
+    values: Sequence[np.ndarray],
+    margin: float,
+    seed: int,
+    span: float,
+    groups: Sequence[str] | None,
+) -> list[PointResult]:
     gains = [v - values[0] for v in values[1:]]
     corrected = max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
     out = []
@@ -212,9 +223,16 @@ def _results(
         verdict = conclude(against, margin, p) if against is not None else None
         assert evaluation.record.cost is not None
         result = PointResult(
-            point.name, point.recipe.digest(), str(evaluation.folder.path), float(value.mean()), against, p,
-            verdict, _calls_per_question(evaluation), evaluation.record.cost.actual,
-        )  # fmt: skip
+            point.name,
+            point.recipe.digest(),
+            str(evaluation.folder.path),
+            float(value.mean()),
+            against,
+            p,
+            verdict,
+            _calls_per_question(evaluation),
+            evaluation.record.cost.actual,
+        )
         out.append(result)
     return out
 

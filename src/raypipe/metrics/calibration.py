@@ -43,9 +43,11 @@ def sigmoid(z: Floats) -> Floats:
 
 
 def fit(
-    features: Floats, right: Floats, folds: Sequence[int] | npt.NDArray[np.int64],
+    features: Floats,
+    right: Floats,
+    folds: Sequence[int] | npt.NDArray[np.int64],
     strengths: Sequence[float] = STRENGTHS,
-) -> LogisticFit:  # fmt: skip
+) -> LogisticFit:
     """Fits (rows, features) to (rows,) of 0 and 1. `folds` says which fold each row is in; the strength is
     the one whose fits to the other folds have the least log loss, of equals the largest. Raises ValueError
     for fewer than two folds: a row has no other fold then."""

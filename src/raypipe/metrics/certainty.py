@@ -168,9 +168,12 @@ class PairedDifference:
 
 
 def paired(
-    before: Sequence[float] | Floats, after: Sequence[float] | Floats, span: float,
-    groups: Sequence[str] | None = None, seed: int = 0,
-) -> PairedDifference:  # fmt: skip
+    before: Sequence[float] | Floats,
+    after: Sequence[float] | Floats,
+    span: float,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
+) -> PairedDifference:
     """Compares two values for each question, in the same order.
 
     `span` is how far apart two values can lie: 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups` names the

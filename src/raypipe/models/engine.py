@@ -247,9 +247,14 @@ class Engine:
         return fault("no_reply", "vLLM ended the request without a reply", transient=True)
 
     async def _pump(
-        self, chat: Chat, sampling: Sampling, params: Any, lora: Any, kind: str,
+        self,
+        chat: Chat,
+        sampling: Sampling,
+        params: Any,
+        lora: Any,
+        kind: str,
         pieces: asyncio.Queue[str | None],
-    ) -> Generated | Fault:  # fmt: skip
+    ) -> Generated | Fault:
         """Takes a stream from the engine as fast as it comes: the gate is never held for a listener."""
         text, tokens, output = "", 0, None
         try:

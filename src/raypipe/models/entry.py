@@ -124,9 +124,15 @@ class ModelEntry:
         if self.loader == "bge-m3" and self.pooling != "cls":
             raise ValueError(f"loader 'bge-m3' pools cls, found {self.pooling!r}")
         own = {
-            "max_model_len": 512, "quantization": "", "tensor_parallel": 1, "adapters": {},
-            "chat_template_kwargs": {}, "engine": {}, "thought_tokens": 0, "usd_per_mtok": None,
-        }  # fmt: skip
+            "max_model_len": 512,
+            "quantization": "",
+            "tensor_parallel": 1,
+            "adapters": {},
+            "chat_template_kwargs": {},
+            "engine": {},
+            "thought_tokens": 0,
+            "usd_per_mtok": None,
+        }
         if self.kind == "generator" and self.max_tokens != 512:
             raise ValueError(
                 "max_tokens: expected with an embedder or reranker; a generator has max_model_len"

@@ -29,13 +29,21 @@ INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Inits by name that leave the base's weights as they are, as vLLM's PEFTHelper lists them; others, such as
 pissa, change them."""
 UNSUPPORTED = (
-    "use_dora", "lora_bias", "modules_to_save", "alora_invocation_tokens", "layer_replication", "use_bdlora",
-    "use_qalora", "trainable_token_indices",
-)  # fmt: skip
+    "use_dora",
+    "lora_bias",
+    "modules_to_save",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+    "trainable_token_indices",
+)
 """Fields of adapter_config.json that mean more than a pair of factors for each weight."""
 FLOATS: Mapping[str, tuple[str, int]] = {
-    "F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80),
-}  # fmt: skip
+    "F32": ("<u4", 0x7F800000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+}
 """dtype -> how its bits are read, and those of the exponent: all are set in a value that is not finite."""
 
 _KEY = re.compile(r"\Abase_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
@@ -128,9 +136,12 @@ def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[st
 
 
 def _check_modules(
-    where: str, config: Mapping[str, Any], pairs: Mapping[str, Mapping[str, TensorHeader]],
-    weights: Mapping[str, TensorHeader], base: Path,
-) -> None:  # fmt: skip
+    where: str,
+    config: Mapping[str, Any],
+    pairs: Mapping[str, Mapping[str, TensorHeader]],
+    weights: Mapping[str, TensorHeader],
+    base: Path,
+) -> None:
     """The modules are those of the base that the config targets, and their factors fit its matrices."""
     modules = _matrices(weights)
     if strange := sorted(pairs.keys() - modules.keys()):

@@ -83,9 +83,11 @@ class EndpointAddress:
 
 
 _ESCAPES: tuple[Callable[[str], str], ...] = (
-    lambda text: json.dumps(text)[1:-1], lambda text: repr(text)[1:-1], lambda text: quote(text, safe=""),
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: repr(text)[1:-1],
+    lambda text: quote(text, safe=""),
     quote_plus,
-)  # fmt: skip
+)
 
 
 def masked(text: str, key: str) -> str:
@@ -117,7 +119,7 @@ def _check_url(url: str) -> None:
 
 
 def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:
-    """Returns where a model is served. Raises ConfError for an endpoint that the cluster file does not have."""
+    """Returns a model's address. Raises ConfError for an endpoint that the cluster file does not have."""
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "

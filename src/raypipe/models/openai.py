@@ -32,10 +32,17 @@ CUT = frozenset(
 )
 WITHHELD = frozenset(
     {
-        "content_filter", "content_filtered", "guardrail_intervened", "filtered", "safety", "recitation",
-        "blocklist", "prohibited_content", "spii",
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "filtered",
+        "safety",
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+        "spii",
     }
-)  # fmt: skip
+)
 REFUSES = frozenset({"refusal", "refused"})
 BROKEN_OFF = frozenset({"error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource"})
 """Names of ends, in lower case, of OpenAI, Anthropic, vLLM, Gemini, Bedrock, Mistral, TGI and DeepSeek. Every
@@ -112,9 +119,14 @@ def _texts(content: Any) -> tuple[str, str]:
 
 SAMPLED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty")
 NEUTRAL: Mapping[str, float] = {
-    "temperature": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0, "top_k": 0, "min_p": 0,
+    "temperature": 1,
+    "top_p": 1,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "top_k": 0,
+    "min_p": 0,
     "repetition_penalty": 1,
-}  # fmt: skip
+}
 """Values that change nothing."""
 OMITTABLE = (*NEUTRAL, "seed", "stop")
 """Fields that a chat may lack: without them the server's own choice decides; stops are then applied here."""

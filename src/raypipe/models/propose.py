@@ -98,9 +98,14 @@ def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -
     card = tree.get("cardData") or {}
     tags = [t.removeprefix("license:") for t in tree.get("tags") or [] if str(t).startswith("license:")]
     return ModelRepo(
-        name, commit, files, trees, str(card.get("license") or next(iter(tags), "")), bool(tree.get("gated")),
+        name,
+        commit,
+        files,
+        trees,
+        str(card.get("license") or next(iter(tags), "")),
+        bool(tree.get("gated")),
         int((tree.get("safetensors") or {}).get("total") or 0),
-    )  # fmt: skip
+    )
 
 
 def _small(files: Mapping[str, int], read: Callable[[str], bytes], where: str) -> dict[str, Any]:

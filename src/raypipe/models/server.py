@@ -87,9 +87,15 @@ class ServerClient:
         await self._client.aclose()
 
     async def send(
-        self, method: str, path: str, read: Callable[[Any], T], tokens: float = 0, once: bool = False,
-        lines: bool = False, **content: Any,
-    ) -> T | Trouble:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        tokens: float = 0,
+        once: bool = False,
+        lines: bool = False,
+        **content: Any,
+    ) -> T | Trouble:
         """Returns what `read` makes of the JSON that comes. What reading a tree of another shape raises is a
         trouble of the server. `tokens`: of the request, for limits; `path` with a slash stands next to
         /v1; `once`: it is not tried again; `lines`: JSON comes as lines; `content`: as httpx takes it."""
@@ -136,9 +142,14 @@ class ServerClient:
             address.failed = 0
 
     async def _try(
-        self, address: _Address, method: str, path: str, read: Callable[[Any], T], lines: bool,
+        self,
+        address: _Address,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        lines: bool,
         content: Mapping[str, Any],
-    ) -> T | Trouble:  # fmt: skip
+    ) -> T | Trouble:
         url = f"{address.url}/{path}"
         if path.startswith("/"):  # next to /v1, and not under it
             url = f"{address.url.removesuffix('/v1')}{path}"
@@ -191,9 +202,14 @@ class ServerClient:
         return self._trouble(address, "refused", detail, status >= 500, False, error)
 
     def _trouble(
-        self, address: _Address, reason: str, detail: str, transient: bool, again: bool = False,
+        self,
+        address: _Address,
+        reason: str,
+        detail: str,
+        transient: bool,
+        again: bool = False,
         error: Any = None,
-    ) -> Trouble:  # fmt: skip
+    ) -> Trouble:
         return Trouble(reason, self.at.masked(f"{address.url}: {detail}"), transient, again, error)
 
 

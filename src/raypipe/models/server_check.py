@@ -126,9 +126,10 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
         spoken = "vllm" if told.get("owned_by") == "vllm" else "openai"
         length = told.get("max_model_len")
         return {
-            "loader": "openai", "dialect": dialect or spoken,
+            "loader": "openai",
+            "dialect": dialect or spoken,
             "max_model_len": length if isinstance(length, int) else 8192,
-        }  # fmt: skip
+        }
     if kind == "embedder":
         body = {"model": name, "input": ["ready"], "encoding_format": "float"}
         dim = asyncio.run(

@@ -25,11 +25,26 @@ from raypipe.models.hosts import EngineLimits
 
 _SOURCE, _CLASS = "engine/arg_utils.py", "EngineArgs"
 
-OWN_ARGUMENTS = frozenset({
-    "model", "dtype", "quantization", "max_model_len", "max_num_seqs", "tensor_parallel_size",
-    "gpu_memory_utilization", "kv_cache_memory_bytes", "enable_lora", "max_loras", "max_lora_rank",
-    "load_format", "trust_remote_code", "generation_config", "logprobs_mode", "structured_outputs_config",
-})  # fmt: skip
+OWN_ARGUMENTS = frozenset(
+    {
+        "model",
+        "dtype",
+        "quantization",
+        "max_model_len",
+        "max_num_seqs",
+        "tensor_parallel_size",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "enable_lora",
+        "max_loras",
+        "max_lora_rank",
+        "load_format",
+        "trust_remote_code",
+        "generation_config",
+        "logprobs_mode",
+        "structured_outputs_config",
+    }
+)
 """Arguments that follow from fields of the models and cluster file, or that replies and safety rest on."""
 
 

@@ -74,9 +74,12 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(
-    paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen,
+    paths: Iterable[str | Path],
+    counts: ReadCounts,
+    limits: ReaderLimits,
+    seen: Seen,
     span: Span | None = None,
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[Row]:
     """A row for each document and query, with the judgements of the query.
 
     Raises DataError for a file of which no line can be read: a corpus is nothing without its queries."""

@@ -47,10 +47,19 @@ from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLi
 CAPTURED = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 LABELS = (
-    "domain", "question_type", "static_or_dynamic", "popularity", "split",
+    "domain",
+    "question_type",
+    "static_or_dynamic",
+    "popularity",
+    "split",
     # invented worlds only:
-    "kg_answerable", "premise_false", "answer_on_pages", "template", "kg_program", "kg_rule",
-)  # fmt: skip
+    "kg_answerable",
+    "premise_false",
+    "answer_on_pages",
+    "template",
+    "kg_program",
+    "kg_rule",
+)
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
@@ -173,9 +182,13 @@ def _captured(line: JsonLine) -> Row:
         raise UnusableLine("wrong_type", f"citations: expected a list or null, found {kind(cited)}")
     citations = None if cited is None else tuple(_citation(id, c, n) for n, c in enumerate(cited))
     question = Question(
-        id, fields.filled("query"), fields.get("body"), fields.get("asked_at"), citations,
+        id,
+        fields.filled("query"),
+        fields.get("body"),
+        fields.get("asked_at"),
+        citations,
         turns=turns_of(value.get("turns") or [], "turns"),
-    )  # fmt: skip
+    )
     answers = tuple(a for a in fields.get("answers", list) if isinstance(a, str) and a.strip())
     labels = {n: v for n, v in fields.get("labels", dict).items() if isinstance(v, str)}
     sources = {s.id: s for s in map(_source, fields.get("sources", list))}

@@ -185,9 +185,14 @@ def _is_here(file: RemoteFile, path: Path, progress: Progress) -> bool:
 
 
 def _receive(
-    client: httpx.Client, url: str, file: RemoteFile, partial: Path, progress: Progress,
-    pause: Callable[[float], None], backoff: Backoff,
-) -> None:  # fmt: skip
+    client: httpx.Client,
+    url: str,
+    file: RemoteFile,
+    partial: Path,
+    progress: Progress,
+    pause: Callable[[float], None],
+    backoff: Backoff,
+) -> None:
     """Extends the partial file to its size, requesting from where it ends."""
     partial.touch()
     while (have := partial.stat().st_size) != file.size:

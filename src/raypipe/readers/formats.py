@@ -95,9 +95,13 @@ def _reader_path(format: str) -> str | None:
 
 
 def open(
-    paths: Paths, format: Format, counts: ReadCounts, limits: ReaderLimits = LIMITS,
-    seen: Seen | None = None, span: Span | None = None,
-) -> Iterator[Row]:  # fmt: skip
+    paths: Paths,
+    format: Format,
+    counts: ReadCounts,
+    limits: ReaderLimits = LIMITS,
+    seen: Seen | None = None,
+    span: Span | None = None,
+) -> Iterator[Row]:
     """The rows of these files and folders, in order; `counts` grows while they are taken.
 
     `seen`: what other reads found, and what this one finds; None: it is alone. `span`: of the one file that

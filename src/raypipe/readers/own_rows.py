@@ -114,9 +114,13 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(
-    format: RowFormat, paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen,
+    format: RowFormat,
+    paths: Iterable[str | Path],
+    counts: ReadCounts,
+    limits: ReaderLimits,
+    seen: Seen,
     span: Span | None = None,
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[Row]:
     files = [replace(m, file=replace(m.file, span=span)) for m in mapped(paths, format, limits)]
     for m in files:
         if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice

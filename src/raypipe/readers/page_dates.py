@@ -18,10 +18,29 @@ from dateutil import parser
 from raypipe.readers.rows import UnusableLine
 
 _HOURS: Final[Mapping[str, float]] = {
-    "UT": 0, "UTC": 0, "GMT": 0, "Z": 0, "WET": 0, "WEST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3,
-    "MSK": 3, "JST": 9, "ET": -5, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PT": -8,
-    "PST": -8, "PDT": -7,
-}  # fmt: skip
+    "UT": 0,
+    "UTC": 0,
+    "GMT": 0,
+    "Z": 0,
+    "WET": 0,
+    "WEST": 1,
+    "CET": 1,
+    "CEST": 2,
+    "EET": 2,
+    "EEST": 3,
+    "MSK": 3,
+    "JST": 9,
+    "ET": -5,
+    "EST": -5,
+    "EDT": -4,
+    "CST": -6,
+    "CDT": -5,
+    "MST": -7,
+    "MDT": -6,
+    "PT": -8,
+    "PST": -8,
+    "PDT": -7,
+}
 """Zone -> hours ahead of UTC. PT and ET are taken without summer time: an hour at most."""
 _SINCE_1970 = re.compile(
     r"(?:/Date\()?(-?[0-9]{9,11}|[0-9]{13}|[0-9]{16}|[0-9]{19})(?:\.[0-9]+)?(?:[+-][0-9]{4})?(?:\)/)?"

@@ -25,9 +25,14 @@ from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine,
 
 Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet"]
 ENDINGS: Mapping[str, Kind] = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "csv",
-    ".parquet": "parquet", ".pq": "parquet",
-}  # fmt: skip
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
 READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not) and parquet"
 PEEKED = 50  # rows in which the fields of a file are looked for
 BATCH = 16  # rows of a table turned into Python values at a time: a row may hold fifty pages

@@ -286,9 +286,14 @@ class Fields:
 
 
 KINDS: dict[type, str] = {
-    str: "text", int: "an integer", float: "a number", bool: "true or false", list: "a list",
-    dict: "an object", type(None): "null",
-}  # fmt: skip
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 def kind(value: object) -> str:

@@ -208,9 +208,12 @@ class _Damaged(DataError):
 
 
 def unpacked(
-    name: str, packing: str, raw: Iterator[bytes], limits: ReaderLimits,
+    name: str,
+    packing: str,
+    raw: Iterator[bytes],
+    limits: ReaderLimits,
     again: Callable[[], Iterator[bytes]] | None = None,
-) -> Iterator[bytes]:  # fmt: skip
+) -> Iterator[bytes]:
     """The bytes of a stream packed as "bz2" or "gz". `again` gives a bz2 stream from its start: with it all
     cores unpack its blocks. Raises DataError, which names the file, for one that is damaged or explodes."""
     new = bz2.BZ2Decompressor if packing == "bz2" else _Gunzip

@@ -46,8 +46,10 @@ from raypipe.readers.rows import (
 from raypipe.readers.unpack import AGAIN
 
 KINDS: dict[str, SourceKind] = {
-    "text/html": "page", "application/xhtml+xml": "page", "text/plain": "document",
-}  # fmt: skip
+    "text/html": "page",
+    "application/xhtml+xml": "page",
+    "text/plain": "document",
+}
 DATE = "WARC-Date"
 NAME = re.compile(r"\A.+\.warc(?:\.w[ae]t)?(?:\.gz)?", re.I)
 _CODECS = {"br": "brotli", "zstd": "zstd"}  # coding of HTTP -> Arrow's name

@@ -131,9 +131,17 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
     }
     lock = _lock(file, plugin, found, write and all(c.holds for c in checked))
     return StepCheck(
-        path, plugin.source, half, step.version, tuple(sorted(step.reads())), tuple(sorted(step.writes())),
-        is_bounded(step), checked, lock, str(file),
-    )  # fmt: skip
+        path,
+        plugin.source,
+        half,
+        step.version,
+        tuple(sorted(step.reads())),
+        tuple(sorted(step.writes())),
+        is_bounded(step),
+        checked,
+        lock,
+        str(file),
+    )
 
 
 def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:

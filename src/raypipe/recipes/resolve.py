@@ -86,9 +86,11 @@ class Readers(Mapping[Any, Read[Any]]):
 
 
 def resolvers(
-    files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({}),
+    files: Conf,
+    models: Catalog,
+    graphs: Mapping[str, str] = MappingProxyType({}),
     instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
-) -> Readers:  # fmt: skip
+) -> Readers:
     """Readers for every type that a field of a step can name. `graphs` says where entries of graphs.yaml lie,
     by name; under "" where all others do. `instead`: readers that take the place of some."""
     known: dict[Any, Read[Any]] = {

@@ -22,9 +22,16 @@ from raypipe.core.records import Citation, Question, Source, digest, source_id
 HASH = Model("hash-embedder", "embedder", "hash", "", "", "", "hash@1", dim=64)
 OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@1")
 SCRIPTED = Model(
-    "scripted", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096,
+    "scripted",
+    "generator",
+    "scripted",
+    "",
+    "",
+    "",
+    "scripted@1",
+    max_model_len=4096,
     adapters=(("careful", "scripted@1:careful"),),
-)  # fmt: skip
+)
 
 WHITESPACE = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")
 

@@ -95,9 +95,16 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
             name = stage if isinstance(stage, str) else stage.name
             otherwise[name] = otherwise.get(name, 0) + 1
     return Changes(
-        before.run, after.run, len(common), len(new.keys() - old.keys()), len(old.keys() - new.keys()),
-        same, otherwise, tuple(changed), tuple(own.values()),
-    )  # fmt: skip
+        before.run,
+        after.run,
+        len(common),
+        len(new.keys() - old.keys()),
+        len(old.keys() - new.keys()),
+        same,
+        otherwise,
+        tuple(changed),
+        tuple(own.values()),
+    )
 
 
 def _said(question: Question) -> tuple[str, str, tuple[str, ...]]:
@@ -134,9 +141,11 @@ def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Pa
 
 
 def _moved(
-    stores: tuple[Store, Store], old: Mapping[str, AnswerKey], new: Mapping[str, AnswerKey],
+    stores: tuple[Store, Store],
+    old: Mapping[str, AnswerKey],
+    new: Mapping[str, AnswerKey],
     stages: Sequence[StageRecord],
-) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:  # fmt: skip
+) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
     """The questions of both runs whose answers have other keys, in order of id: id, both answers, and where
     their paths part (`_parting`)."""
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)

@@ -153,10 +153,16 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         differences=tuple(own.values()),
         adopted=tuple(m.adopted for m in record.models if m.adopted),
         steps=_steps(
-            store, record, recipe, index, asked, answered or (asked and replace(asked, faults=lost)), key,
+            store,
+            record,
+            recipe,
+            index,
+            asked,
+            answered or (asked and replace(asked, faults=lost)),
+            key,
             reasons,
         ),
-    )  # fmt: skip
+    )
 
 
 def _evidence(index: LanceIndex, answered: Question) -> tuple[AnswerQuote, ...]:
@@ -224,9 +230,13 @@ def _changed(
 
 
 def _why(
-    name: str, record: Run, before: Run | None, own: Mapping[str, Difference],
-    old: AnswerKey | None, key: AnswerKey,
-) -> str:  # fmt: skip
+    name: str,
+    record: Run,
+    before: Run | None,
+    own: Mapping[str, Difference],
+    old: AnswerKey | None,
+    key: AnswerKey,
+) -> str:
     if key.reused:
         return ""
     stage = record.stage(name)
@@ -238,9 +248,15 @@ def _why(
 
 
 def _steps(
-    store: Store, record: Run, recipe: Recipe, index: LanceIndex, question: Question | None,
-    answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
-) -> tuple[StageRequests, ...]:  # fmt: skip
+    store: Store,
+    record: Run,
+    recipe: Recipe,
+    index: LanceIndex,
+    question: Question | None,
+    answered: Question | None,
+    key: AnswerKey,
+    reasons: Mapping[str, str],
+) -> tuple[StageRequests, ...]:
     """The requests of each stage, followed as far as their values are cached, and past a stage whose reply is
     a stored fault. `answered`: as stored, or with the fault that kept it from being stored."""
     kit = CacheOnlyKit(LocalKit(index))

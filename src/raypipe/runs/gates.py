@@ -47,8 +47,12 @@ class Gate:
 
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
-}  # fmt: skip
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+}
 _GATE = re.compile(r"\A\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?(?:[0-9]*\.)?[0-9]+)\s*")
 
 
@@ -163,9 +167,11 @@ def scored_of(score: CragScore) -> tuple[int, int]:
 
 
 _HITS = {
-    "accuracy": "n_correct", "hallucination": "n_hallucination", "missing": "n_miss",
+    "accuracy": "n_correct",
+    "hallucination": "n_hallucination",
+    "missing": "n_miss",
     "exact_accuracy": "n_correct_exact",
-}  # fmt: skip
+}
 SHARES = frozenset({"score", *_HITS})
 """Numbers of a run that rest on its scored questions."""
 

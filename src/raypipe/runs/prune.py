@@ -59,9 +59,19 @@ from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
 KINDS = (
-    "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
-    "adapter", "training",
-)  # fmt: skip
+    "work",
+    "run",
+    "release",
+    "tag",
+    "table",
+    "answers",
+    "replies",
+    "faults",
+    "sources",
+    "parts",
+    "adapter",
+    "training",
+)
 
 
 @dataclass(frozen=True, slots=True)

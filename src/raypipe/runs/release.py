@@ -114,10 +114,19 @@ def promote(
         number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
         id = check_run(f"r{number:04d}-{record.run[:8]}")
         release = Release(
-            FORMAT, id, record.run, record.recipe["name"], record.digest, record.recipe,
-            record.tables, record.score, (*(g.text for g in gates), *passed), time.time(),
-            record.measure(record.lead), record.seen,
-        )  # fmt: skip
+            FORMAT,
+            id,
+            record.run,
+            record.recipe["name"],
+            record.digest,
+            record.recipe,
+            record.tables,
+            record.score,
+            (*(g.text for g in gates), *passed),
+            time.time(),
+            record.measure(record.lead),
+            record.seen,
+        )
         release.opened(store)
         for table, version in record.tables.items():
             tag(store, table, id, version)
@@ -229,10 +238,19 @@ def summary(release: Release, live_id: str) -> ReleaseLine:
     score, lead = release.score, release.lead
     scored, questions = scored_of(score) if score else (lead.scored, lead.of) if lead else (0, 0)
     return ReleaseLine(
-        release.id, release.id == live_id, release.run, release.title, release.digest,
-        score.score if score else None, scored, questions, lead, release.seen, release.gates,
+        release.id,
+        release.id == live_id,
+        release.run,
+        release.title,
+        release.digest,
+        score.score if score else None,
+        scored,
+        questions,
+        lead,
+        release.seen,
+        release.gates,
         release.promoted,
-    )  # fmt: skip
+    )
 
 
 EVERY_RUN = 1_000_000  # more than a store has
@@ -263,10 +281,13 @@ def roots(store: Store) -> Roots:
     released = [r for i, r in enumerate(every) if r.id in ids or i >= newer]
     last = last_of_each(runs)
     return Roots(
-        tuple(runs), tuple(last), tuple(every), tuple(released),
+        tuple(runs),
+        tuple(last),
+        tuple(every),
+        tuple(released),
         frozenset(tables_named(last, released) | read_now(store.files).keys()),
         frozenset(tables_named(runs, every)),
-    )  # fmt: skip
+    )
 
 
 def last_of_each(runs: Sequence[Run]) -> list[Run]:

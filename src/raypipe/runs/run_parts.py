@@ -187,9 +187,13 @@ class FlipRate:
 
 
 FILES = {
-    "predictions": "predictions.jsonl", "results": "results.parquet",
-    "page": "report.html", "changes": "changes.json", "graphs": "graphs.txt", "record": "run.json",
-}  # fmt: skip
+    "predictions": "predictions.jsonl",
+    "results": "results.parquet",
+    "page": "report.html",
+    "changes": "changes.json",
+    "graphs": "graphs.txt",
+    "record": "run.json",
+}
 
 
 EVAL_AGAIN = "The same `raypipe eval` again writes it, and computes nothing that is stored"

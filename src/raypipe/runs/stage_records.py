@@ -111,12 +111,17 @@ def chains(recipe: Recipe) -> dict[str, str]:
 def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
     return tuple(
         ModelRecord(
-            m.name, m.kind, model_identity(m), m.weights, m.dtype,
-            replies_of(m).name if m.kind == "generator" else "", m.unsent,
+            m.name,
+            m.kind,
+            model_identity(m),
+            m.weights,
+            m.dtype,
+            replies_of(m).name if m.kind == "generator" else "",
+            m.unsent,
             m.adopted.sentence(m.name) if m.adopted else "",
         )
         for m in recipe.models()
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

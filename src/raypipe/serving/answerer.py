@@ -81,9 +81,14 @@ class Answerer:
     """
 
     def __init__(
-        self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None,
-        release: Release | None = None, degrades: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        recipe: Recipe,
+        kit: SharedKit,
+        store: str,
+        memo: Memo | None = None,
+        release: Release | None = None,
+        degrades: bool = False,
+    ) -> None:
         self.recipe, self.release = recipe, release.id if release else None
         self._kit, self._memo, self._degrades = kit, memo, degrades
         self._digest = recipe.digest()
@@ -228,9 +233,19 @@ class Answerer:
         wall = {**seconds, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
         return QueryResult(
-            answered, evidence, faults, self._digest, self._models, self.release, places, timings, usage,
-            (), passages, others,
-        )  # fmt: skip
+            answered,
+            evidence,
+            faults,
+            self._digest,
+            self._models,
+            self.release,
+            places,
+            timings,
+            usage,
+            (),
+            passages,
+            others,
+        )
 
     async def snapshot(self) -> StoreSnapshot:
         async with self._snapshot_lock:

@@ -52,9 +52,12 @@ class UnknownAnswer(Exception):
 
 class Capture:
     def __init__(
-        self, store: str, config: CaptureConfig, count: Callable[[Event], None] = lambda event: None,
+        self,
+        store: str,
+        config: CaptureConfig,
+        count: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`count` is told of each row. Raises ConfError for a redaction function that cannot be used, and
         StoreError for a store that cannot be written."""
         self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
@@ -186,11 +189,27 @@ def captured_answer(
     reply = q.replies.get(q.origin)
     quotes = tuple(captured.CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
     return captured.CapturedAnswer(
-        captured.FORMAT, id, at, result.release, result.recipe, asked.id, asked.text,
-        asked.body, asked.asked_at, asked.citations, request.sources or (),
-        request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
-        q.degraded, quotes, tuple(dict.fromkeys(h.source for h in q.hits)), asked.where, asked.turns,
-    )  # fmt: skip
+        captured.FORMAT,
+        id,
+        at,
+        result.release,
+        result.recipe,
+        asked.id,
+        asked.text,
+        asked.body,
+        asked.asked_at,
+        asked.citations,
+        request.sources or (),
+        request.sources is not None,
+        q.answer,
+        q.outcome,
+        reply.confidence if reply else None,
+        q.degraded,
+        quotes,
+        tuple(dict.fromkeys(h.source for h in q.hits)),
+        asked.where,
+        asked.turns,
+    )
 
 
 def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.CapturedAnswer:

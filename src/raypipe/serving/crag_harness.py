@@ -47,11 +47,13 @@ class EndpointModel:
         rows = zip(batch["query"], batch["query_time"], batch["search_results"], strict=True)
         queries = [
             {
-                "query": query, "time": asked_at, "deadline_s": self._deadline_s,
+                "query": query,
+                "time": asked_at,
+                "deadline_s": self._deadline_s,
                 "documents": [{f: page.get(f) for f in _PAGE} for page in pages],
             }
             for query, asked_at, pages in rows
-        ]  # fmt: skip
+        ]
         try:
             response = self._client.post("/v1/answer:batch", json={"queries": queries})
         except httpx.TransportError as e:

@@ -36,10 +36,14 @@ class DocumentsResult:
 
 
 async def answer_over_documents(
-    recipe: Recipe, kit: SharedKit, question: Question, sources: Sequence[Source],
-    parser: CorpusExecutor | None = None, degrades: bool = False,
+    recipe: Recipe,
+    kit: SharedKit,
+    question: Question,
+    sources: Sequence[Source],
+    parser: CorpusExecutor | None = None,
+    degrades: bool = False,
     on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
-) -> DocumentsResult:  # fmt: skip
+) -> DocumentsResult:
     """The question answered from these sources, which its citations name. Equals the answer over a store.
 
     `parser` is a corpus half shared by many requests: it keeps the process that parses, which takes half a

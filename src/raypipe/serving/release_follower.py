@@ -49,9 +49,8 @@ class ReleaseFollower:
     """
 
     def __init__(
-        self, kit: SharedKit, store: str, memo_bytes: int = 0,
-        close_after_s: float = CLOSE_AFTER_S,
-    ) -> None:  # fmt: skip
+        self, kit: SharedKit, store: str, memo_bytes: int = 0, close_after_s: float = CLOSE_AFTER_S
+    ) -> None:
         """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept."""
         self._kit, self._store = kit, store
         self._memo_bytes, self._close_after_s = memo_bytes, close_after_s

@@ -110,10 +110,14 @@ class ServeKit(ForwardingSharedKit):
     """
 
     def __init__(
-        self, embed: DeploymentMethod, score: DeploymentMethod, generate: DeploymentMethod | None,
-        stream: DeploymentStream | None = None, health: Mapping[str, DeploymentMethod] = {},
+        self,
+        embed: DeploymentMethod,
+        score: DeploymentMethod,
+        generate: DeploymentMethod | None,
+        stream: DeploymentStream | None = None,
+        health: Mapping[str, DeploymentMethod] = {},
         keep: Sequence[DeploymentMethod] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`health`: for each deployment, a method that returns if its models can compute. `keep`: for each, a
         method that closes all models but the given ones in all replicas."""
         super().__init__(LocalKit(None))

@@ -84,9 +84,12 @@ def require_adapters(model: Model, choice: AdapterChoice) -> None:
 
 
 async def ask_each(
-    generate: Generator, ids: Sequence[str], chats: Sequence[Chat], sampling: Sampling,
+    generate: Generator,
+    ids: Sequence[str],
+    chats: Sequence[Chat],
+    sampling: Sampling,
     adapter: str | None = None,
-) -> list[Generated | Fault]:  # fmt: skip
+) -> list[Generated | Fault]:
     """The replies to the chats, in order, each of which is about the question of one of these ids."""
     with about(ids, each=True):
         return await generate(chats, sampling, adapter)

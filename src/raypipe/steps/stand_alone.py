@@ -73,9 +73,14 @@ class StandAlone:
         fixed = len(self.prompt.system) + len(self.prompt.user) + len(question.text)
         said = min(self.chars, sum(len(t.text) for t in question.turns))
         return Bound(
-            1, reach, "asking", from_question=True, tokens=self.model.max_model_len,
-            reply_tokens=self.sampling().max_tokens, prompt_tokens=(fixed + said) / CHARS_PER_TOKEN,
-        )  # fmt: skip
+            1,
+            reach,
+            "asking",
+            from_question=True,
+            tokens=self.model.max_model_len,
+            reply_tokens=self.sampling().max_tokens,
+            prompt_tokens=(fixed + said) / CHARS_PER_TOKEN,
+        )
 
     def open(self, kit: Kit) -> Ask:
         skip = skipping(self.into)

@@ -87,9 +87,13 @@ def transact(
 
 
 def _replace(
-    store: Store, table: str, run: str, records: dict[str, Record],
-    fragments: list[lance.FragmentMetadata], gone: Sequence[str],
-) -> int | None:  # fmt: skip
+    store: Store,
+    table: str,
+    run: str,
+    records: dict[str, Record],
+    fragments: list[lance.FragmentMetadata],
+    gone: Sequence[str],
+) -> int | None:
     """Commits a run's fragments and takes out the older rows of the same units. Returns
     the version that it was made against; None where another driver has committed the run meanwhile."""
     while committed(store, table, run) is None:
@@ -181,9 +185,13 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
 
 
 def _check_new(
-    store: Store, table: str, run: str, dataset: lance.LanceDataset, added: pa.Array,
+    store: Store,
+    table: str,
+    run: str,
+    dataset: lance.LanceDataset,
+    added: pa.Array,
     known: pa.Array | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raises AddedMeanwhile, and makes the run's parts void, if a table had some of the units before, other
     than those that were `known` to be there."""
     if (unit := kind_of(table).unit) is None:

@@ -41,16 +41,26 @@ SHOWN = 200  # fields that are listed
 _NAMED = ("id", "source", "title", "fields")
 _FIELDS = pa.map_(pa.string(), pa.string())
 _SCHEMA = pa.schema(
-    {"source": arrow.DIGEST, "url": pa.string(), "modified": pa.string(), "title": pa.string(),
-     "fields": _FIELDS}
-)  # fmt: skip
+    {
+        "source": arrow.DIGEST,
+        "url": pa.string(),
+        "modified": pa.string(),
+        "title": pa.string(),
+        "fields": _FIELDS,
+    }
+)
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 _DAY = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 _TRUTHS = pa.array(["true", "false"])
 _COMPARE: Mapping[str, Any] = {
-    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater,
-    ">=": pc.greater_equal, "like": pc.match_like,
-}  # fmt: skip
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "like": pc.match_like,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +245,11 @@ class SourceFields:
 
 
 _EXPECTED: Mapping[FieldType, str] = {
-    "text": "a text in single quotes", "number": "a number without quotes", "boolean": "true or false",
+    "text": "a text in single quotes",
+    "number": "a number without quotes",
+    "boolean": "true or false",
     "date": "a day, such as '2025-01-31'",
-}  # fmt: skip
+}
 
 
 def _type_of(values: pa.Array) -> FieldType:

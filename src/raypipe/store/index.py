@@ -127,9 +127,12 @@ class IndexSpec:
 
 
 def index_spec(
-    store: Store, texts: str, passages: str, vectors: Mapping[str, str],
+    store: Store,
+    texts: str,
+    passages: str,
+    vectors: Mapping[str, str],
     words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
-) -> IndexSpec:  # fmt: skip
+) -> IndexSpec:
     """Pins tables as they are now; `vectors` is model identity -> table, `words` analyzer -> its tables of
     postings and lengths. Raises StoreError if a table or one of its scalar indexes is missing."""
 

@@ -220,9 +220,8 @@ def replace_groups(store: Store, table: str, version: int, written: Iterable[str
 
 
 def compact(
-    store: Store, table: str, most: int = FRAGMENTS,
-    by: Callable[[Store, str, int], None] = compact_here,
-) -> bool:  # fmt: skip
+    store: Store, table: str, most: int = FRAGMENTS, by: Callable[[Store, str, int], None] = compact_here
+) -> bool:
     """Compacts a table of more than `most` fragments, and returns whether it did. Rows stay as they
     are and old versions keep the old files. Parts that a run has written and not committed are none of the
     table's yet: their commit comes on top."""

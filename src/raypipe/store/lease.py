@@ -214,9 +214,10 @@ def sweep(files: Files, watch_s: float = STALE_S) -> None:
     now, readers = time.time(), _readers(files)
     dead = [n for n, s in readers.items() if s is None or _alive(s) is False]
     old = {
-        n: s for n, s in readers.items()
+        n: s
+        for n, s in readers.items()
         if s is not None and _alive(s) is None and abs(now - s.beat) >= FORGOTTEN_S
-    }  # fmt: skip
+    }
     for name in (*dead, *(old.keys() - _living(files, old, watch_s).keys())):
         files.remove(name)
 

@@ -118,9 +118,15 @@ def part_starts(
 
 
 def begin(
-    store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False,
-    groups: Mapping[str, int] = NO_GROUPS, most: int = 0,
-) -> TableRun:  # fmt: skip
+    store: Store,
+    what: str,
+    ids: Sequence[str],
+    per_part: int,
+    replaces: bool = False,
+    fresh: bool = False,
+    groups: Mapping[str, int] = NO_GROUPS,
+    most: int = 0,
+) -> TableRun:
     """Begins a run over the ids in their order, in parts (`part_starts`), or returns the unfinished one.
     `ids`: `Ids`, or texts of questions."""
     starts = part_starts(ids, per_part, groups, most)
@@ -132,9 +138,14 @@ def begin(
 
 
 def begin_rest(
-    store: Store, what: str, run: TableRun, ids: Sequence[str], per_part: int,
-    groups: Mapping[str, int] = NO_GROUPS, most: int = 0,
-) -> None:  # fmt: skip
+    store: Store,
+    what: str,
+    run: TableRun,
+    ids: Sequence[str],
+    per_part: int,
+    groups: Mapping[str, int] = NO_GROUPS,
+    most: int = 0,
+) -> None:
     """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
     starts = part_starts(ids, per_part, groups, most)
     rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids, pa.string()), starts=starts)

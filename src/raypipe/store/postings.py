@@ -193,9 +193,14 @@ class LancePostings:
     """Occurrences of some words in a snapshot (`core.index.Postings`)."""
 
     def __init__(
-        self, tables: PostingsTables, words: int, found: np.ndarray,
-        term: np.ndarray, segment: np.ndarray, row: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        tables: PostingsTables,
+        words: int,
+        found: np.ndarray,
+        term: np.ndarray,
+        segment: np.ndarray,
+        row: np.ndarray,
+    ) -> None:
         """`term`, `segment` and `row`: a row of `postings` each, its word by number and its number."""
         self._tables, self._words, self.found = tables, words, found
         self._term, self._segment, self._row = term, segment, row

@@ -70,9 +70,12 @@ class SnapshotVectors:
     """The vectors of a table at a pinned version."""
 
     def __init__(
-        self, dataset: LanceDataset, folder: Path, opened: OpenCopy = vector_copy,
+        self,
+        dataset: LanceDataset,
+        folder: Path,
+        opened: OpenCopy = vector_copy,
         product: Product = numpy_product,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`folder`: where a copy on this machine may lie. `opened` makes it for the first search of the whole
         snapshot, or when searches of pages have read as many rows from the store as the table has."""
         self.dataset, self._folder, self._open, self._product = dataset, folder, opened, product
@@ -235,9 +238,8 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
             store.dataset(table).drop_index(old)
         # For unit rows distance and inner product give one order, and k-means is made for distances.
         store.dataset(table).create_index(
-            "vector", how.index.upper(), name=name, metric="l2",
-            num_partitions=max(1, rows // PARTITION_ROWS),
-        )  # fmt: skip
+            "vector", how.index.upper(), name=name, metric="l2", num_partitions=max(1, rows // PARTITION_ROWS)
+        )
     for old in store.files.names(f"{ANN}/{table}"):
         if not old.startswith(name):
             store.files.remove(f"{ANN}/{table}/{old}")
@@ -252,9 +254,14 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
     for at in range(0, len(queries), NEAR_AT_ONCE):
         some = queries[at : at + NEAR_AT_ONCE]
         nearest = {
-            "column": "vector", "q": some, "k": top, "metric": "l2", "nprobes": how.probes,
-            "refine_factor": how.refine, "use_index": True,
-        }  # fmt: skip
+            "column": "vector",
+            "q": some,
+            "k": top,
+            "metric": "l2",
+            "nprobes": how.probes,
+            "refine_factor": how.refine,
+            "use_index": True,
+        }
         with reaching(dataset.uri):
             table = dataset.to_table(columns=[*SPANS, "vector", "_distance"], nearest=nearest)
         numbered = "query_index" in table.schema.names  # where there is more than one query

@@ -116,9 +116,12 @@ def rows_of(table: pa.Table) -> VectorRows:
     spans = [table[name].to_numpy().astype(np.int32) for name in SPANS[1:]]
     sources = [pc.run_end_encode(batch["source"]) for batch in batches]
     return VectorRows(
-        table.schema.field("vector").type.list_size, tuple(matrix_of(batch["vector"]) for batch in batches),
-        starts, np.stack(spans, axis=1), *where_sources_are(sources, starts),
-    )  # fmt: skip
+        table.schema.field("vector").type.list_size,
+        tuple(matrix_of(batch["vector"]) for batch in batches),
+        starts,
+        np.stack(spans, axis=1),
+        *where_sources_are(sources, starts),
+    )
 
 
 def where_sources_are(

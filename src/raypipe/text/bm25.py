@@ -125,9 +125,14 @@ def scores(
 
 
 def weights(
-    idf: np.ndarray | float, repeats: np.ndarray | int, count: np.ndarray, lengths: np.ndarray,
-    mean_length: float, k1: float, b: float,
-) -> np.ndarray:  # fmt: skip
+    idf: np.ndarray | float,
+    repeats: np.ndarray | int,
+    count: np.ndarray,
+    lengths: np.ndarray,
+    mean_length: float,
+    k1: float,
+    b: float,
+) -> np.ndarray:
     """(pairs,) float64: what a word adds to the score of a passage that holds it `count` times."""
     norm = k1 * (1 - b + b * lengths / mean_length)
     return idf * repeats * count * (k1 + 1) / (count + norm)

@@ -28,9 +28,15 @@ class Moment:
 
 
 _STAMPS: Final = (
-    "%m/%d/%Y, %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M",
-    "%m/%d/%Y, %H:%M", "%m/%d/%Y", "%Y-%m-%d",
-)  # fmt: skip
+    "%m/%d/%Y, %H:%M:%S",
+    "%m/%d/%Y %H:%M:%S",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%d %H:%M",
+    "%m/%d/%Y, %H:%M",
+    "%m/%d/%Y",
+    "%Y-%m-%d",
+)
 _AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # hours, of Pacific
 
 

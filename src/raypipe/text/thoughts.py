@@ -19,8 +19,11 @@ _CLOSE = re.compile(rf"</(?:{_WORD})>|\[/THINK\]|\u25c1/think\u25b7", re.IGNOREC
 
 _MARKS = (
     *(f"<{close}{word}>" for word in _WORD.split("|") for close in ("", "/")),
-    "[think]", "[/think]", "\u25c1think\u25b7", "\u25c1/think\u25b7",
-)  # fmt: skip
+    "[think]",
+    "[/think]",
+    "\u25c1think\u25b7",
+    "\u25c1/think\u25b7",
+)
 _LONGEST = max(map(len, _MARKS))
 MOST_CHARS = 500_000
 """Limit of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in

@@ -54,17 +54,26 @@ def templates(package: str) -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
 
     env = Environment(
-        loader=FunctionLoader(partial(read_part, package)), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=FunctionLoader(partial(read_part, package)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     env.filters["script_json"] = script_json
     return env
 
 
 def page(
-    package: str, template: str, styles: Sequence[str], scripts: Sequence[str], own_host: bool,
-    values: Mapping[str, Any], filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-) -> tuple[str, str]:  # fmt: skip
+    package: str,
+    template: str,
+    styles: Sequence[str],
+    scripts: Sequence[str],
+    own_host: bool,
+    values: Mapping[str, Any],
+    filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> tuple[str, str]:
     """The page and its policy, which stands in it, too. `values` are what the template shows, `filters` what
     it calls."""
     style, script = joined(package, tuple(styles)), joined(package, tuple(scripts)) if scripts else ""

@@ -119,7 +119,7 @@ def test_help_and_mistakes_load_no_library(args, code, says, tmp_path):
         ("eval --top-k=5", "eval: unexpected --top-k=5\n"),
         ("eval --max-cost 5", "did you mean '--max-hours' or '--max-calls' or '--max-usd'?"),
     ],
-)  # fmt: skip
+)
 def test_an_option_that_is_given_twice_or_not_known_is_refused_in_a_line(capsys, words, said):
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
@@ -170,16 +170,36 @@ def test_the_completion_script_knows_commands_and_flags(capsys, shell):
 def test_the_command_writes_schemas(capsys, tmp_path):
     code, *_ = run(capsys, "check", "--schemas", tmp_path / "schemas")
     assert code == 0 and {p.stem for p in (tmp_path / "schemas").iterdir()} == {
-        "cluster", "examples", "finetune", "graphs", "models", "recipe",
-    }  # fmt: skip
+        "cluster",
+        "examples",
+        "finetune",
+        "graphs",
+        "models",
+        "recipe",
+    }
 
 
 # What takes time to import and is of no use to commands that only look: each would be felt.
 SLOW = {
-    "ray", "torch", "transformers", "vllm", "FlagEmbedding", "lancedb", "fastapi", "pydantic", "httpx",
-    "uvicorn", "tokenizers", "lark", "bs4", "rich.progress", "raypipe.evaluation.evaluate",
-    "raypipe.runs.plan.planner", "raypipe.serving", "raypipe.contrib.world",
-}  # fmt: skip
+    "ray",
+    "torch",
+    "transformers",
+    "vllm",
+    "FlagEmbedding",
+    "lancedb",
+    "fastapi",
+    "pydantic",
+    "httpx",
+    "uvicorn",
+    "tokenizers",
+    "lark",
+    "bs4",
+    "rich.progress",
+    "raypipe.evaluation.evaluate",
+    "raypipe.runs.plan.planner",
+    "raypipe.serving",
+    "raypipe.contrib.world",
+}
 
 
 @pytest.mark.drill
@@ -472,10 +492,16 @@ def test_score_qa_needs_no_judge_and_takes_files_and_runs(capsys, ran, tmp_path)
     file = tmp_path / "p.jsonl"
     rows = [("a", "Paris", "in Paris", []), ("b", "rome", "berlin", ["Berlin"]), ("c", "oslo", None, [])]
     lines = [
-        {"query": q, "answer": a, "prediction": p, "alternatives": more, "judge_response": "{}",
-         "judge_rule": "accuracy"}
+        {
+            "query": q,
+            "answer": a,
+            "prediction": p,
+            "alternatives": more,
+            "judge_response": "{}",
+            "judge_rule": "accuracy",
+        }
         for q, a, p, more in rows
-    ]  # fmt: skip
+    ]
     file.write_text("\n".join(map(json.dumps, lines)))
     code, out, err = run(capsys, "score", "qa", file, "--json")
     assert code == 0, err

@@ -42,12 +42,20 @@ def started(env, home):
     """The dashboard's address of a head that ends with the block."""
     gcs, dashboard, client, agent = free_ports(4)
     command = [
-        str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1",
-        f"--port={gcs}", "--include-dashboard=true", "--dashboard-host=127.0.0.1",
+        str(BIN / "ray"),
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=2",
+        "--node-ip-address=127.0.0.1",
+        f"--port={gcs}",
+        "--include-dashboard=true",
+        "--dashboard-host=127.0.0.1",
         f"--dashboard-port={dashboard}",
-        f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}",
+        f"--ray-client-server-port={client}",
+        f"--dashboard-agent-listen-port={agent}",
         "--disable-usage-stats",
-    ]  # fmt: skip
+    ]
     log = (home / "head.log").open("wb")
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
     address = f"http://127.0.0.1:{dashboard}"

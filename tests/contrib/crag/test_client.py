@@ -255,17 +255,19 @@ def test_games_are_asked_for_in_few_requests(words, expected):
 def test_real_entities_answer_behind_http_and_embedded_alike():
     tables = minikg.read(Path(os.environ["RAYPIPE_DATA"]) / "crag_mock_api" / "cragkg_mini.tar.gz")
     folder = FolderBackend(tables, Linker(tables))
-    program = "\n".join([
-        'get_movie("Rings")["release_date"]',
-        'get_stock_price("meta", "2024-02-21", "2024-02-21")["close"]',
-        'get_stock_dividend("META")["value"]',
-        'get_stock_pe_ratio("META")',
-        'get_song("i can feel it")["author"]',
-        'get_grammy_year(1998)["best_song"]',
-        'get_soccer_on_date("Everton", "2024-03")["opponent"]',
-        'get_nba_on_date("bulls", "2022-10-11")["GF"]',
-        'get_open("florida city, florida")["name"]',
-    ])  # fmt: skip
+    program = "\n".join(
+        [
+            'get_movie("Rings")["release_date"]',
+            'get_stock_price("meta", "2024-02-21", "2024-02-21")["close"]',
+            'get_stock_dividend("META")["value"]',
+            'get_stock_pe_ratio("META")',
+            'get_song("i can feel it")["author"]',
+            'get_grammy_year(1998)["best_song"]',
+            'get_soccer_on_date("Everton", "2024-03")["opponent"]',
+            'get_nba_on_date("bulls", "2022-10-11")["GF"]',
+            'get_open("florida city, florida")["name"]',
+        ]
+    )
     here = asyncio.run(run(parse(program), folder, moment("03/15/2024, 10:00:00 PT")))
     with serve(tables) as url:
         there = remote(url, program, "03/15/2024, 10:00:00 PT")

@@ -64,9 +64,11 @@ def test_a_built_graph_answers_from_its_folder_and_behind_a_server(tmp_path, cap
     built = json.loads(capsys.readouterr().out)
     assert built["version"].startswith("tables:")
     assert built["tables"][0] == {
-        "table": "entity", "lines": 13, "rows": 10,
+        "table": "entity",
+        "lines": 13,
+        "rows": 10,
         "keys": ["name", "Ship weight", "code", "colour", "summary_text"],
-    }  # fmt: skip
+    }
     assert values(capsys, out) == list(CALLS.values())
     with serve_graph(out) as url:
         assert values(capsys, url) == list(CALLS.values())
@@ -92,7 +94,7 @@ def test_equal_files_make_a_graph_of_one_version(tmp_path, capsys):
         ("products.csv", 'product,note,Ship weight,code\nA,"x\ny",1,2\n,,1,2\n', "products.csv:4 product:"),
         ("firms.csv", "symbol,firm,cap\nVEL,V,1,2,3\n", "firms.csv:2: expected at most 3 cells"),
     ],
-)  # fmt: skip
+)
 def test_a_cell_that_cannot_be_read_is_named_and_nothing_is_left(tmp_path, capsys, file, text, says):
     plan = written(tmp_path, FILES | {file: text})
     before = sorted(tmp_path.iterdir())
@@ -113,7 +115,7 @@ def test_a_cell_that_cannot_be_read_is_named_and_nothing_is_left(tmp_path, capsy
         ("{movie: [{file: films.json, columns: {title: film}}]}", "file: expected a name that ends in .csv"),
         ("{movie: [{file: none.csv, columns: {title: film}}]}", "none.csv"),
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_is_wrong_is_refused_with_its_place(tmp_path, capsys, tables, says):
     plan = written(tmp_path, plan=f"tables: {tables}\n")
     assert main(["kg", "build", plan, "--out", str(tmp_path / "kg")]) in (2, 3)

@@ -141,7 +141,7 @@ def test_where_the_gold_gives_nothing_there_is_no_result_to_compare_but_for_a_fa
         (GOLD % ("3", TIME), "{}", "text as 'calls'"),
         ("", "{}", "expected JSON lines of golds, found none"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_refused_with_its_line(graph, tmp_path, capsys, gold, said, says):
     (tmp_path / "g.jsonl").write_text(gold + "\n")
     (tmp_path / "p.jsonl").write_text(said + "\n")

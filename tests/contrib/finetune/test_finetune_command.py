@@ -21,8 +21,17 @@ pytestmark = pytest.mark.slow  # transformers
 
 def labels_of(count, **fields):
     made = [Label(e.id, e.messages, e.answer, "3.1", "open", e.split) for e in examples(count)]
-    return [Label(x.question_id, x.messages, fields.get("label", x.label), x.rule, x.domain,
-                  fields.get("split", x.split)) for x in made]  # fmt: skip
+    return [
+        Label(
+            x.question_id,
+            x.messages,
+            fields.get("label", x.label),
+            x.rule,
+            x.domain,
+            fields.get("split", x.split),
+        )
+        for x in made
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -206,15 +215,36 @@ def record_of(place, session):
     plan = planned(place, session).to_dict()
     step = {"step": 1, "epoch": 0, "loss": 4.0, "norm": 1.0, "lr": 0.01}
     return {
-        "adapter": "a", "identity": "sha256:1", "base": "sha256:2", "base_name": "tiny", "preset": {"r": 8},
-        "preset_name": "tiny", "plan": plan, "workers": 1, "device": "cpu", "seconds": 9.0, "token_s": 0.001,
-        "labels": {"folder": "f", "digest": "d", "recipe": "", "data": "x", "rows": 36, "held_out": 12,
-                   "left_out": 0, "counts": {"rule": {"3.1": 48}, "domain": {"<b>": 48}}},
-        "steps_done": 2, "step_taken": 2, "ended_early": False, "held_out_loss": 1.5,
-        "steps": [step, {**step, "step": 2, "loss": 1.0}], "looks": [{"step": 2, "loss": 1.5}],
+        "adapter": "a",
+        "identity": "sha256:1",
+        "base": "sha256:2",
+        "base_name": "tiny",
+        "preset": {"r": 8},
+        "preset_name": "tiny",
+        "plan": plan,
+        "workers": 1,
+        "device": "cpu",
+        "seconds": 9.0,
+        "token_s": 0.001,
+        "labels": {
+            "folder": "f",
+            "digest": "d",
+            "recipe": "",
+            "data": "x",
+            "rows": 36,
+            "held_out": 12,
+            "left_out": 0,
+            "counts": {"rule": {"3.1": 48}, "domain": {"<b>": 48}},
+        },
+        "steps_done": 2,
+        "step_taken": 2,
+        "ended_early": False,
+        "held_out_loss": 1.5,
+        "steps": [step, {**step, "step": 2, "loss": 1.0}],
+        "looks": [{"step": 2, "loss": 1.5}],
         "effect": {"base": -4.0, "adapter": -1.0},
         "engine": {"base": "x", "adapter": "y", "base_logprob": -1.0, "adapter_logprob": -2.0},
-    }  # fmt: skip
+    }
 
 
 def test_the_console_has_the_curve_with_the_held_out_loss(place, session):

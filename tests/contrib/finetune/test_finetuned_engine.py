@@ -22,8 +22,11 @@ def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
     from raypipe.models.hosts import EngineLimits
 
     job = job_of(base, chats, read_preset(CONF.find("finetune", "tiny"), STEPS))
-    silent = tuple(r for r, e in zip(job.rows, [e for e in examples(48) if e.split == "train"], strict=True)
-                   if e.answer == "i don't know")  # fmt: skip
+    silent = tuple(
+        r
+        for r, e in zip(job.rows, [e for e in examples(48) if e.split == "train"], strict=True)
+        if e.answer == "i don't know"
+    )
     adapters = []
     for name, rows in (("both", job.rows), ("silent", silent)):
         one = dataclasses.replace(job, rows=rows)

@@ -65,12 +65,14 @@ def test_a_table_of_another_form_is_refused(tmp_path):
     write_labels(tmp_path, LABELS, "r1", "d1")
     table = pq.read_table(tmp_path / "labels.parquet")
     for odd, said in [
-        (table.drop_columns(["gold"]), 'found KeyError: .*gold.* does not exist'),
+        (table.drop_columns(["gold"]), "found KeyError: .*gold.* does not exist"),
         (table.set_column(5, "split", [["train", "test", "train"]]), "is not the table that"),
         (table.slice(0, 0), "is not the table that"),
-        (table.set_column(1, "messages", pa.array([[None]] * 3, table.schema.field("messages").type)),
-         "found TypeError"),
-    ]:  # fmt: skip
+        (
+            table.set_column(1, "messages", pa.array([[None]] * 3, table.schema.field("messages").type)),
+            "found TypeError",
+        ),
+    ]:
         pq.write_table(odd, tmp_path / "labels.parquet")
         with pytest.raises(DataError, match=said):
             read_labels(tmp_path)

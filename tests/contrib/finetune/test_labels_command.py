@@ -126,10 +126,15 @@ LABELLED = set(NAMES) - {"Hove", "Isen"}  # whose judgements can be read
 def drill_files(folder, copies=5):
     """Questions of each path of the rules, several times, in tasks of three; and a conf of their own."""
     lines = [
-        {"id": f"{name}-{n}", "query": f"{QUESTION.format(name)} ({n})", "answer": NAMES[name][0],
-         "documents": [f"Page {n}. The lantern of {name} is old. It shines."]}
-        for name in sorted(LABELLED) for n in range(copies)
-    ]  # fmt: skip
+        {
+            "id": f"{name}-{n}",
+            "query": f"{QUESTION.format(name)} ({n})",
+            "answer": NAMES[name][0],
+            "documents": [f"Page {n}. The lantern of {name} is old. It shines."],
+        }
+        for name in sorted(LABELLED)
+        for n in range(copies)
+    ]
     (folder / "data.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     (folder / "recipe.yaml").write_text(RECIPE)
     teller = {"kind": "generator", "loader": "label_script:open_drilled", "max_model_len": 8192}
@@ -149,9 +154,10 @@ def labelled(files, place, *more):
     command = [sys.executable, "-m", "raypipe", "labels", "recipe.yaml", *given, "--json"]
     command += ["--store", str(place / "store"), "--out", str(place / "labels"), *more]
     said = place / "said"
-    with said.open("w") as out, subprocess.Popen(
-        command, env=env, cwd=files, stdout=out, start_new_session=True
-    ) as driver:  # fmt: skip
+    with (
+        said.open("w") as out,
+        subprocess.Popen(command, env=env, cwd=files, stdout=out, start_new_session=True) as driver,
+    ):
         (place / "driver").write_text(str(driver.pid))
         code = driver.wait()
         with contextlib.suppress(ProcessLookupError):

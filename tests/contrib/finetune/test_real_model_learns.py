@@ -122,9 +122,16 @@ def trained(place, recipe, step, labels, scored, measure):
     data = ("--data", *scored, "--kind", "crag", "--rule", "words")
     raypipe(place, "eval", recipe, *data, "--out", f"base-{step}")
     raypipe(
-        place, "eval", recipe, *data, "--out", f"adapted-{step}", "--set", f"generate:{step}.adapter={step}",
+        place,
+        "eval",
+        recipe,
+        *data,
+        "--out",
+        f"adapted-{step}",
+        "--set",
+        f"generate:{step}.adapter={step}",
         models=str(tuned / "models.yaml"),
-    )  # fmt: skip
+    )
     made = raypipe(place, "compare", f"base-{step}", f"adapted-{step}", "--measure", measure)
     return made["comparisons"][0]
 
@@ -160,9 +167,19 @@ def test_a_model_learns_from_labels_to_write_calls_that_parse_and_run(place):
     (place / "calls.jsonl").write_text("".join(json.dumps(line) + "\n" for line in imported))
     graph = ("--graph", f"world={place / 'train/kg'}")
     raypipe(
-        place, "labels", "calling.yaml", "--step", "calls", "--data", "train", "--import", "calls.jsonl",
-        "--out", "labels-calls", *graph,
-    )  # fmt: skip
+        place,
+        "labels",
+        "calling.yaml",
+        "--step",
+        "calls",
+        "--data",
+        "train",
+        "--import",
+        "calls.jsonl",
+        "--out",
+        "labels-calls",
+        *graph,
+    )
     held = ("held", "--graph", f"world={place / 'held/kg'}")
     # Facts of a wrong call are a wrong answer, and the untaught model hardly writes one that runs: right
     # answers are compared.

@@ -70,24 +70,37 @@ MODEL = """
 teller: {kind: generator, loader: "label_script:open_model", max_model_len: 8192}
 """
 LABELS = {
-    "Arle": ("1", INVALID_QUESTION), "Birk": ("3.1", "Tessa Blume"), "Celm": ("3.2.1", IDK),
-    "Dorn": ("3.2.2", "Ivo Karr"), "Elst": ("3.2.1", IDK), "Falk": ("3.2.2", "Ivo Karr"),
-    "Gade": ("3.2.1", IDK), "Hove": (None, ""), "Isen": (None, ""),
-}  # fmt: skip
+    "Arle": ("1", INVALID_QUESTION),
+    "Birk": ("3.1", "Tessa Blume"),
+    "Celm": ("3.2.1", IDK),
+    "Dorn": ("3.2.2", "Ivo Karr"),
+    "Elst": ("3.2.1", IDK),
+    "Falk": ("3.2.2", "Ivo Karr"),
+    "Gade": ("3.2.1", IDK),
+    "Hove": (None, ""),
+    "Isen": (None, ""),
+}
 WHY = {"Hove": "no_judgement", "Isen": "no_context_judgement"}
 
 
 def line(name: str, page: str = "") -> dict[str, Any]:
     text = page or f"<p>The lantern of {name} is old. {NAMES[name][1] or 'It shines.'}</p>"
     result = {
-        "page_name": "", "page_url": f"https://example.org/{name}", "page_snippet": "",
-        "page_last_modified": "", "page_result": text,
-    }  # fmt: skip
+        "page_name": "",
+        "page_url": f"https://example.org/{name}",
+        "page_snippet": "",
+        "page_last_modified": "",
+        "page_result": text,
+    }
     return {
-        "interaction_id": name, "query": QUESTION.format(name), "query_time": "03/05/2024, 23:18:31 PT",
-        "domain": "open" if name < "E" else "music", "answer": NAMES[name][0], "alt_ans": [],
+        "interaction_id": name,
+        "query": QUESTION.format(name),
+        "query_time": "03/05/2024, 23:18:31 PT",
+        "domain": "open" if name < "E" else "music",
+        "answer": NAMES[name][0],
+        "alt_ans": [],
         "search_results": [result],
-    }  # fmt: skip
+    }
 
 
 @dataclass
@@ -143,8 +156,14 @@ def test_each_path_of_the_rules_gives_its_label(made: tuple[Labeller, Labelled])
     assert {a.question.id: (a.rule, a.label) for a in judged} == LABELS
     assert {a.question.id: a.why for a in judged if a.why} == WHY
     paths = {(p.rule, p.why): p.questions for p in paths_of(judged, {})}
-    assert paths == {("1", ""): 1, ("3.1", ""): 1, ("3.2.1", ""): 3, ("3.2.2", ""): 2,
-                     ("", "no_judgement"): 1, ("", "no_context_judgement"): 1}  # fmt: skip
+    assert paths == {
+        ("1", ""): 1,
+        ("3.1", ""): 1,
+        ("3.2.1", ""): 3,
+        ("3.2.2", ""): 2,
+        ("", "no_judgement"): 1,
+        ("", "no_context_judgement"): 1,
+    }
 
 
 @pytest.mark.slow
@@ -163,8 +182,14 @@ def test_the_gate_on_a_reply_that_is_not_made_goes_and_golds_are_in_no_answering
 ) -> None:
     recipe = made[1].done.record.recipe
     assert [s["name"] for s in recipe["question"]] == [
-        "bm25", "fuse", "truths", "generate:web", "generate:agrees", "generate:mentioned", "decide"
-    ]  # fmt: skip
+        "bm25",
+        "fuse",
+        "truths",
+        "generate:web",
+        "generate:agrees",
+        "generate:mentioned",
+        "decide",
+    ]
     for name, kind, chat in made[1].asked:
         text = " ".join(m.content for m in chat)
         assert (NAMES[name][0] in text) is (kind != "answer") or name == "Birk"
@@ -246,11 +271,28 @@ def test_words_judge_without_a_model(made: tuple[Labeller, Labelled], tmp_path: 
 
 TASK3 = {
     "calls": ["generate:domain", "truths", "generate:calls", "kg_query:facts", "decide"],
-    "kg": ["generate:domain", "generate:calls", "kg_query:facts", "truths", "generate:kg", "generate:agrees",
-           "generate:mentioned", "decide"],
-    "web": ["shortlist", "dense", "fuse", "rerank", "truths", "generate:web", "generate:agrees",
-            "generate:mentioned", "decide"],
-}  # fmt: skip
+    "kg": [
+        "generate:domain",
+        "generate:calls",
+        "kg_query:facts",
+        "truths",
+        "generate:kg",
+        "generate:agrees",
+        "generate:mentioned",
+        "decide",
+    ],
+    "web": [
+        "shortlist",
+        "dense",
+        "fuse",
+        "rerank",
+        "truths",
+        "generate:web",
+        "generate:agrees",
+        "generate:mentioned",
+        "decide",
+    ],
+}
 
 
 @pytest.mark.slow
@@ -366,8 +408,9 @@ def test_a_step_that_cannot_be_labelled_is_refused(
     if "qasper" in change[1]:
         text = text.replace("      fill: {words: 70}\n", "").replace("      context_chars: 300\n", "")
     if change[1] == "into: truth":
-        text = text.replace("db3/p_basic", '{user: "{{ context }}{{ replies.truth }}", variables: [context, '
-                            "replies.truth]}").replace("      fill: {words: 70}\n", "")  # fmt: skip
+        text = text.replace(
+            "db3/p_basic", '{user: "{{ context }}{{ replies.truth }}", variables: [context, replies.truth]}'
+        ).replace("      fill: {words: 70}\n", "")
         text = text.replace("{domain:", "{truth:")
     recipe = Bench(tmp_path, tmp_path, models=MODELS + MODEL).pipeline(text).recipe
     prompts = prompt_file(CONF, CHECK), prompt_file(CONF, CONTEXT)

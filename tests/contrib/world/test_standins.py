@@ -130,9 +130,12 @@ def edit(path: Path, **change: object) -> None:
 def check(folder: Path, context: int = 4096, adapters: Mapping[str, Path] = MappingProxyType({})) -> Model:
     """The model of a folder, as an entry names it, checked as before its engine starts."""
     entry = {
-        "kind": "generator", "loader": "vllm", "path": str(folder), "max_model_len": context,
+        "kind": "generator",
+        "loader": "vllm",
+        "path": str(folder),
+        "max_model_len": context,
         "adapters": {name: str(path) for name, path in adapters.items()},
-    }  # fmt: skip
+    }
     model = catalog.read({"m": entry}, folder / "models.yaml").model("m")
     generator_files.check(model)
     return model
@@ -153,7 +156,7 @@ def check(folder: Path, context: int = 4096, adapters: Mapping[str, Path] = Mapp
         (lambda f: (f / "chat_template.jinja").unlink(), "no chat template"),
         (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json"),
     ],
-)  # fmt: skip
+)
 def test_a_folder_that_must_not_be_started_is_refused_with_what_to_do(copy, spoil, message):
     check(copy)
     spoil(copy)

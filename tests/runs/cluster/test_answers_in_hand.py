@@ -58,9 +58,13 @@ def test_one_long_reply_holds_back_no_other_row_and_their_seconds_add_up_to_thos
         places = {"llm": EndpointAddress(server.url, concurrency=AT_ONCE)}
         worker = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=places)
         pipe = Pipeline(
-            store, recipe, worker, TaskSizes(100, PER_TASK), lambda *of: run(*of[:3], lambda: pools),
+            store,
+            recipe,
+            worker,
+            TaskSizes(100, PER_TASK),
+            lambda *of: run(*of[:3], lambda: pools),
             Progress(io.StringIO(), silent=True),
-        )  # fmt: skip
+        )
         pipe.index(asked)
         start = time.monotonic()
         done = pipe.answer(asked)

@@ -63,8 +63,10 @@ def test_a_turn_that_raises_is_reported_once_and_the_next_turn_is_taken(caplog):
         take_turns(turn, stop, 0.001)
     said = [record.getMessage() for record in caplog.records]
     assert [word for line in said for word in ("no room", "no head") if word in line] == [
-        "no room", "no head", "no room",
-    ]  # fmt: skip
+        "no room",
+        "no head",
+        "no room",
+    ]
 
 
 @dataclass

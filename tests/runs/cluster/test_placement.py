@@ -265,8 +265,10 @@ def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_mach
     assert main([*words, "--cluster", "two-gpus", "--json"]) == 0
     placed = json.loads(capsys.readouterr().out)["placement"]
     assert [(p["name"], p["actors"], p["device"]) for p in placed["pools"]] == [
-        ("pool parse", 16, "cpu"), ("pool embed", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
-    ]  # fmt: skip
+        ("pool parse", 16, "cpu"),
+        ("pool embed", 2, "1 GPU"),
+        ("pool answer", 2, "1 GPU"),
+    ]
     assert placed["pools"][1]["memory"] == [{"item": "room to compute", "gib": 1.5}]
     assert main([*words, "--cluster", "laptop"]) == 0
     assert "pool embed: 2 x 1 CPU" in capsys.readouterr().out

@@ -78,9 +78,14 @@ def test_fields_come_from_front_matter_columns_a_table_and_folders(made):
     _, store, _ = made
     found = {f.name: (f.type, f.rows) for f in fields_now(store).fields()}
     assert found == {
-        "date": ("date", 4), "folder": ("text", 4), "pinned": ("boolean", 1), "team": ("text", 4),
-        "title": ("text", 4), "url": ("text", 4), "year": ("number", 1),
-    }  # fmt: skip
+        "date": ("date", 4),
+        "folder": ("text", 4),
+        "pinned": ("boolean", 1),
+        "team": ("text", 4),
+        "title": ("text", 4),
+        "url": ("text", 4),
+        "year": ("number", 1),
+    }
     rows = store.scan("documents").to_pylist()
     assert {r["id"].partition("/")[2]: dict(r["fields"]) for r in rows} == {
         "hr/leave-2024-05-01.md": {"team": "hr", "year": "2024"},
@@ -94,9 +99,15 @@ def test_a_job_and_an_endpoint_search_what_a_condition_lets_through_and_nothing_
     read(made)
     _, store, pipeline = made
     wheres = {
-        "": 4, "team = 'hr'": 2, "team = 'hr' and date < '2025-01-01'": 1, "team != 'hr'": 2,
-        "pinned = true": 1, "year is null": 3, "folder like 'team=%'": 1, "year > 2030": 0,
-    }  # fmt: skip
+        "": 4,
+        "team = 'hr'": 2,
+        "team = 'hr' and date < '2025-01-01'": 1,
+        "team != 'hr'": 2,
+        "pinned = true": 1,
+        "year is null": 3,
+        "folder like 'team=%'": 1,
+        "year > 2030": 0,
+    }
     questions = [Question(f"q{n}", ASKED, where=where) for n, where in enumerate(wheres)]
     answers, _ = answered(pipeline, *questions)
     assert [len(urls(store, q)) for q in answers] == list(wheres.values())

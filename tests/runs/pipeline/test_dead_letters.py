@@ -57,10 +57,15 @@ def ids(count):
 @pytest.mark.parametrize("at", [0, -1])
 @pytest.mark.parametrize(
     "error",
-    [ValueError("no such word"), TimeoutError("no such word"), ConnectionError("no such word"),
-     AssertionError("no such word"), OSError("no such word")],
+    [
+        ValueError("no such word"),
+        TimeoutError("no such word"),
+        ConnectionError("no such word"),
+        AssertionError("no such word"),
+        OSError("no such word"),
+    ],
     ids=lambda e: type(e).__name__,
-)  # fmt: skip
+)
 def test_whatever_one_row_raises_is_that_rows_at_its_third_attempt(count, at, error):
     poison = {ids(count)[at]}
     work = Work(on(poison, error))

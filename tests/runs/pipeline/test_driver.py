@@ -233,9 +233,11 @@ def test_bad_lines_and_pages_are_counted_faults_and_nothing_else_is_lost(world, 
     done = evaluated(pipeline(tmp_path / "store", progress), file, tmp_path / "out")
     reasons = {(f.step, f.reason): f.rows for f in done.record.faults}
     assert reasons == {
-        ("parse", "not_html"): 1, ("parse", "too_large"): 1,
-        ("read", "missing_field"): 1, ("read", "bad_json"): 1,
-    }  # fmt: skip
+        ("parse", "not_html"): 1,
+        ("parse", "too_large"): 1,
+        ("read", "missing_field"): 1,
+        ("read", "bad_json"): 1,
+    }
     assert done.record.questions == 5 and done.record.empty_pages >= 1
     steps = {s.step: s for s in done.record.steps}
     assert steps["parse"].computed == steps["parse"].rows

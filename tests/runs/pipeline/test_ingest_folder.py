@@ -73,9 +73,14 @@ def folder(tmp_path):
 
 
 REFUSED = {  # as a whole, or of ragged.csv a row
-    "cut.pdf": "broken", "scan.pdf": "no_text", "login.pdf": "kind_mismatch", "ragged.csv": "ragged_rows",
-    "loop": "loop", "pipe": "not_a_file", "huge.pdf": "too_large",
-}  # fmt: skip
+    "cut.pdf": "broken",
+    "scan.pdf": "no_text",
+    "login.pdf": "kind_mismatch",
+    "ragged.csv": "ragged_rows",
+    "loop": "loop",
+    "pipe": "not_a_file",
+    "huge.pdf": "too_large",
+}
 
 
 def read(tmp_path, folder, globs=()):
@@ -398,10 +403,15 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
     whole = papers.reportlab_columns(1, 4)[0]
     locked = papers.reportlab_columns(1, 4, encrypt=StandardEncryption("secret"))[0]
     broken = {
-        "laughs": papers.laughs(), "flate": papers.flate_bomb(), "million": papers.million_pages(),
-        "locked": locked, "cut": whole[: len(whole) // 2], "scan": papers.reportlab_scan(False)[0],
-        "blank": papers.raw_pages([papers.stream(b"")]), "none": b"%PDF-1.7 and nothing else",
-    }  # fmt: skip
+        "laughs": papers.laughs(),
+        "flate": papers.flate_bomb(),
+        "million": papers.million_pages(),
+        "locked": locked,
+        "cut": whole[: len(whole) // 2],
+        "scan": papers.reportlab_scan(False)[0],
+        "blank": papers.raw_pages([papers.stream(b"")]),
+        "none": b"%PDF-1.7 and nothing else",
+    }
     for name, data in broken.items():
         (docs / f"{name}.pdf").write_bytes(data)
     (docs / "all.docx").write_bytes(papers.every_construct()[0])

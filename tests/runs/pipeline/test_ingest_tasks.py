@@ -32,9 +32,14 @@ def crag_line(id, query, pages, asked="1"):
         for u, h in pages
     ]
     return {
-        "interaction_id": id, "query": query, "query_time": asked, "answer": "a", "alt_ans": [],
-        "domain": "open", "search_results": found,
-    }  # fmt: skip
+        "interaction_id": id,
+        "query": query,
+        "query_time": asked,
+        "answer": "a",
+        "alt_ans": [],
+        "domain": "open",
+        "search_results": found,
+    }
 
 
 def crag(folder):

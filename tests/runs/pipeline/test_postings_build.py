@@ -208,9 +208,17 @@ def test_cited_questions_of_a_recipe_that_searches_everything_build_postings(fir
 
 
 POINTS = [
-    "call:write_part:2", "return:write_part:2", "return:write_part:3", "call:commit:2", "return:commit:2",
-    "call:append:2", "return:append:2", "return:append:3", "call:drop_records:3", "call:end:1",
-]  # fmt: skip
+    "call:write_part:2",
+    "return:write_part:2",
+    "return:write_part:3",
+    "call:commit:2",
+    "return:commit:2",
+    "call:append:2",
+    "return:append:2",
+    "return:append:3",
+    "call:drop_records:3",
+    "call:end:1",
+]
 
 
 @pytest.mark.drill

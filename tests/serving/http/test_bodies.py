@@ -67,10 +67,18 @@ async def post(app, chunks, declared=None, then_s=0.0):
             replied.update(status=message["status"], headers=dict(message["headers"]))
 
     scope = {
-        "type": "http", "method": "POST", "path": "/v1/answer", "raw_path": b"/v1/answer",
-        "query_string": b"", "headers": headers, "client": ("10.0.0.1", 1), "server": ("here", 80),
-        "scheme": "http", "http_version": "1.1", "state": {},
-    }  # fmt: skip
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/answer",
+        "raw_path": b"/v1/answer",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("10.0.0.1", 1),
+        "server": ("here", 80),
+        "scheme": "http",
+        "http_version": "1.1",
+        "state": {},
+    }
     await app(scope, receive, reply)
     return replied["status"], replied["headers"], read
 

@@ -157,16 +157,27 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
     said = {
-        "answer": HOSTILE, "outcome": "answered", "degraded": ["rerank"], "confidence": 0.5,
+        "answer": HOSTILE,
+        "outcome": "answered",
+        "degraded": ["rerank"],
+        "confidence": 0.5,
         "citations": [
-            {"quote": HOSTILE, "before": "<b>", "after": "</script><script>document.title='owned'</script>",
-             "url": "javascript:document.title='owned'", "source": "s", "span": [0, 3], "scores": {}},
+            {
+                "quote": HOSTILE,
+                "before": "<b>",
+                "after": "</script><script>document.title='owned'</script>",
+                "url": "javascript:document.title='owned'",
+                "source": "s",
+                "span": [0, 3],
+                "scores": {},
+            },
         ],
         "passages": [
             {"chunk": "s:0-9", "span": [0, 9], "text": HOSTILE, "url": "https://e/?<b>", "scores": {}},
         ],
-        "timings_ms": {"total": 3.0}, "versions": {"recipe": HOSTILE, "release": None},
-    }  # fmt: skip
+        "timings_ms": {"total": 3.0},
+        "versions": {"recipe": HOSTILE, "release": None},
+    }
     body = f"event: answer\ndata: {json.dumps(said)}\n\n"
     page.route("**/v1/answer", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
     page.get_by_label("Question").fill("x")

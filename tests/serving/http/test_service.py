@@ -276,13 +276,18 @@ def test_an_error_says_where_it_is(tmp_path):
 WRONG = {
     "a misspelt field": (
         {"query": "x", "documnets": []},
-        ["the object: field 2 is unknown (did you mean 'documents'?); allowed: time, documents, filters, "
-         "deadline_s, query, include, stream"],
+        [
+            "the object: field 2 is unknown (did you mean 'documents'?); allowed: time, documents, filters, "
+            "deadline_s, query, include, stream"
+        ],
     ),
     "two wrong fields of a page": (
         {"query": "x", "documents": [{"page_url": "", "s3cr3t": 1, "html": "s3cr3t"}]},
-        ["documents[0]: field 2 is unknown, field 3 is unknown; allowed: page_name, page_url, page_snippet, "
-         "page_result, page_last_modified"],
+        [
+            "documents[0]: field 2 is unknown, field 3 is unknown; allowed: page_name, "
+            "page_url, page_snippet, "
+            "page_result, page_last_modified"
+        ],
     ),
     "a wrong filter": (
         {"query": "x", "filters": {"host": ["s3cr3t"]}},
@@ -290,25 +295,33 @@ WRONG = {
     ),
     "no condition": (
         {"query": "x", "filters": {"where": "s3cr3t = 1 or 1=1"}},
-        ["filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01'; character 15 "
-         "fits none"],
+        [
+            "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01'; character 15 "
+            "fits none"
+        ],
     ),
     "a time in words": (
         {"query": "x", "time": "yesterday"},
-        ["time: expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without HH:MM:SS; leave it "
-         "out where it is not known"],
+        [
+            "time: expected MM/DD/YYYY, HH:MM:SS PT (or ET), or YYYY-MM-DD with or without "
+            "HH:MM:SS; leave it "
+            "out where it is not known"
+        ],
     ),
     "a deadline beyond the most": (
-        {"query": "x", "deadline_s": 1000}, ["deadline_s: expected at most 120 seconds"],
+        {"query": "x", "deadline_s": 1000},
+        ["deadline_s: expected at most 120 seconds"],
     ),
     "white space": ({"query": " "}, ["query: expected a text that is not only white space"]),
     "several": (
         {"include": ["s3cr3t"], "stream": "yes"},
-        ["query: expected this field, found none",
-         "include[0]: expected 'hits', 'replies', 'faults', 'prompts', 'context' or 'passages'",
-         "stream: expected true or false"],
+        [
+            "query: expected this field, found none",
+            "include[0]: expected 'hits', 'replies', 'faults', 'prompts', 'context' or 'passages'",
+            "stream: expected true or false",
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("body", "says"), WRONG.values(), ids=WRONG)

@@ -275,8 +275,11 @@ def test_metrics_go_out_through_rays_exporter(local_ray, filled):
     [node] = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     wanted = [
-        "ray_raypipe_requests", "ray_raypipe_stage_seconds", "ray_raypipe_outcomes", "ray_raypipe_in_flight",
-    ]  # fmt: skip
+        "ray_raypipe_requests",
+        "ray_raypipe_stage_seconds",
+        "ray_raypipe_outcomes",
+        "ray_raypipe_in_flight",
+    ]
     end = time.monotonic() + 60
     while not all(name in (text := httpx.get(url).text) for name in wanted):
         assert time.monotonic() < end, [name for name in wanted if name not in text]

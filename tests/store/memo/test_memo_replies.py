@@ -16,9 +16,15 @@ from raypipe.store.memo.disk import MergeSummary, StoreMemo, memo_versions, merg
 from raypipe.store.memo.memo import ENTRY_BYTES, REPLY_BYTES, MemoryMemo, replies_of
 
 MODEL = Model(
-    "tiny", "generator", "scripted", "", "", "", "scripted@1",
+    "tiny",
+    "generator",
+    "scripted",
+    "",
+    "",
+    "",
+    "scripted@1",
     adapters=(("calls", "sha256:1"), ("web", "sha256:2")),
-)  # fmt: skip
+)
 GREEDY = Sampling(max_tokens=8)
 
 
@@ -196,8 +202,11 @@ def test_counts_of_workers_add_up_and_begin_anew():
     tally = CallCounts(replies=CallCount(1, 2), tokens=Tokens(3, 2, 1))
     tally.add(CallCounts(replies=CallCount(4, 5), tokens=Tokens(30, 20, 10)))
     assert (tally.replies, tally.tokens, tally.computed, tally.cached) == (
-        CallCount(5, 7), Tokens(33, 22, 11), 5, 7,
-    )  # fmt: skip
+        CallCount(5, 7),
+        Tokens(33, 22, 11),
+        5,
+        7,
+    )
     held = tally.tokens
     add_up(tally, copy.deepcopy(tally), -1)
     assert tally == CallCounts() and held == Tokens()

@@ -59,9 +59,16 @@ class Arg:
 
 
 def arg(
-    help: str, value: str | None = None, read: Callable[[str], Any] | None = None, *, default: Any = None,
-    needed: bool = False, flag: str = "", const: str | None = None, each: bool = False,
-) -> Any:  # fmt: skip
+    help: str,
+    value: str | None = None,
+    read: Callable[[str], Any] | None = None,
+    *,
+    default: Any = None,
+    needed: bool = False,
+    flag: str = "",
+    const: str | None = None,
+    each: bool = False,
+) -> Any:
     """An argument, in the place of its default."""
     return Arg(help, value, read, default, needed, flag, const, each)
 

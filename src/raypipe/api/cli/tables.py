@@ -104,11 +104,12 @@ def _numbers(d: PairedDifference, p: float) -> tuple[str, ...]:
 def _left_out(c: RunComparison) -> list[str]:
     said = []
     for ids, what in (
-        (c.only_before, f"only in {c.before}"), (c.only_after, f"only in {c.after}"),
+        (c.only_before, f"only in {c.before}"),
+        (c.only_after, f"only in {c.after}"),
         (c.unscored, "not scored in one of them"),
         (c.other_questions, "whose ids name another question in each"),
         (c.kept, "whose answers one of them kept from an earlier run"),
-    ):  # fmt: skip
+    ):
         if ids:
             said.append(
                 f"left out: {len(ids)} questions {what}: {', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
@@ -149,9 +150,13 @@ def print_check(checked: JudgeCheckResult) -> None:
 def _agreement(a: Agreement) -> tuple[str, ...]:
     kappa = "not known" if a.kappa is None else f"{a.kappa:.3f}"
     return (
-        str(a.n), f"{a.agreement:.3f}", ends(a.interval), kappa, str(a.judge_too_kind),
+        str(a.n),
+        f"{a.agreement:.3f}",
+        ends(a.interval),
+        kappa,
+        str(a.judge_too_kind),
         str(a.judge_too_strict),
-    )  # fmt: skip
+    )
 
 
 CHARS = 90  # of a value that is shown

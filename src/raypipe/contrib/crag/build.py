@@ -33,13 +33,21 @@ Row: TypeAlias = dict[str, Any]
 
 FACTS: Final = "summary_structured"
 _TYPES: Final[Mapping[Kind, Any]] = {
-    "text": pa.string(), "int": pa.int64(), "real": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
-    "list": pa.list_(pa.string()), "map": pa.map_(pa.string(), pa.string()),
-}  # fmt: skip
+    "text": pa.string(),
+    "int": pa.int64(),
+    "real": pa.float64(),
+    "bool": pa.bool_(),
+    "date": pa.date32(),
+    "list": pa.list_(pa.string()),
+    "map": pa.map_(pa.string(), pa.string()),
+}
 _EXPECTED: Final[Mapping[Kind, str]] = {
-    "int": "a whole number", "real": "a number", "date": "a day as 2024-03-05",
-    "bool": "true, false, yes, no, 1 or 0", "list": "values with ; between them",
-}  # fmt: skip
+    "int": "a whole number",
+    "real": "a number",
+    "date": "a day as 2024-03-05",
+    "bool": "true, false, yes, no, 1 or 0",
+    "list": "values with ; between them",
+}
 _BOOLS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

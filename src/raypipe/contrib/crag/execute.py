@@ -32,9 +32,9 @@ from raypipe.text.moments import Moment
 
 MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for
-_ARTIST_KEYS: Final = frozenset({
-    "birth_place", "birth_date", "members", "lifespan", "music", "end_date", "group", "birthplace",
-})  # fmt: skip
+_ARTIST_KEYS: Final = frozenset(
+    {"birth_place", "birth_date", "members", "lifespan", "music", "end_date", "group", "birthplace"}
+)
 _PERSON_KEYS: Final = frozenset({"birthday", "gender"})
 
 
@@ -69,11 +69,16 @@ async def run(
             running.last = _Output()
         out.append(
             replace(
-                found, number=number, reads=place.reads, subject=running.subject, links=tuple(running.links),
-                unknown=tuple(running.unknown), requests=tuple(running.rows.requests[sent:]),
+                found,
+                number=number,
+                reads=place.reads,
+                subject=running.subject,
+                links=tuple(running.links),
+                unknown=tuple(running.unknown),
+                requests=tuple(running.rows.requests[sent:]),
                 ms=(clock() - started) * 1000,
             )
-        )  # fmt: skip
+        )
     return out
 
 

@@ -76,8 +76,12 @@ class GraphPath(EvidencePath):
         if lost != CONCLUDED:
             return LostAt(lost, stage.name)
         made = self.replies - {names.facts, names.answer or names.facts}
-        later = [s.name for s in self._stages for n in (w.removeprefix(REPLY) for w in s.step.writes())
-                 if n in made and replies.get(n, SKIPPED_REPLY).label != SKIPPED]  # fmt: skip
+        later = [
+            s.name
+            for s in self._stages
+            for n in (w.removeprefix(REPLY) for w in s.step.writes())
+            if n in made and replies.get(n, SKIPPED_REPLY).label != SKIPPED
+        ]
         return LostAt(lost, later[-1] if later else stage.name)  # the last that made a reply of what it gave
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
@@ -106,10 +110,13 @@ class GraphPath(EvidencePath):
         if not count["questions"]:
             return None
         return CallScore(
-            names.calls, count["questions"], count["given"], count["same"],
+            names.calls,
+            count["questions"],
+            count["given"],
+            count["same"],
             None if names.rule is None else count["same_rule"],
             None if names.answer is None else count["right"],
-        )  # fmt: skip
+        )
 
     def _canonical(self, program: str) -> str:
         if self._parse is None:

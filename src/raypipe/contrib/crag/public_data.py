@@ -151,10 +151,18 @@ def _by_year(facts: Sequence[PublicFact]) -> list[PublicFact]:
 
 _DULL: Final = frozenset(
     {
-        "id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview", "img",
-        "published_at", "updated_at",
+        "id",
+        "imdb_id",
+        "poster_path",
+        "homepage",
+        "video",
+        "backdrop_path",
+        "overview",
+        "img",
+        "published_at",
+        "updated_at",
     }
-)  # fmt: skip
+)
 
 
 def _told(row: Row, people: Mapping[str, str]) -> str:
@@ -224,8 +232,11 @@ _NEEDED: Final[Mapping[Kind, Sequence[tuple[str, ...]]]] = {
     "stocks": [_TICKER, _COMPANY],
 }
 _MADE: Final[Mapping[Kind, Callable[[Row, Mapping[str, str]], PublicFact | None]]] = {
-    "oscar": _oscar, "grammy": _grammy, "movielens": _movielens, "stocks": _stocks,
-}  # fmt: skip
+    "oscar": _oscar,
+    "grammy": _grammy,
+    "movielens": _movielens,
+    "stocks": _stocks,
+}
 """A line of the CSV, and what is known of people -> its fact; None for a line that lacks something."""
 
 

@@ -138,8 +138,13 @@ _SIGNS: Final = {"eq": "=", "neq": "<>", "ge": ">=", "le": "<=", "gt": ">", "lt"
 _TRUE: Final = {"true": 1, "yes": 1, "1": 1, "won": 1, "false": 0, "no": 0, "0": 0, "lost": 0}
 _GENDERS: Final = {"male": 2, "man": 2, "actor": 2, "m": 2, "female": 1, "woman": 1, "actress": 1, "f": 1}
 _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "picture": ("best picture", "best motion picture", "outstanding picture", "outstanding motion picture",
-                "outstanding production"),
+    "picture": (
+        "best picture",
+        "best motion picture",
+        "outstanding picture",
+        "outstanding motion picture",
+        "outstanding production",
+    ),
     "actor": ("actor in a leading role", "actor"),
     "leading actor": ("actor in a leading role", "actor"),
     "actress": ("actress in a leading role", "actress"),
@@ -155,7 +160,7 @@ _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
     "documentary": ("documentary feature", "documentary feature film"),
     "foreign language film": ("foreign language film", "international feature film"),
     "international film": ("foreign language film", "international feature film"),
-}  # fmt: skip
+}
 """Common name of an Oscar category -> its names in the tables, folded. "best" is dropped before."""
 
 

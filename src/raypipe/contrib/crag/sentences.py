@@ -162,9 +162,14 @@ def _game(row: Row, key: str | None, relation: Relation) -> str:
 
 
 _TEMPLATES: Final[Mapping[str, Callable[[Row, str | None, Relation], str]]] = {
-    "cast": _cast, "crew": _crew, "oscar": _oscar, "price": _price, "dividend": _dividend, "nba game": _game,
+    "cast": _cast,
+    "crew": _crew,
+    "oscar": _oscar,
+    "price": _price,
+    "dividend": _dividend,
+    "nba game": _game,
     "soccer game": _game,
-}  # fmt: skip
+}
 
 
 def _together(relation: Relation, rows: tuple[Row, ...]) -> tuple[str, ...]:

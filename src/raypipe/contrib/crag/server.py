@@ -104,9 +104,12 @@ def serve(tables: Tables, host: str = "127.0.0.1", port: int = 0) -> Iterator[st
     """
     with socket.create_server((host, port)) as listening:
         config = uvicorn.Config(
-            application(MockApi(tables)), log_config=None, access_log=False, lifespan="off",
+            application(MockApi(tables)),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
             timeout_graceful_shutdown=5,
-        )  # fmt: skip
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), name="graph-server", daemon=True)
         thread.start()

@@ -32,9 +32,14 @@ from raypipe.core.textfile import json_lines
 
 MOST_SECONDS: Final = 5.0  # one query; programs are bounded, so only a fault could take that long
 _STORED: Final[dict[Kind, str]] = {
-    "text": "TEXT", "int": "INTEGER", "real": "REAL", "bool": "INTEGER", "date": "TEXT", "list": "TEXT",
+    "text": "TEXT",
+    "int": "INTEGER",
+    "real": "REAL",
+    "bool": "INTEGER",
+    "date": "TEXT",
+    "list": "TEXT",
     "map": "TEXT",
-}  # fmt: skip
+}
 _INDEXED: Final = {(table, column) for places in NAMES.values() for table, column, _ in places}
 
 

@@ -51,9 +51,14 @@ def engine_is_here() -> bool:
 
 
 def ask_both(
-    model: Model, name: str, adapter: Mapping[str, bytes], chat: Chat, room: int, limits: EngineLimits,
+    model: Model,
+    name: str,
+    adapter: Mapping[str, bytes],
+    chat: Chat,
+    room: int,
+    limits: EngineLimits,
     needs: Mapping[str, float],
-) -> EngineReplies:  # fmt: skip
+) -> EngineReplies:
     """Starts an engine with the adapter, whose files are given, in a task of the joined Ray that has what
     `needs` says, and asks it with and without the adapter. `room`: tokens that the model's context leaves for
     a reply. Raises NoEffect for a fault, and what the engine refuses."""

@@ -68,10 +68,16 @@ class FinetuneResult(Result, record="made"):
 
 
 def plan_finetune(
-    preset: str | Path, labels: str | Path, base: str, store: Place = None, workers: int | None = None,
-    sets: Sequence[str] = (), session: Session | None = None, name: str | None = None,
+    preset: str | Path,
+    labels: str | Path,
+    base: str,
+    store: Place = None,
+    workers: int | None = None,
+    sets: Sequence[str] = (),
+    session: Session | None = None,
+    name: str | None = None,
     out: str | Path | None = None,
-) -> FinetunePlanResult:  # fmt: skip
+) -> FinetunePlanResult:
     """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
 
     The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
@@ -83,18 +89,29 @@ def plan_finetune(
 
 
 def show_rows(
-    preset: str | Path, labels: str | Path, base: str, count: int = 3, sets: Sequence[str] = (),
+    preset: str | Path,
+    labels: str | Path,
+    base: str,
+    count: int = 3,
+    sets: Sequence[str] = (),
     session: Session | None = None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """The first training rows as the base reads them; what is trained stands in ⟦ ⟧, token by token."""
     found = read_inputs(session or Session(), preset, labels, base, None, sets)
     return [found.shown(row) for row in found.rows[:count]]
 
 
 def finetune(
-    preset: str | Path, labels: str | Path, base: str, name: str | None = None, out: str | Path | None = None,
-    store: Place = None, workers: int | None = None, sets: Sequence[str] = (), session: Session | None = None,
-) -> FinetuneResult:  # fmt: skip
+    preset: str | Path,
+    labels: str | Path,
+    base: str,
+    name: str | None = None,
+    out: str | Path | None = None,
+    store: Place = None,
+    workers: int | None = None,
+    sets: Sequence[str] = (),
+    session: Session | None = None,
+) -> FinetuneResult:
     """Trains a LoRA adapter on labels, in workers on Ray, and keeps it in the store.
 
     `preset` is a name under conf/finetune or a path, `labels` a folder that `raypipe labels` wrote, `base` a
@@ -137,15 +154,24 @@ def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
     raw = [adapters.adapter_file(store.files, n, RECORD) for n in names]
     estimated = found.estimate([r.decode() for r in raw if r is not None])
     return FinetunePlanResult(
-        found.preset_name, found.model.name, str(found.labels.path), found.workers, found.device,
-        found.four_bit, estimated,
-    )  # fmt: skip
+        found.preset_name,
+        found.model.name,
+        str(found.labels.path),
+        found.workers,
+        found.device,
+        found.four_bit,
+        estimated,
+    )
 
 
 def _train(
-    found: FinetuneInputs, planned: FinetunePlanResult, store: Store, session: Session, called: str,
+    found: FinetuneInputs,
+    planned: FinetunePlanResult,
+    store: Store,
+    session: Session,
+    called: str,
     folder: str,
-) -> None:  # fmt: skip
+) -> None:
     """Trains, checks that the adapter acts, and puts it into the store."""
     from raypipe.contrib.finetune.workers import train_on_ray
     from raypipe.runs.cluster import connection
@@ -197,24 +223,39 @@ def _asked(
 
 
 def _record(
-    found: FinetuneInputs, planned: FinetunePlanResult, trained: TrainedAdapter, called: str, identity: str,
-    took: tuple[float, float | None], replies: EngineReplies | None,
-) -> dict[str, Any]:  # fmt: skip
+    found: FinetuneInputs,
+    planned: FinetunePlanResult,
+    trained: TrainedAdapter,
+    called: str,
+    identity: str,
+    took: tuple[float, float | None],
+    replies: EngineReplies | None,
+) -> dict[str, Any]:
     """Returns what a training did: the file RECORD, and what the report shows. `took`: seconds, and those a
     token."""
     look = trained.best_look
     return {
-        "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
+        "adapter": called,
+        "identity": identity,
+        "base": found.model.weights,
+        "base_name": found.model.name,
         "preset": to_jsonable_python(found.preset),
-        "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_dict(),
-        "workers": found.workers, "device": found.device, "seconds": round(took[0], 1), "token_s": took[1],
-        "steps_done": len(trained.steps), "step_taken": trained.taken,
+        "preset_name": found.preset_name,
+        "labels": found.label_facts(),
+        "plan": planned.to_dict(),
+        "workers": found.workers,
+        "device": found.device,
+        "seconds": round(took[0], 1),
+        "token_s": took[1],
+        "steps_done": len(trained.steps),
+        "step_taken": trained.taken,
         "ended_early": len(trained.steps) < planned.estimate.steps,
         "held_out_loss": None if look is None else look.loss,
-        "steps": to_jsonable_python(trained.steps), "looks": to_jsonable_python(trained.looks),
+        "steps": to_jsonable_python(trained.steps),
+        "looks": to_jsonable_python(trained.looks),
         "effect": {"base": trained.effect[0], "adapter": trained.effect[1]},
         "engine": to_jsonable_python(replies),
-    }  # fmt: skip
+    }
 
 
 def _registered(

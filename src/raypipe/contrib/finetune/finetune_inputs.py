@@ -48,9 +48,14 @@ class FinetuneInputs:
     def run(self) -> str:
         """32 hex digits that name all that decides the adapter's numbers, but for the number of workers."""
         return digest(
-            "finetune", str(TRAINER), stable(self.preset), self.model.weights, self.model.dtype,
-            self.labels.digest, str(self.four_bit.on),
-        )  # fmt: skip
+            "finetune",
+            str(TRAINER),
+            stable(self.preset),
+            self.model.weights,
+            self.model.dtype,
+            self.labels.digest,
+            str(self.four_bit.on),
+        )
 
     @property
     def seen(self) -> str:
@@ -82,16 +87,25 @@ class FinetuneInputs:
     def label_facts(self) -> dict[str, Any]:
         """Returns what an adapter's recipe says of its labels."""
         return {
-            "folder": str(self.labels.path), "digest": self.labels.digest, "recipe": self.labels.recipe,
-            "data": self.labels.data, "rows": len(self.rows), "held_out": len(self.held_out),
-            "left_out": len(self.left_out), "counts": counts(self.labels.labels),
-        }  # fmt: skip
+            "folder": str(self.labels.path),
+            "digest": self.labels.digest,
+            "recipe": self.labels.recipe,
+            "data": self.labels.data,
+            "rows": len(self.rows),
+            "held_out": len(self.held_out),
+            "left_out": len(self.left_out),
+            "counts": counts(self.labels.labels),
+        }
 
 
 def read_inputs(
-    session: Session, preset: str | Path, labels: str | Path, base: str, workers: int | None,
+    session: Session,
+    preset: str | Path,
+    labels: str | Path,
+    base: str,
+    workers: int | None,
     sets: Sequence[str],
-) -> FinetuneInputs:  # fmt: skip
+) -> FinetuneInputs:
     """Raises ConfError, DataError and ModelMissing for whatever would stop the training, before it starts."""
     path = session.settings.conf.find("finetune", str(preset))
     chosen = read_preset(path, tuple(sets))
@@ -127,10 +141,20 @@ def read_inputs(
         )
     gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
     return FinetuneInputs(
-        chosen, path.stem, given, model, chats, tuple(train), tuple(rows[e.id] for e in train),
-        tuple(rows[e.id] for e in held), tuple(longer), device, gpu_gib if device == "cuda" else 0.0, count,
+        chosen,
+        path.stem,
+        given,
+        model,
+        chats,
+        tuple(train),
+        tuple(rows[e.id] for e in train),
+        tuple(rows[e.id] for e in held),
+        tuple(longer),
+        device,
+        gpu_gib if device == "cuda" else 0.0,
+        count,
         four_bit(chosen.four_bit, device),
-    )  # fmt: skip
+    )
 
 
 def base_model(session: Session, name: str) -> Model:

@@ -108,9 +108,13 @@ def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
 
 
 def write_labels(
-    folder: Path, labels: Sequence[Label], recipe: str, data: str, about: Mapping[str, str] | None = None,
+    folder: Path,
+    labels: Sequence[Label],
+    recipe: str,
+    data: str,
+    about: Mapping[str, str] | None = None,
     questions: Mapping[str, str] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Writes labels into a folder, labels.json last, and returns their digest.
 
     `recipe` and `data` are digests; `about`: what else labels.json is to say; `questions`: as a LabelFolder
@@ -120,8 +124,15 @@ def write_labels(
     with replacing(folder / ROWS) as draft:
         pq.write_table(pa.Table.from_pylist([asdict(x) for x in labels], SCHEMA), draft, compression="zstd")
     named = labels_digest(labels)
-    tree = {"format": FORMAT, "digest": named, "recipe": recipe, "data": data, "rows": len(labels),
-            "counts": counts(labels), **(about or {})}  # fmt: skip
+    tree = {
+        "format": FORMAT,
+        "digest": named,
+        "recipe": recipe,
+        "data": data,
+        "rows": len(labels),
+        "counts": counts(labels),
+        **(about or {}),
+    }
     if questions:
         tree["questions"] = {x.question_id: questions[x.question_id] for x in labels}
     write_json(folder / ABOUT, tree)

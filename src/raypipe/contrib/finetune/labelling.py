@@ -67,9 +67,13 @@ class Labelling:
 
 
 def labelling(
-    recipe: Recipe, into: str | None, judge: Model | Words | None, check: Prompt, context: Prompt,
+    recipe: Recipe,
+    into: str | None,
+    judge: Model | Words | None,
+    check: Prompt,
+    context: Prompt,
     golds: Mapping[str, tuple[str, ...]],
-) -> Labelling:  # fmt: skip
+) -> Labelling:
     """The recipe that labels the reply `into` of a recipe; None: the last one that is an answer in words.
 
     `judge` judges; None: the step's own model; WORDS: the words of the truth. `golds`: question id -> truths.
@@ -185,9 +189,19 @@ def _judging(
         labels=(YES, NO),
         max_tokens=CONTEXT_TOKENS,
         tokenizer=counts,
-        default=None, after="", confident=None, choices=(), schema=None, grammar=None, fill={},
-        logprobs=False, temperature=0.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0,
-    )  # fmt: skip
+        default=None,
+        after="",
+        confident=None,
+        choices=(),
+        schema=None,
+        grammar=None,
+        fill={},
+        logprobs=False,
+        temperature=0.0,
+        top_p=1.0,
+        frequency_penalty=0.0,
+        presence_penalty=0.0,
+    )
     truth = {TRUTH: (ANSWERED,)}
     return (
         Stage(f"generate:{AGREES}", agrees, {**truth, step.into: (ANSWERED, INVALID)}),

@@ -45,11 +45,20 @@ class LabelsResult(Result, rows="labels", record="found"):
 
 @outside_loop
 def make_labels(
-    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
-    step: str | None = None, where: Sequence[str] = (), against: Sequence[str | Path] = (),
-    held_out: float = HELD_OUT, idk_share: float | None = None, review: str | Path | None = None,
-    reviewed: str | Path | None = None, session: Session | None = None, **options: Any,
-) -> LabelsResult:  # fmt: skip
+    recipe: Named,
+    data: Data = (),
+    store: Place = None,
+    out: str | Path | None = None,
+    step: str | None = None,
+    where: Sequence[str] = (),
+    against: Sequence[str | Path] = (),
+    held_out: float = HELD_OUT,
+    idk_share: float | None = None,
+    review: str | Path | None = None,
+    reviewed: str | Path | None = None,
+    session: Session | None = None,
+    **options: Any,
+) -> LabelsResult:
     """Makes training labels for one step of a recipe by db3's rules.
 
     The step, by the name of its reply (None: the last that answers in words), answers the questions of
@@ -92,28 +101,60 @@ def make_labels(
 
 @outside_loop
 def plan_labels(
-    recipe: Named, data: Data = (), store: Place = None, step: str | None = None, where: Sequence[str] = (),
-    against: Sequence[str | Path] = (), out: str | Path | None = None, held_out: float = HELD_OUT,
-    idk_share: float | None = None, review: str | Path | None = None, reviewed: str | Path | None = None,
-    session: Session | None = None, **options: Any,
-) -> PlanResult:  # fmt: skip
+    recipe: Named,
+    data: Data = (),
+    store: Place = None,
+    step: str | None = None,
+    where: Sequence[str] = (),
+    against: Sequence[str | Path] = (),
+    out: str | Path | None = None,
+    held_out: float = HELD_OUT,
+    idk_share: float | None = None,
+    review: str | Path | None = None,
+    reviewed: str | Path | None = None,
+    session: Session | None = None,
+    **options: Any,
+) -> PlanResult:
     """Returns what `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that
     would refuse before it asks."""
     session, how = session or Session(), EvalOptions(**options)
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         made, asked, _, _ = _prepare(
-            session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed,
-            how, Path(scratch),
-        )  # fmt: skip
+            session,
+            recipe,
+            data,
+            store,
+            out,
+            step,
+            where,
+            against,
+            held_out,
+            idk_share,
+            review,
+            reviewed,
+            how,
+            Path(scratch),
+        )
         only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
         return plan(made.recipe, data, asked.store, how.format, session=session, **only)
 
 
 def _prepare(
-    session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None, step: str | None,
-    where: Sequence[str], against: Sequence[str | Path], held_out: float, idk_share: float | None,
-    review: str | Path | None, reviewed: str | Path | None, how: EvalOptions, scratch: Path | None = None,
-) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
+    session: Session,
+    recipe: Named,
+    data: Data,
+    store: Place,
+    out: str | Path | None,
+    step: str | None,
+    where: Sequence[str],
+    against: Sequence[str | Path],
+    held_out: float,
+    idk_share: float | None,
+    review: str | Path | None,
+    reviewed: str | Path | None,
+    how: EvalOptions,
+    scratch: Path | None = None,
+) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:
     """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
     file of drafts. `scratch` as `training_questions` has it. All names are checked before a file is."""
     label_files.require_share("--held-out", held_out)
@@ -183,17 +224,28 @@ def _reviewed(
 def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
     model = made.step.model
     return {
-        "step": made.into, "recipe_name": made.base.name, "model": model.name, "model_weights": model.weights,
-        "judge": made.judge, "labelled_by": made.recipe.digest(), "store": asked.store.uri,
+        "step": made.into,
+        "recipe_name": made.base.name,
+        "model": model.name,
+        "model_weights": model.weights,
+        "judge": made.judge,
+        "labelled_by": made.recipe.digest(),
+        "store": asked.store.uri,
         "where": " ".join(where),
-    }  # fmt: skip
+    }
 
 
 def _found(
-    made: Labelling, folder: Path, labels: Sequence[Label], judged: Sequence[JudgedAnswer],
-    given: Mapping[str, str], asked: TrainingQuestions, run: EvalResult, named: str,
+    made: Labelling,
+    folder: Path,
+    labels: Sequence[Label],
+    judged: Sequence[JudgedAnswer],
+    given: Mapping[str, str],
+    asked: TrainingQuestions,
+    run: EvalResult,
+    named: str,
     review: str | Path | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     steps, split = run.run.steps, label_files.counts(labels)["split"]
     planned = [s.planned for s in steps]
     about = {r: {"about": p[0], "label": p[1]} for r, p in training_labels.PATHS.items()}
@@ -203,12 +255,22 @@ def _found(
         if made.judged or p["rule"] in ("", "imported")
     ]
     return dict(
-        out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
-        judge=made.judge, questions=len(asked.ids), labels=len(labels),
+        out=folder,
+        digest=named,
+        recipe=made.base.name,
+        step=made.into,
+        model=made.step.model.name,
+        judge=made.judge,
+        questions=len(asked.ids),
+        labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        rules=sorted({x.rule for x in labels}), mix=training_labels.mix_of(labels), paths=paths,
-        examples=training_labels.examples_of(judged, labels), evaluated=asked.evaluated,
+        rules=sorted({x.rule for x in labels}),
+        mix=training_labels.mix_of(labels),
+        paths=paths,
+        examples=training_labels.examples_of(judged, labels),
+        evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),
-        computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
+        computed=sum(s.computed for s in steps),
+        cached=sum(s.cached for s in steps),
         review=None if review is None else str(review),
-    )  # fmt: skip
+    )

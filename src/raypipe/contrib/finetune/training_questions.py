@@ -35,9 +35,14 @@ class TrainingQuestions:
 
 
 def training_questions(
-    session: Session, given: Sequence[str | Path], store: Place, where: Sequence[str],
-    against: Sequence[str | Path], how: EvalOptions, scratch: Path | None = None,
-) -> TrainingQuestions:  # fmt: skip
+    session: Session,
+    given: Sequence[str | Path],
+    store: Place,
+    where: Sequence[str],
+    against: Sequence[str | Path],
+    how: EvalOptions,
+    scratch: Path | None = None,
+) -> TrainingQuestions:
     """The training questions and their golds, once they were held against what is evaluated on.
 
     `given`: files to ingest first; none: all that is stored. `where` chooses by labels, `against` names files

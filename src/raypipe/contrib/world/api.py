@@ -44,9 +44,13 @@ _SAID = {"pages": "distinct pages", "golds": "judged papers"}
 
 
 def synthesize(
-    folder: str | Path, questions: int, pages: int = 50, seed: int = 1, page_chars: int | None = None,
+    folder: str | Path,
+    questions: int,
+    pages: int = 50,
+    seed: int = 1,
+    page_chars: int | None = None,
     session: Session | None = None,
-) -> SynthResult:  # fmt: skip
+) -> SynthResult:
     """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
 
     `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like

@@ -49,9 +49,12 @@ def say(console: Console, *lines: str, style: str = "", fold: bool = False) -> N
 
 
 def show(
-    console: Console, heads: Sequence[str], rows: Iterable[Sequence[object]], bold: int | None = None,
+    console: Console,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    bold: int | None = None,
     text: int = 0,
-) -> None:  # fmt: skip
+) -> None:
     """Prints a table; `bold`: number of the row that stands out; `text`: of the column that is folded where
     the console is narrow."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
@@ -243,9 +246,13 @@ def _tokens(cost: StepLine | JudgeLine) -> str:
 
 
 def print_crag(
-    console: Console, score: RuleScore, normalized: Mapping[str, int], trim: str, judge: JudgeLine | None,
+    console: Console,
+    score: RuleScore,
+    normalized: Mapping[str, int],
+    trim: str,
+    judge: JudgeLine | None,
     people: int,
-) -> None:  # fmt: skip
+) -> None:
     """Prints the score of predictions (`api.scores.score_crag`)."""
     if normalized:
         say(console, f"normalized input: {listed(normalized)}", fold=True)
@@ -259,9 +266,12 @@ def print_crag(
 
 
 def print_means(
-    console: Console, means: Mapping[str, float | None], about: str, unjudged: int = 0,
+    console: Console,
+    means: Mapping[str, float | None],
+    about: str,
+    unjudged: int = 0,
     per_query: Mapping[str, Mapping[str, float]] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Prints means by measure, and what they are of. `unjudged`: ranked queries that count nowhere."""
     show(console, ("measure", "mean"), [(name, _four(mean)) for name, mean in means.items()])
     say(console, about, fold=True)

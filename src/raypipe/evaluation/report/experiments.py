@@ -23,8 +23,18 @@ from raypipe.evaluation.report.wording import (
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.certainty import PairedDifference
 
-DECIDE = ("answers are given by", "threshold", "score", "95 % interval", "answered", "right",
-          "fitted is better by", "95 % interval", "p", "verdict")  # fmt: skip
+DECIDE = (
+    "answers are given by",
+    "threshold",
+    "score",
+    "95 % interval",
+    "answered",
+    "right",
+    "fitted is better by",
+    "95 % interval",
+    "p",
+    "verdict",
+)
 FUSE = ("weights", "", "score", "95 % interval", "fitted is better by", "95 % interval", "p", "verdict")
 RELIABILITY = ("P(right), mean of a bin", "answers", "share right", "95 % interval")
 FEATURES_SHOWN = 8  # by their effect; all of them are in the fit's .json

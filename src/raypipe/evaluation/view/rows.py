@@ -71,9 +71,16 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
     facets = {name: value for name, value in facets.items() if value}
     numbers = {name: value for name, value in numbers.items() if value is not None}
     return QuestionLine(
-        row["id"], row["query"], (row["answer"],), expected(row), (state,), ", ".join(said),
-        facets=facets, numbers=numbers, sources=sources_of(row),
-    )  # fmt: skip
+        row["id"],
+        row["query"],
+        (row["answer"],),
+        expected(row),
+        (state,),
+        ", ".join(said),
+        facets=facets,
+        numbers=numbers,
+        sources=sources_of(row),
+    )
 
 
 def state_of(row: Mapping[str, Any]) -> str:
@@ -100,9 +107,17 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     said = moved if all(states) else "not scored" if gain is None else f"{measure} {one:.2f}, {moved}"
     numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
     return QuestionLine(
-        a["id"], a["query"], (a["answer"], b["answer"]), expected(a), states, said, gain or None,
-        {k: v for k, v in facets.items() if v}, numbers, tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
-    )  # fmt: skip
+        a["id"],
+        a["query"],
+        (a["answer"], b["answer"]),
+        expected(a),
+        states,
+        said,
+        gain or None,
+        {k: v for k, v in facets.items() if v},
+        numbers,
+        tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
+    )
 
 
 def changed_first(line: QuestionLine) -> tuple[float, bool]:
@@ -156,9 +171,21 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
 
 MOST_VALUES = 40  # of a facet: more is what search is for
 OWN = (
-    "verdict", "outcome", "from", "lost", "measures", "fault", "kept", "person", "A", "B", "change", "answer",
-    "lost in A", "lost in B",
-)  # fmt: skip
+    "verdict",
+    "outcome",
+    "from",
+    "lost",
+    "measures",
+    "fault",
+    "kept",
+    "person",
+    "A",
+    "B",
+    "change",
+    "answer",
+    "lost in A",
+    "lost in B",
+)
 """Facets that are no labels of the data: the page shows their menus first."""
 LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
 """Facets that are there with one value, too: the page links to their values, or sets them."""
@@ -211,10 +238,26 @@ def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
 
 GROUPS = 3  # row groups kept in memory, of a hundred questions each
 OF_LINES = (
-    "id", "query", "labels", "golds", "grades", "answer", "outcome", "origin", "confidence", "verdict",
-    "kept", "reason", "hits.list.element.chunk", "hits.list.element.ranked", "quotes.list.element.source",
-    "faults.list.element.step", "seconds", "measures", "lost",
-)  # fmt: skip
+    "id",
+    "query",
+    "labels",
+    "golds",
+    "grades",
+    "answer",
+    "outcome",
+    "origin",
+    "confidence",
+    "verdict",
+    "kept",
+    "reason",
+    "hits.list.element.chunk",
+    "hits.list.element.ranked",
+    "quotes.list.element.source",
+    "faults.list.element.step",
+    "seconds",
+    "measures",
+    "lost",
+)
 """Columns that the line of a question is made of. Whole rows have texts and prompts: reading 2,706 of them
 took 7 s more."""
 

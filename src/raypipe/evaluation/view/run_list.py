@@ -118,9 +118,19 @@ def header(m: Run, folder: str | None, live: bool) -> RunHeader:
     lead = m.measure(m.lead)
     mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
     return RunHeader(
-        m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder,
-        m.answers.get("right"), lead.scored if lead else 0, live,
-    )  # fmt: skip
+        m.run,
+        m.title,
+        m.finished,
+        m.questions,
+        m.kind,
+        measure,
+        mean,
+        m.store,
+        folder,
+        m.answers.get("right"),
+        lead.scored if lead else 0,
+        live,
+    )
 
 
 def _live(store: str) -> str | None:

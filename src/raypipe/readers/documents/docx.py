@@ -35,9 +35,7 @@ _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NAMES = """del moveFrom instrText delText delInstrText rt softHyphen
     rubyPr pPr tblPr trPr tcPr sectPr sdtPr tblGrid"""
 _OMITTED = {f"{W}{name}" for name in _NAMES.split()}
-_CHARS = {
-    f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-", f"{W}ptab": "\t",
-}  # fmt: skip
+_CHARS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-", f"{W}ptab": "\t"}
 COLUMNS = 63  # of a table in Word, at most
 LABEL = 80  # characters of a merged cell that is a label
 NESTED = 2  # docx files in one another; Word itself writes none

@@ -29,21 +29,38 @@ RELATIONS_BYTES = 16 << 20  # of one file of relations; 10,000 of them have 2 MB
 LEVELS = 9
 _PLACE = re.compile(r"%([1-9])")
 _ROMAN = (
-    (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"),
-    (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
-)  # fmt: skip
+    (1000, "m"),
+    (900, "cm"),
+    (500, "d"),
+    (400, "cd"),
+    (100, "c"),
+    (90, "xc"),
+    (50, "l"),
+    (40, "xl"),
+    (10, "x"),
+    (9, "ix"),
+    (5, "v"),
+    (4, "iv"),
+    (1, "i"),
+)
 _CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
 _COUNTED = {  # digits, and the signs of ten, a hundred and a thousand
-    "chineseCounting": (_CHINESE, "十百千"), "chineseCountingThousand": (_CHINESE, "十百千"),
-    "taiwaneseCounting": (_CHINESE, "十百千"), "taiwaneseCountingThousand": (_CHINESE, "十百千"),
-    "japaneseCounting": (_CHINESE, "十百千"), "chineseLegalSimplified": (_LEGAL, "拾佰仟"),
-}  # fmt: skip
+    "chineseCounting": (_CHINESE, "十百千"),
+    "chineseCountingThousand": (_CHINESE, "十百千"),
+    "taiwaneseCounting": (_CHINESE, "十百千"),
+    "taiwaneseCountingThousand": (_CHINESE, "十百千"),
+    "japaneseCounting": (_CHINESE, "十百千"),
+    "chineseLegalSimplified": (_LEGAL, "拾佰仟"),
+}
 _SERIES = {
-    "ideographTraditional": "甲乙丙丁戊己庚辛壬癸", "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
-    "decimalEnclosedCircle": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳", "ganada": "가나다라마바사아자차카타파하",
+    "ideographTraditional": "甲乙丙丁戊己庚辛壬癸",
+    "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
+    "decimalEnclosedCircle": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳",
+    "ganada": "가나다라마바사아자차카타파하",
     "decimalEnclosedCircleChinese": "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳",
-    "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя", "russianUpper": "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЫЭЮЯ",
-}  # fmt: skip
+    "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя",
+    "russianUpper": "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЫЭЮЯ",
+}
 MOST = 10_000  # counted beyond in digits: a roman number of a million has a thousand letters
 
 
@@ -256,9 +273,13 @@ def _levels(element: etree._Element) -> dict[int, _Level]:
         if at.isdigit() and int(at) < LEVELS:
             text = "" if form == "bullet" else value(level, "lvlText")
             found[int(at)] = _Level(
-                int(start) if start.isdigit() else 0, form, text, value(level, "pStyle"),
-                value(level, "lvlRestart") != "0", level.find(f"{W}isLgl") is not None,
-            )  # fmt: skip
+                int(start) if start.isdigit() else 0,
+                form,
+                text,
+                value(level, "pStyle"),
+                value(level, "lvlRestart") != "0",
+                level.find(f"{W}isLgl") is not None,
+            )
     return found
 
 

@@ -25,9 +25,12 @@ SKIPPED = 20  # boxes that no line of the text begins with, before a line is giv
 
 
 def laid_out(
-    text: str, boxes: Sequence[Box], said: Callable[[int], str],
-    rules: tuple[Sequence[Rule], Sequence[Rule]] = ((), ()), gap: float = GAP,
-) -> tuple[str, bool]:  # fmt: skip
+    text: str,
+    boxes: Sequence[Box],
+    said: Callable[[int], str],
+    rules: tuple[Sequence[Rule], Sequence[Rule]] = ((), ()),
+    gap: float = GAP,
+) -> tuple[str, bool]:
     """The text of a page with its tables as rows, or in the order of its columns, and whether that was put
     right. `said`: what a box says, by its number; `rules`: the horizontal and the vertical ones."""
 

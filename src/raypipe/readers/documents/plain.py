@@ -51,9 +51,12 @@ GUESS_BYTES = 1 << 18  # that the guess of an encoding looks at: .05 s
 HEAD_BYTES = 1 << 16  # in which a page may name its encoding: browsers look on behind the first 1,024
 UNREAD = 20  # characters beyond ASCII for each U+FFFD of a text that was read rightly
 _BOMS = (
-    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
-)  # fmt: skip
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _META = re.compile(rb"<meta\b", re.I)
 _XML = re.compile(rb"\A\s*+<\?xml[^>]{0,200}?\bencoding\s*+=\s*+[\"']([\w.:-]{2,40})")
 _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)

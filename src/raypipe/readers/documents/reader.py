@@ -142,10 +142,18 @@ class DocumentReader:
             for m, c in zip(joined.pages, sure, strict=True)
         )
         return FileText(
-            kind, title, joined.content, "document", tuple(marks), _outline(joined, about["outline"]),
-            tuple(faults), about["protected"], repaired, recognised=len(sure) - sure.count(None),
+            kind,
+            title,
+            joined.content,
+            "document",
+            tuple(marks),
+            _outline(joined, about["outline"]),
+            tuple(faults),
+            about["protected"],
+            repaired,
+            recognised=len(sure) - sure.count(None),
             scans=bool(scans),
-        )  # fmt: skip
+        )
 
     def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
         """Puts what text recognition reads in the place of the replies about scans."""

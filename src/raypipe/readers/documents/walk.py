@@ -186,28 +186,45 @@ _XML = re.compile(rb"<\?xml\b", re.I)
 _IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"II*\0", b"MM\0*")  # PNG, JPEG, TIFF
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OTHER: dict[bytes, str] = {
-    b"GIF8": "a GIF image", b"{\\rtf": "an RTF file",
-    b"%!PS": "a PostScript file", b"\x1f\x8b": "a gzip file", b"BZh": "a bzip2 file",
-    b"\xfd7zXZ": "an xz file", b"7z\xbc\xaf": "a 7z archive", b"(\xb5/\xfd": "a zstd file",
-    b"\x7fELF": "a program", b"MZ": "a program", b"SQLite format 3": "an SQLite database",
-    b"PAR1": "a parquet file", b"ID3": "a sound file", b"OggS": "a sound file",
+    b"GIF8": "a GIF image",
+    b"{\\rtf": "an RTF file",
+    b"%!PS": "a PostScript file",
+    b"\x1f\x8b": "a gzip file",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ": "an xz file",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"(\xb5/\xfd": "a zstd file",
+    b"\x7fELF": "a program",
+    b"MZ": "a program",
+    b"SQLite format 3": "an SQLite database",
+    b"PAR1": "a parquet file",
+    b"ID3": "a sound file",
+    b"OggS": "a sound file",
     b"RIFF": "a sound, image or film file",
-}  # fmt: skip
+}
 _MAIN_TYPE = re.compile(  # of the main part of a package, whatever its name
     rb"(wordprocessingml|ms-word|presentationml|ms-powerpoint|spreadsheetml|ms-excel)"
     rb"[\w.-]{0,40}\.main\+xml",  # the longest, that of a binary sheet with macros, has 26
     re.I,
 )
 _OFFICE = {
-    b"presentationml": "a pptx file", b"ms-powerpoint": "a pptx file", b"spreadsheetml": "an xlsx file",
-    b"ms-excel": "an xlsx file", b"": "a zip file",
-}  # fmt: skip
+    b"presentationml": "a pptx file",
+    b"ms-powerpoint": "a pptx file",
+    b"spreadsheetml": "an xlsx file",
+    b"ms-excel": "an xlsx file",
+    b"": "a zip file",
+}
 _TYPES, TYPES_BYTES = "[content_types].xml", 1 << 20
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _BY_SUFFIX: dict[str, FileKind] = {
-    ".md": "md", ".markdown": "md", ".csv": "csv", ".tsv": "csv", ".html": "html", ".htm": "html",
+    ".md": "md",
+    ".markdown": "md",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".html": "html",
+    ".htm": "html",
     ".xhtml": "html",
-}  # fmt: skip
+}
 _CLAIMS = {".pdf": "a PDF", ".docx": "a docx", ".html": "HTML", ".htm": "HTML"}
 _READ = "expected txt, md, html, csv, pdf, docx, png, jpg or tiff"
 

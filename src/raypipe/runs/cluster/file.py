@@ -148,9 +148,13 @@ class Engines:
     def limits(self, device: str) -> EngineLimits:
         kind: Literal["cpu", "cuda"] = "cuda" if device.startswith("cuda") else "cpu"
         return EngineLimits(
-            kind, self.kv_cache_gib, self.gpu_memory_utilization, self.max_num_seqs, self.batch_invariant,
+            kind,
+            self.kv_cache_gib,
+            self.gpu_memory_utilization,
+            self.max_num_seqs,
+            self.batch_invariant,
             self.engine,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,9 +212,14 @@ def _tasks(pool: Pool, parts: int) -> dict[str, Any]:
 
 
 def _mapped(
-    rows: Dataset, graph: GraphRun, place: int, operator: Operator, work: StagedWork, pool: Pool,
+    rows: Dataset,
+    graph: GraphRun,
+    place: int,
+    operator: Operator,
+    work: StagedWork,
+    pool: Pool,
     tasks: Sequence[Task],
-) -> Dataset:  # fmt: skip
+) -> Dataset:
     worker = replace(work.worker, threads=max(1, int(pool.cpus)))  # torch would take others' cores
     named = type(operator.name, (_Operating,), {})
     given = graph, place, operator, worker
@@ -232,14 +237,20 @@ def _mapped(
         return rows.map_batches(named(*given), **whole, **_tasks(pool, len(tasks)), **RETRIES)
     strategy = ActorPoolStrategy(
         size=size,
-        max_tasks_in_flight_per_actor=IN_FLIGHT - CALLS + calls, max_concurrent_calls_per_actor=calls,
+        max_tasks_in_flight_per_actor=IN_FLIGHT - CALLS + calls,
+        max_concurrent_calls_per_actor=calls,
         enable_true_multi_threading=bool(operator.in_hand),  # else one of the calls computes at a time
-    )  # fmt: skip
+    )
     # `map_batches` wants a number of rows where there is a GPU; a batch is a part here, whole.
     return rows.map_batches_internal(
-        named, fn_constructor_args=given, **whole, compute=strategy, **needs,
-        max_restarts=-1, max_task_retries=TRIES - 1,
-    )  # fmt: skip
+        named,
+        fn_constructor_args=given,
+        **whole,
+        compute=strategy,
+        **needs,
+        max_restarts=-1,
+        max_task_retries=TRIES - 1,
+    )
 
 
 def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> None:

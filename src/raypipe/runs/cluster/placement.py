@@ -190,9 +190,16 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
         note = _room(engines.kv_cache_gib, _context_gib(model, size), 1)
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
     return Placement(
-        f"engines {model.name}", engines.most, needs["CPU"], needs["GPU"], device, (model.name,),
-        tuple(held), has, note,
-    )  # fmt: skip
+        f"engines {model.name}",
+        engines.most,
+        needs["CPU"],
+        needs["GPU"],
+        device,
+        (model.name,),
+        tuple(held),
+        has,
+        note,
+    )
 
 
 def _room(gib: float, context_gib: float, digits: int) -> str:

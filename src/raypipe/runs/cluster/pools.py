@@ -135,8 +135,9 @@ def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) 
                 log.warning(
                     "engines that join: expected a look at the cluster, found %s; it is tried again every "
                     "%g s, and the engines that are there keep working",
-                    why, every_s,
-                )  # fmt: skip
+                    why,
+                    every_s,
+                )
             said = why
         else:
             said = ""

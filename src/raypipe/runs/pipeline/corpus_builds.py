@@ -57,10 +57,16 @@ class CorpusBuilds:
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
         return TableBuild(
-            table, table, empty.drop(["fault"]).schema, "parse", "parsed", "sources", self.max_rows,
+            table,
+            table,
+            empty.drop(["fault"]).schema,
+            "parse",
+            "parsed",
+            "sources",
+            self.max_rows,
             lambda: self.missing(table, wanted),
             lambda run: CorpusTask(self.worker, self.recipe, run.name, ("parse",)),
-        )  # fmt: skip
+        )
 
     def passages(self, wanted: Ids) -> TableBuild:
         table, texts = self.recipe.passages_table, self.recipe.texts_table
@@ -70,9 +76,16 @@ class CorpusBuilds:
             return self.missing(table, wanted).without(textless)
 
         return TableBuild(
-            table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids,
+            table,
+            table,
+            PASSAGES,
+            "parse",
+            "split",
+            "texts",
+            self.max_rows,
+            missing_ids,
             lambda run: CorpusTask(self.worker, self.recipe, run.name, ("split",)),
-        )  # fmt: skip
+        )
 
     def vectors(self, model: Model, wanted: Ids) -> TableBuild:
         """Passages to the vectors of one embedder."""
@@ -89,10 +102,19 @@ class CorpusBuilds:
             )
 
         return TableBuild(
-            table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "passages",
-            self.max_rows, lambda: self.unembedded(table, wanted), work, calls_models=True,
-            inside="passages", units=lambda ids: Chunks(self.store, self.recipe.passages_table).total(ids),
-        )  # fmt: skip
+            table,
+            table,
+            vectors_schema(model.dim, model.half),
+            "embed",
+            "embedded",
+            "passages",
+            self.max_rows,
+            lambda: self.unembedded(table, wanted),
+            work,
+            calls_models=True,
+            inside="passages",
+            units=lambda ids: Chunks(self.store, self.recipe.passages_table).total(ids),
+        )
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Those with chunks that a table of vectors lacks, and that did not fail for good."""
@@ -125,10 +147,18 @@ class CorpusBuilds:
             )
 
         return TableBuild(
-            whole_corpus(self.recipe)[0], *last, "index", "indexed", "sources",
-            self.max_rows, missing_ids, work, calls_models=True, first=tuple(first),
+            whole_corpus(self.recipe)[0],
+            *last,
+            "index",
+            "indexed",
+            "sources",
+            self.max_rows,
+            missing_ids,
+            work,
+            calls_models=True,
+            first=tuple(first),
             inside="passages embedded",
-        )  # fmt: skip
+        )
 
     def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
         """Memo table -> version, of what is cached of some models that embed, or write what is embedded."""
@@ -144,10 +174,18 @@ class CorpusBuilds:
             return self.missing(lengths, Ids(distinct(self.store.dataset(passages), "source")))
 
         return TableBuild(
-            lengths, lengths, LENGTHS, "parse", "inverted", "sources", PART_SOURCES, missing_ids,
+            lengths,
+            lengths,
+            LENGTHS,
+            "parse",
+            "inverted",
+            "sources",
+            PART_SOURCES,
+            missing_ids,
             lambda run: PostingsTask(self.worker, analyzer, lengths, postings, texts, passages, run.name),
-            first=((postings, POSTINGS),), spread=False,
-        )  # fmt: skip
+            first=((postings, POSTINGS),),
+            spread=False,
+        )
 
     def missing(self, table: str, ids: Ids) -> Ids:
         """The ids that a table lacks and that did not fail for good."""

@@ -89,8 +89,10 @@ class CorpusTask:
 
     def operators(self) -> Sequence[Operator]:
         made: dict[CorpusStep, list[Operator]] = {
-            "parse": [ParseRows(self)], "split": [SplitRows(self)], "embed": [EmbedRows(self)]
-        }  # fmt: skip
+            "parse": [ParseRows(self)],
+            "split": [SplitRows(self)],
+            "embed": [EmbedRows(self)],
+        }
         if self.worker.device.startswith("cuda") and "split" in self.steps:
             made["embed"].insert(0, TokenizeRows(self))
         return [operator for step in self.steps for operator in made[step]]

@@ -139,9 +139,15 @@ class Pipeline:
     @property
     def builder(self) -> TableBuilder:
         return TableBuilder(
-            self.store, self.runner, self.progress, self.workers, self.connect, self.clock, self.caps,
+            self.store,
+            self.runner,
+            self.progress,
+            self.workers,
+            self.connect,
+            self.clock,
+            self.caps,
             self.worker,
-        )  # fmt: skip
+        )
 
     def _per_answer_task(self, questions: Iterable[Question]) -> int:
         """Returns how many questions make a task at most: more where all that they cost is a search of the
@@ -157,7 +163,7 @@ class Pipeline:
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
     def renewing(self) -> TableRun | None:
-        """Returns what a command that answered questions again has left to do: it was killed, or met trouble."""
+        """Returns what a command that answered questions again has left: it was killed, or met trouble."""
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
     def questions(self, ids: Sequence[str]) -> Iterator[Question]:
@@ -241,9 +247,14 @@ class Pipeline:
         return named.where(stand_in(named.array, all_sources(self.store, kinds).array))
 
     def answers_build(
-        self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool,
-        per_task: int, groups: Mapping[str, int],
-    ) -> TableBuild:  # fmt: skip
+        self,
+        keys: Mapping[str, str],
+        sources: AnswerSources,
+        again: tuple[str, ...],
+        fresh: bool,
+        per_task: int,
+        groups: Mapping[str, int],
+    ) -> TableBuild:
         """Questions to answers, by the keys of their answers; those of one group in one task."""
 
         def work(run: TableRun) -> TableTask:
@@ -254,10 +265,20 @@ class Pipeline:
             )
 
         return TableBuild(
-            self.answers_work_id(sources.snapshot), "answers", ANSWERS, "answer", "answered", "questions",
-            per_task, lambda: self.unanswered(keys), work, True, again, fresh,
+            self.answers_work_id(sources.snapshot),
+            "answers",
+            ANSWERS,
+            "answer",
+            "answered",
+            "questions",
+            per_task,
+            lambda: self.unanswered(keys),
+            work,
+            True,
+            again,
+            fresh,
             groups=groups,
-        )  # fmt: skip
+        )
 
 
 def by_text(questions: Iterable[Question]) -> dict[str, int]:
@@ -272,6 +293,10 @@ def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
     fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
     outcome: Outcome = "" if fault.transient else "fault"
     return Question(
-        question.id, question.text, outcome=outcome, faults=(fault,), citations=question.citations,
+        question.id,
+        question.text,
+        outcome=outcome,
+        faults=(fault,),
+        citations=question.citations,
         turns=question.turns,
-    )  # fmt: skip
+    )

@@ -169,9 +169,13 @@ def bad_lines(store: Store, of: str) -> list[BadLine]:
 
 
 def decision(
-    store: Store, of: str, found: StagedFiles, files: tuple[str, ...],
-    state: tuple[str, str] | None = None, kind: str = OWN_KIND,
-) -> Decision:  # fmt: skip
+    store: Store,
+    of: str,
+    found: StagedFiles,
+    files: tuple[str, ...],
+    state: tuple[str, str] | None = None,
+    kind: str = OWN_KIND,
+) -> Decision:
     """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;
     `kind`: of the data."""
     rows = found.rows
@@ -183,9 +187,17 @@ def decision(
     if documents:
         replaced.append(ReplacedRows("documents", documents, tuple(rows.first_documents), _flat(had)))
     summary = IngestSummary(
-        of, tuple(rows.questions), asdict(found.counts), dict(sorted(rows.reasons.items())), False,
-        tuple(replaced), files, rows.documents, kind, found.read_by,
-    )  # fmt: skip
+        of,
+        tuple(rows.questions),
+        asdict(found.counts),
+        dict(sorted(rows.reasons.items())),
+        False,
+        tuple(replaced),
+        files,
+        rows.documents,
+        kind,
+        found.read_by,
+    )
     parts = {table: tuple(names) for table, names in rows.parts.items()}
     return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
 

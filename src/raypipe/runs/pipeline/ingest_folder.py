@@ -140,9 +140,15 @@ class _Read:
         part = "line" if text.kind == "csv" else "page"
         faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
-            file.state, content, reader_of(text.kind, text.scans), id, source.id, tuple(i for i, _ in faults),
-            any(fault.transient for _, fault in faults), self._given(file),
-        )  # fmt: skip
+            file.state,
+            content,
+            reader_of(text.kind, text.scans),
+            id,
+            source.id,
+            tuple(i for i, _ in faults),
+            any(fault.transient for _, fault in faults),
+            self._given(file),
+        )
         self.counts.lines += 1
         self.counts.rows += 1
         self.counts.bytes_read += file.size

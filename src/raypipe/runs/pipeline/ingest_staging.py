@@ -144,12 +144,19 @@ class Staging:
             self.rows.parts.setdefault("faults", []).append(name)
         self.rows.add(
             StagedRows(
-                {}, [q.id for q in batch.questions], len(batch.documents), reasons,
-                [(b.where, b.reason, b.detail) for b in bad], dict.fromkeys(replaced), len(others),
-                list(others[:SHOWN]), dict(zip(*map(arrow.id_texts, had.columns), strict=True)),
-                len(batch.questions) + len(batch.documents), [f.detail for _, f in refused],
+                {},
+                [q.id for q in batch.questions],
+                len(batch.documents),
+                reasons,
+                [(b.where, b.reason, b.detail) for b in bad],
+                dict.fromkeys(replaced),
+                len(others),
+                list(others[:SHOWN]),
+                dict(zip(*map(arrow.id_texts, had.columns), strict=True)),
+                len(batch.questions) + len(batch.documents),
+                [f.detail for _, f in refused],
             )
-        )  # fmt: skip
+        )
 
     def _with_lost(self, table: str, batch: IngestBatch, golds: Sequence[Gold]) -> list[Gold]:
         """The golds of a table, and an empty one for each question of the batch that has one there and has

@@ -187,9 +187,13 @@ class TaskReading:
         return whole
 
     def _run(
-        self, work: ReadTask, names: Sequence[str], verb: str, progress: Progress,
+        self,
+        work: ReadTask,
+        names: Sequence[str],
+        verb: str,
+        progress: Progress,
         other: DropTask | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Does tasks over these shards. Raises what a worker raises."""
         if not names:
             return

@@ -92,7 +92,7 @@ def require_passages(recipe: Recipe, store: Store, questions: Iterable[Question]
 
 
 def lacks_passages(recipe: Recipe, store: Store | None) -> bool:
-    """Returns whether a recipe needs passages and the store has no source to make one of; None: no store yet."""
+    """Returns whether a recipe needs passages and the store has no source for one; None: no store yet."""
     if not recipe.needs_passages():
         return False
     return store is None or not store.count("sources", next(filters("kind", recipe.source_kinds())))

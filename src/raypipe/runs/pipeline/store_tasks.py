@@ -168,9 +168,13 @@ class CompactTask:
 
 
 def compact_all(
-    store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object],
-    most: int = FRAGMENTS, here: int = MERGED_HERE,
-) -> None:  # fmt: skip
+    store: Store,
+    worker: WorkerConfig,
+    runner: Runner,
+    start: Callable[[], object],
+    most: int = FRAGMENTS,
+    here: int = MERGED_HERE,
+) -> None:
     """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
     tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
 

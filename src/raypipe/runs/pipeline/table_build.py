@@ -259,9 +259,13 @@ class TableBuilder:
 
 
 def _book(
-    run: str, pool: Verb, result: TaskResult, done: RunCounters, busy: dict[str, dict[str, float]],
+    run: str,
+    pool: Verb,
+    result: TaskResult,
+    done: RunCounters,
+    busy: dict[str, dict[str, float]],
     tasks: int = 1,
-) -> None:  # fmt: skip
+) -> None:
     """Counts what one worker did of a task."""
     done.add(run, result.counts, tasks=tasks)
     rows = done.rows_by_worker.setdefault(pool, {})

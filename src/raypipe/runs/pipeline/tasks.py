@@ -204,10 +204,16 @@ class WorkerConfig:
     def kit(self, index: Index | None, process: str = "") -> LocalKit:
         """The kit of a process, which `process` names."""
         return LocalKit(
-            index, self.backend, self.device, self.threads,
-            engines=self.engines, passing=self.passing_engines, endpoints=self.endpoints,
-            engine_limits=self.engine_limits, process=process,
-        )  # fmt: skip
+            index,
+            self.backend,
+            self.device,
+            self.threads,
+            engines=self.engines,
+            passing=self.passing_engines,
+            endpoints=self.endpoints,
+            engine_limits=self.engine_limits,
+            process=process,
+        )
 
 
 Key: TypeAlias = Literal["source", "id"]

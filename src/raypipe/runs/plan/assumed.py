@@ -97,9 +97,16 @@ class AssumedPlan:
 
 
 def assumed_plan(
-    recipe: Recipe, assumed: Assumed, cluster: str, per_task: int, workers: Callable[[Verb], Workers],
-    place: tuple[str, str], runs: Sequence[Run], prices: Prices, kit: Kit,
-) -> AssumedPlan:  # fmt: skip
+    recipe: Recipe,
+    assumed: Assumed,
+    cluster: str,
+    per_task: int,
+    workers: Callable[[Verb], Workers],
+    place: tuple[str, str],
+    runs: Sequence[Run],
+    prices: Prices,
+    kit: Kit,
+) -> AssumedPlan:
     """`per_task`: sources of a task, at most; `workers` of a verb; `place`: backend and device; `runs`, the
     last first, whose rates count; `kit`: its tokenizers split."""
     if assumed.chunks is None and recipe.corpus:

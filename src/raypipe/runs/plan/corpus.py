@@ -169,9 +169,16 @@ class CorpusPlanner:
             return times(low / each, prompt_tokens), most
 
         return self._context.step(
-            name, rows, stored_chunks - fresh(lacking), reasons, todo, same and not unsplit, expected,
-            lambda asked: embedded_bytes(model.dim, asked / each), tokens,
-        )  # fmt: skip
+            name,
+            rows,
+            stored_chunks - fresh(lacking),
+            reasons,
+            todo,
+            same and not unsplit,
+            expected,
+            lambda asked: embedded_bytes(model.dim, asked / each),
+            tokens,
+        )
 
     def _prompt_tokens(self, step: CorpusStep) -> float:
         """Tokens of a prompt about a chunk, about: of some of the chunks that were looked at; where there are

@@ -113,10 +113,17 @@ class PlanContext:
         return reason(self.last, self.stages[name], self.own) if had else "row"
 
     def step(
-        self, name: str, rows: float, cached: int, reasons: Mapping[str, float], todo: float,
-        exact: bool, expected: tuple[int, int] | None, stored: Callable[[float], float],
+        self,
+        name: str,
+        rows: float,
+        cached: int,
+        reasons: Mapping[str, float],
+        todo: float,
+        exact: bool,
+        expected: tuple[int, int] | None,
+        stored: Callable[[float], float],
         tokens: Callable[[float, float], Range] = lambda low, high: (0, 0),
-    ) -> StepPlan:  # fmt: skip
+    ) -> StepPlan:
         """`reasons`: why -> how many calls: an upper bound unless `exact`; `expected`: those that are likely.
         `todo`: rows to pass the step, as many as is likely. `stored`: calls -> bytes in the store; `tokens`:
         fewest and most calls -> tokens of language models, likely ones and never more than fit."""
@@ -200,9 +207,12 @@ def summed(ranges: Sequence[Range | None]) -> Range | None:
 
 
 def spent(
-    lines: Sequence[StepLine], seconds: float, prices: Prices, asks: Collection[str],
+    lines: Sequence[StepLine],
+    seconds: float,
+    prices: Prices,
+    asks: Collection[str],
     judge: JudgeLine | None = None,
-) -> Costs:  # fmt: skip
+) -> Costs:
     """Returns what a run of these steps cost, with its judge. `seconds`: its wall time."""
     asked: list[tuple[str, StepLine | JudgeLine]] = [(s.step, s) for s in lines]
     if judge is not None and judge.generated_tokens:  # code from outside has no tokens

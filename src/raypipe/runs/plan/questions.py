@@ -112,9 +112,16 @@ class QuestionPlanner:
         stored = functools.partial(stored_bytes, one, questions=len(asking))
         tokens = functools.partial(likely_tokens, one, questions=len(asking))
         return self._context.step(
-            stage.name, self._rows, self._rows - len(asking), reasons, len(self._todo), exact, expected,
-            stored, tokens,
-        )  # fmt: skip
+            stage.name,
+            self._rows,
+            self._rows - len(asking),
+            reasons,
+            len(self._todo),
+            exact,
+            expected,
+            stored,
+            tokens,
+        )
 
     def _likely(self, stage: Stage[Step], most: Mapping[str, float]) -> tuple[int, int] | None:
         """Calls about some questions, each at `most` (by id): a range, from 0 where a gate decides. None

@@ -118,9 +118,11 @@ class Routes:
         return answerer
 
     def _query(
-        self, request: Request, body: requests.QueryBody | requests.RetrieveBody,
+        self,
+        request: Request,
+        body: requests.QueryBody | requests.RetrieveBody,
         include: Collection[requests.Include] = (),
-    ) -> QueryRequest:  # fmt: skip
+    ) -> QueryRequest:
         asked = requests.query_request(body, self._limits.deadline_s, include)
         key = key_filter(request)
         return replace(asked, asker=key.name, key_filter=key.filters)
@@ -190,9 +192,13 @@ class Routes:
         return openai.completion(id, body.model, answer)
 
     async def _answer(
-        self, answerer: AnswererProtocol, query: requests.QueryBody, listener: Listener, request: Request,
+        self,
+        answerer: AnswererProtocol,
+        query: requests.QueryBody,
+        listener: Listener,
+        request: Request,
         whole: bool = True,
-    ) -> AnswerResponse:  # fmt: skip
+    ) -> AnswerResponse:
         """The response to one question; `whole`: it is all that the request asks."""
         asked = self._query(request, query, query.include)
         if self._capture is not None and not asked.key_filter:
@@ -208,9 +214,11 @@ class Routes:
         return replies.answer_response(result, query.include)
 
     async def _stream(
-        self, request: Request, answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
+        self,
+        request: Request,
+        answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
         encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
-    ) -> Response:  # fmt: skip
+    ) -> Response:
         """Streams the answer to a question. Its slot is taken here, so that a refusal is still a status, and
         released with the answer, as are its bytes: a client that does not read it takes nothing from
         others."""
@@ -351,10 +359,13 @@ def key_filter(request: Request) -> KeyFilter:
 
 
 def create_app(
-    router: ReleaseRouter, config: ServerConfig | None = None, metrics: RequestMetrics | None = None,
-    proxy_sets_id: bool = False, capture: Capture | None = None,
+    router: ReleaseRouter,
+    config: ServerConfig | None = None,
+    metrics: RequestMetrics | None = None,
+    proxy_sets_id: bool = False,
+    capture: Capture | None = None,
     before_first: Callable[[], Awaitable[None]] | None = None,
-) -> FastAPI:  # fmt: skip
+) -> FastAPI:
     """The app. The page and the two health routes need no key: they show no question and no answer.
     `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
     `before_first` is done before the first request is taken."""
@@ -387,9 +398,12 @@ def create_app(
     routes.add_to(app, Depends(authorized))
     if config.mcp:
         app.add_api_route(
-            mcp_tools.PATH, holding(routes.tools(app)), methods=["POST"], include_in_schema=False,
+            mcp_tools.PATH,
+            holding(routes.tools(app)),
+            methods=["POST"],
+            include_in_schema=False,
             dependencies=[Depends(authorized), Depends(mcp_tools.require_own_site)],
-        )  # fmt: skip
+        )
     if config.page:
         app.add_api_route("/", root, include_in_schema=False)
     errors.add_exception_handlers(app)

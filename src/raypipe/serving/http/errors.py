@@ -30,9 +30,12 @@ class RequestRefused(Exception):
     """A request that is answered with an error. `detail` and `errors` hold nothing that the client sent."""
 
     def __init__(
-        self, status: HTTPStatus, detail: str, errors: Sequence[Mapping[str, str]] = (),
+        self,
+        status: HTTPStatus,
+        detail: str,
+        errors: Sequence[Mapping[str, str]] = (),
         headers: Mapping[str, str] = {},
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.errors, self.headers = status, detail, errors, headers
 

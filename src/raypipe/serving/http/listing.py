@@ -28,13 +28,19 @@ class ListingBody(StrictBody):
 
     source: str | None = says(
         "Id of the document to read, as citations name it. Null: documents are listed.",
-        None, default=None, max_length=100,
-    )  # fmt: skip
+        None,
+        default=None,
+        max_length=100,
+    )
     offset: int = says("First document, or with `source` first character.", 0, default=0, ge=0, le=2**53)
     limit: int | None = says(
         f"Documents: {LISTED} unless given, {MOST_LISTED} at most; or with `source` characters: {READ_CHARS} "
-        f"unless given, {MOST_CHARS} at most.", 20, default=None, ge=1, le=MOST_CHARS,
-    )  # fmt: skip
+        f"unless given, {MOST_CHARS} at most.",
+        20,
+        default=None,
+        ge=1,
+        le=MOST_CHARS,
+    )
     filters: SourceFilter = Field(default=SourceFilter(), description="Which documents are listed.")
 
 

@@ -114,26 +114,38 @@ def _documents(reply: Reply) -> str:
 
 TOOLS: Mapping[str, RouteTool] = {
     "retrieve": RouteTool(
-        "/v1/retrieve", RetrieveBody, RetrieveResponse, _passages,
+        "/v1/retrieve",
+        RetrieveBody,
+        RetrieveResponse,
+        _passages,
         "Find the passages that match a question best, with their texts and places. No answer is written.",
     ),
     "answer": RouteTool(
-        "/v1/answer", QueryBody, AnswerResponse, _answer,
+        "/v1/answer",
+        QueryBody,
+        AnswerResponse,
+        _answer,
         "Answer a question from the documents, with exact quotes and their places, or say that they do not "
         "have the answer.",
     ),
     "why": RouteTool(
-        "/v1/answer", QueryBody, AnswerResponse, _why,
+        "/v1/answer",
+        QueryBody,
+        AnswerResponse,
+        _why,
         "Show what the answer to a question is made of: replies of steps, ranked passages and scores, what "
         "failed, versions. Takes the arguments of `answer`. With `prompts` in `include` it asks language "
         "models again and shows the chats.",
         ("replies", "faults", "passages"),
     ),
     "documents": RouteTool(
-        "/v1/documents", ListingBody, ListingResponse, _documents,
+        "/v1/documents",
+        ListingBody,
+        ListingResponse,
+        _documents,
         "List the documents that are searched. With `source`, read the text of one from `offset` on.",
     ),
-}  # fmt: skip
+}
 
 
 def server(app: FastAPI) -> Server[Any]:

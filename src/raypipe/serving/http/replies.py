@@ -99,9 +99,15 @@ class QuestionFields(ReplyFields):
     query: str = says("The question.", "who wrote the first program?")
     usage: dict[str, int] = says(
         "Texts embedded, pairs scored, chats answered and their tokens, for this request.",
-        {"embedded": 1, "scored": 20, "chats": 0, "prompt_tokens": 0, "cached_tokens": 0,
-         "generated_tokens": 0},
-    )  # fmt: skip
+        {
+            "embedded": 1,
+            "scored": 20,
+            "chats": 0,
+            "prompt_tokens": 0,
+            "cached_tokens": 0,
+            "generated_tokens": 0,
+        },
+    )
 
 
 class AnswerFields(ReplyFields):
@@ -257,9 +263,13 @@ def _common(result: QueryResult) -> dict[str, Any]:
     q, asked = result.question, result.asked or result.question
     versions = {"release": result.release, "recipe": result.recipe, "models": result.models}
     return {
-        "id": q.id, "query": asked.text, "degraded": q.degraded, "timings_ms": result.timings_ms,
-        "usage": result.usage, "versions": versions,
-    }  # fmt: skip
+        "id": q.id,
+        "query": asked.text,
+        "degraded": q.degraded,
+        "timings_ms": result.timings_ms,
+        "usage": result.usage,
+        "versions": versions,
+    }
 
 
 def _passages(result: QueryResult) -> list[Any]:
@@ -281,9 +291,13 @@ def _document(place: Place) -> dict[str, Any]:
 def _citation(e: Evidence, context: bool) -> dict[str, Any]:
     """The fields of a `CitedQuote`."""
     quote = {
-        "source": e.source, "chunk": e.chunk, "url": e.url, "quote": e.quote, "span": e.span,
+        "source": e.source,
+        "chunk": e.chunk,
+        "url": e.url,
+        "quote": e.quote,
+        "span": e.span,
         "scores": e.scores,
-    }  # fmt: skip
+    }
     if e.place:
         quote |= _document(e.place)
     return {**quote, "before": e.before, "after": e.after} if context else quote

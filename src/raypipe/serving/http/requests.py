@@ -98,9 +98,11 @@ class DocumentBody(StrictBody):
 
     page_name: str | None = says("The page's title.", "Ada Lovelace", default="", max_length=10_000)
     page_url: str | None = says(
-        "Its address: cited, compared with filters, and never opened.", "https://en.example.org/ada",
-        default="", max_length=10_000,
-    )  # fmt: skip
+        "Its address: cited, compared with filters, and never opened.",
+        "https://en.example.org/ada",
+        default="",
+        max_length=10_000,
+    )
     page_snippet: str | None = says(
         "The search engine's extract of it.",
         "Ada Lovelace was a mathematician.",
@@ -109,8 +111,9 @@ class DocumentBody(StrictBody):
     )
     page_result: str | None = says(
         "The page itself, as HTML. One that is too long to parse is a fault of this page alone.",
-        "<p>Ada Lovelace wrote the first program.</p>", default="",
-    )  # fmt: skip
+        "<p>Ada Lovelace wrote the first program.</p>",
+        default="",
+    )
     page_last_modified: str | None = says(
         "When it was last changed, as the search engine says it.", "2024-02-01", default="", max_length=100
     )
@@ -127,9 +130,11 @@ class SourceFilter(StrictBody):
     """Which sources are searched. A source must match every filter that is given."""
 
     hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = says(
-        "Hosts of the sources' urls; a parent domain stands for all of its hosts.", ["example.org"],
-        default=[], max_length=100,
-    )  # fmt: skip
+        "Hosts of the sources' urls; a parent domain stands for all of its hosts.",
+        ["example.org"],
+        default=[],
+        max_length=100,
+    )
 
     @field_validator("hosts")
     @classmethod
@@ -144,8 +149,10 @@ class SourceFilter(StrictBody):
     )
     where: str = says(
         "A condition on the fields of documents, as LanceDB has them.",
-        "date >= '2024-01-01'", default="", max_length=MAX_CHARS,
-    )  # fmt: skip
+        "date >= '2024-01-01'",
+        default="",
+        max_length=MAX_CHARS,
+    )
 
     @field_validator("where")
     @classmethod
@@ -164,8 +171,11 @@ class QueryOptions(StrictBody):
 
     time: str = says(
         "When the question is asked: MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD. Empty: when the stored question "
-        "was asked, or not known.", "03/05/2024, 23:18:31 PT", default="", max_length=100,
-    )  # fmt: skip
+        "was asked, or not known.",
+        "03/05/2024, 23:18:31 PT",
+        default="",
+        max_length=100,
+    )
     documents: list[DocumentBody] | None = Field(
         default=None,
         max_length=MAX_DOCUMENTS,
@@ -173,9 +183,12 @@ class QueryOptions(StrictBody):
     )
     filters: SourceFilter = Field(default=SourceFilter(), description="Which sources are searched.")
     deadline_s: float | None = says(
-        "Seconds for the answer. Null: 30. At most 120. Both may be configured otherwise.", 10,
-        default=None, gt=0, allow_inf_nan=False,
-    )  # fmt: skip
+        "Seconds for the answer. Null: 30. At most 120. Both may be configured otherwise.",
+        10,
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+    )
 
     @field_validator("time")
     @classmethod
@@ -203,8 +216,10 @@ TIME_ALLOWED = (
 
 QUERY = says(
     "The question; one that is stored, in its words or by its id, has its own pages.",
-    "who wrote the first program?", max_length=10_000, pattern=r"\S",
-)  # fmt: skip
+    "who wrote the first program?",
+    max_length=10_000,
+    pattern=r"\S",
+)
 
 
 TURNS_BEFORE: Any = Field(
@@ -257,9 +272,12 @@ class FeedbackBody(StrictBody):
         "Whether the answer is right. Null: not said.", "wrong", default=None
     )
     text: str | None = says(
-        "The right answer, in the user's words. Null: not given.", "ada lovelace",
-        default=None, max_length=10_000, pattern=r"\S",
-    )  # fmt: skip
+        "The right answer, in the user's words. Null: not given.",
+        "ada lovelace",
+        default=None,
+        max_length=10_000,
+        pattern=r"\S",
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> FeedbackBody:

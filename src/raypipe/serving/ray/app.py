@@ -43,9 +43,14 @@ HEALTH_CHECK_S = 5.0
 
 
 def build_application(
-    recipe: Recipe, worker: WorkerConfig, gpus: float, config: ServerConfig | None = None,
-    follow_live: bool = False, engine_gpus: float = 0, gateways: int = 1,
-) -> Application:  # fmt: skip
+    recipe: Recipe,
+    worker: WorkerConfig,
+    gpus: float,
+    config: ServerConfig | None = None,
+    follow_live: bool = False,
+    engine_gpus: float = 0,
+    gateways: int = 1,
+) -> Application:
     """The application.
 
     `worker` has the store and the device, engine and threads of the models; `gpus` are the GPUs of each
@@ -58,25 +63,38 @@ def build_application(
         chosen = [m for m in recipe.models() if m.kind == kind]
         resources = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
         deployment = serve.deployment(
-            ModelDeployment, name=name, max_ongoing_requests=MAX_CALLS, max_queued_requests=MAX_QUEUED_CALLS,
-            ray_actor_options=resources, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
-            graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S, health_check_period_s=HEALTH_CHECK_S,
-        )  # fmt: skip
+            ModelDeployment,
+            name=name,
+            max_ongoing_requests=MAX_CALLS,
+            max_queued_requests=MAX_QUEUED_CALLS,
+            ray_actor_options=resources,
+            graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
+            graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S,
+            health_check_period_s=HEALTH_CHECK_S,
+        )
         return deployment.bind(worker, chosen)
 
     gateway = serve.deployment(
-        serve.ingress()(Gateway), name=GATEWAY, num_replicas=gateways, max_ongoing_requests=MAX_CONNECTIONS,
+        serve.ingress()(Gateway),
+        name=GATEWAY,
+        num_replicas=gateways,
+        max_ongoing_requests=MAX_CONNECTIONS,
         max_queued_requests=MAX_CONNECTIONS,
         backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_AFTER_S),
-        ray_actor_options={"num_cpus": GATEWAY_CPUS}, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
-        graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S, health_check_period_s=HEALTH_CHECK_S,
-    )  # fmt: skip
+        ray_actor_options={"num_cpus": GATEWAY_CPUS},
+        graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
+        graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S,
+        health_check_period_s=HEALTH_CHECK_S,
+    )
     generates = any(m.kind == "generator" for m in recipe.models())
     return gateway.bind(
-        None if follow_live else recipe, worker.store, config,
-        deploy_models("embed", "embedder"), deploy_models("rerank", "reranker"),
+        None if follow_live else recipe,
+        worker.store,
+        config,
+        deploy_models("embed", "embedder"),
+        deploy_models("rerank", "reranker"),
         deploy_models("generate", "generator") if generates else None,
-    )  # fmt: skip
+    )
 
 
 def start(app: Application, host: str, port: int) -> None:

@@ -40,9 +40,14 @@ log = logging.getLogger("raypipe.serving.ray")
 
 class Gateway:
     def __init__(
-        self, recipe: Recipe | None, store: str, config: ServerConfig,
-        embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
-    ) -> None:  # fmt: skip
+        self,
+        recipe: Recipe | None,
+        store: str,
+        config: ServerConfig,
+        embed: DeploymentHandle,
+        rerank: DeploymentHandle,
+        generate: DeploymentHandle | None,
+    ) -> None:
         """`recipe` None: the live release of the store is followed."""
         _configure_logging(config.log)
         self._config, self._store = config, store

@@ -170,9 +170,12 @@ Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
 
 
 def cached(
-    kit: Kit, memo: Memo | None, tally: CallCounts, asking: Asking | None = None,
+    kit: Kit,
+    memo: Memo | None,
+    tally: CallCounts,
+    asking: Asking | None = None,
     clock: Callable[[], float] = time.time,
-) -> Kit:  # fmt: skip
+) -> Kit:
     """The same kit behind the cache: equal requests are computed once, cached ones not at all, all are
     counted.
 

@@ -256,9 +256,13 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
 
 
 def add_folded(
-    store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], replaced: Sequence[str],
+    store: Store,
+    table: str,
+    run: str,
+    fragments: list[lance.FragmentMetadata],
+    replaced: Sequence[str],
     names: Iterable[str],
-) -> None:  # fmt: skip
+) -> None:
     """Adds rows of cache files to their table, and only then removes the files."""
     with store.durable(table):
         if replaced:

@@ -59,7 +59,7 @@ def said(rule, *lines, **more):
         ("premise", [("a", 12)], "12"),
         ("premise", [("a",)], "invalid"),
     ],
-)  # fmt: skip
+)
 def test_a_rule_makes_an_answer_of_the_values_or_none(rule, lines, answer):
     assert said(rule, *lines) == answer
 

@@ -34,7 +34,7 @@ BANK = ExampleBank(
         ),
         ExampleGroup("music", "None", ("which song is number {number} this week?",)),
     )
-)  # fmt: skip
+)
 
 
 def find(text, least=0.5, best=0, **names):

@@ -25,15 +25,19 @@ def movie(**fields):
         (movie(movie_name="amelie, the maze runner", movie_aspect="budget"), [(10,), (34,)]),
         (movie(movie_name="Amélie", movie_aspect="crew"), [("Ana Lima",)]),
         (movie(movie_name="The Maze Runner", movie_aspect="cast"), [("Zak Santiago", "Brenda Crichlow")]),
-        (movie(person="Walt Becker", person_aspect="directed_movies"),
-         [("The Maze Runner", "Small Town Ecstasy")]),
-        (movie(person="Brenda Crichlow", person_aspect="acted_movies"),
-         [("Small Town Ecstasy", "The Maze Runner")]),
+        (
+            movie(person="Walt Becker", person_aspect="directed_movies"),
+            [("The Maze Runner", "Small Town Ecstasy")],
+        ),
+        (
+            movie(person="Brenda Crichlow", person_aspect="acted_movies"),
+            [("Small Town Ecstasy", "The Maze Runner")],
+        ),
         (movie(person="Jean Dujardin", person_aspect="oscar_awards"), [("The Artist",)]),
         (movie(year=2001), [("Amélie",), ()]),
         (json.dumps({"domain": "encyclopedia", "main_entity": "Florida City"}), [("Florida City",)]),
     ],
-)  # fmt: skip
+)
 def test_what_the_baseline_looks_up_is_found(graph, parse, said, values):
     results = asyncio.run(run(parse(flat_program(said)), graph, moment(ASKED)))
     assert [r.fault for r in results] == [None] * len(results)

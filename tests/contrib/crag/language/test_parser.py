@@ -66,8 +66,8 @@ def test_a_call_with_everything_has_every_part():
             Tail("name", True, 2),
             True,
             3,
-        ),
-    )  # fmt: skip
+        )
+    )
     assert good("average(get_movie(*)[rating])").lines == (
         Mean(Query("get_movie", (Star(),), (), Tail("rating"))),
     )
@@ -208,10 +208,34 @@ def test_whatever_can_be_said_prints_and_parses_again(lines):
 # ---------------------------------------------------------------- decoding
 
 VOCABULARY = [chr(i) for i in range(32, 127)] + [
-    "\n", "é", "get_", "movie", "person", "_cast", "stock", "_price", "song", "open", "eq(", "None", "sort(",
-    '"]', '["',
-    ", ", ")", '")', "ALL ", "year", "name", "the ", "AVG(", "release_date", "[:", "len", "</s>",
-]  # fmt: skip
+    "\n",
+    "é",
+    "get_",
+    "movie",
+    "person",
+    "_cast",
+    "stock",
+    "_price",
+    "song",
+    "open",
+    "eq(",
+    "None",
+    "sort(",
+    '"]',
+    '["',
+    ", ",
+    ")",
+    '")',
+    "ALL ",
+    "year",
+    "name",
+    "the ",
+    "AVG(",
+    "release_date",
+    "[:",
+    "len",
+    "</s>",
+]
 
 
 def random_reply(xgrammar, matcher, rng, bitmask) -> tuple[str, int]:

@@ -155,10 +155,14 @@ def test_a_trading_day_word_is_the_latest_session_strictly_before_today(words):
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ("latest", "latest"), ("most recent", "latest"), ("now", "latest"), ("ipo", "earliest"),
-        ("last time", "last"), ("next game", "next"),
+        ("latest", "latest"),
+        ("most recent", "latest"),
+        ("now", "latest"),
+        ("ipo", "earliest"),
+        ("last time", "last"),
+        ("next game", "next"),
     ],
-)  # fmt: skip
+)
 def test_words_that_only_the_data_can_date_are_named(words, kind):
     assert when(words, moment(LATE)).kind == kind
 

@@ -145,7 +145,7 @@ def one(**call):
         ),
         ('{"calls": []}', "None"),
     ],
-)  # fmt: skip
+)
 def test_function_calls_become_a_program(said, program):
     calls, rule = functions(said)
     assert (calls.text, rule.label) == (program, "value")

@@ -49,7 +49,7 @@ def look(calls, rule="value", kit=None, asked_at=TIME, step=STEP):
         ('get_movie("nothing like it")["year"]', "premise", "abstained", "i don't know"),
         ('get_movie("velora")["length"]', "answered", "abstained", "i don't know"),
     ],
-)  # fmt: skip
+)
 def test_the_rule_makes_the_answer(calls, rule, label, text):
     assert look(calls, rule).replies["kg"] == Reply(text, label)
 

@@ -20,9 +20,14 @@ TABLES = {
     "price": [  # ticker, day, open, high
         {"ticker": t, "date": f"2024-02-{day}", "open": start, "high": high}
         for t, day, start, high in [
-            ("AAA", 26, 9, 10), ("AAA", 27, 8, 14), ("AAA", 28, 11, 12),
-            ("BBB", 26, 4, 5), ("BBB", 27, 6, 7), ("BBB", 28, 5, 6),
-            ("CCC", 26, 1, 13), ("CCC", 27, 2, 14),
+            ("AAA", 26, 9, 10),
+            ("AAA", 27, 8, 14),
+            ("AAA", 28, 11, 12),
+            ("BBB", 26, 4, 5),
+            ("BBB", 27, 6, 7),
+            ("BBB", 28, 5, 6),
+            ("CCC", 26, 1, 13),
+            ("CCC", 27, 2, 14),
         ]
     ],
     "movie": [
@@ -33,14 +38,17 @@ TABLES = {
     "person": [{"name": "Ann Lee", "birthday": "1950-03-01"}, {"name": "Bo Kay", "birthday": "1960-03-01"}],
     "crew": [
         {"movie_name": m, "name": n, "job": "Director", "year": int(d[:4]), "release_date": d}
-        for m, n, d in [("Ash", "Ann Lee", "1990-05-01"), ("Birch", "Bo Kay", "2000-04-30"),
-                        ("Cedar", "Ann Lee", "2011-05-03")]
+        for m, n, d in [
+            ("Ash", "Ann Lee", "1990-05-01"),
+            ("Birch", "Bo Kay", "2000-04-30"),
+            ("Cedar", "Ann Lee", "2011-05-03"),
+        ]
     ],
     "cast": [
         {"movie_name": "Ash", "name": "Bo Kay", "character": "The Baker", "year": 1990},
         {"movie_name": "Birch", "name": "Ann Lee", "character": "The Judge", "year": 2000},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +120,12 @@ DATES = {  # form -> one or two operands that are days
         directed(other="bo kay", attribute="release_date", conditions=where("year", "ge", "1995")),
     ],
     "hop": [  # 1950-03-01, 1960-03-01
-        directed("ash", attribute="name"), born("$1"), directed("birch", attribute="name"), born("$3"),
+        directed("ash", attribute="name"),
+        born("$1"),
+        directed("birch", attribute="name"),
+        born("$3"),
     ],
-}  # fmt: skip
+}
 LISTS = {  # form -> a call that finds several values; "take" is left to the operation
     "plain": [directed(other="ann lee")],
     "ordered": [directed(other="ann lee", order="-year")],
@@ -156,7 +167,7 @@ TABLE = [  # operation, operands, the answer of each form
     ("yes_if_equal", SAME, ("yes", "yes", "yes", "yes")),
     ("premise", PAIRS, ("5", "7", "6", "90")),
     ("premise", LACKS, ("invalid", "invalid", "invalid", "invalid")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -49,12 +49,15 @@ class CallsResult(Result):
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [
             {
-                "call": r.call, "values": ", ".join(map(str, r.values)), "rows": len(r.rows),
-                "requests": len(r.requests), "ms": r.ms,
+                "call": r.call,
+                "values": ", ".join(map(str, r.values)),
+                "rows": len(r.rows),
+                "requests": len(r.requests),
+                "ms": r.ms,
                 "fault": None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}",
             }
             for r in self.results
-        ]  # fmt: skip
+        ]
 
     def record(self) -> Mapping[str, Any]:
         return {"results": [_line(r) for r in self.results]}
@@ -168,9 +171,12 @@ class FactsResult(Result):
 
 
 def build_facts(
-    source: str | Path, kind: public_data.Kind, out: str | Path, credits: str | Path | None = None,
+    source: str | Path,
+    kind: public_data.Kind,
+    out: str | Path,
+    credits: str | Path | None = None,
     sentences: public_data.Form = "prose",
-) -> FactsResult:  # fmt: skip
+) -> FactsResult:
     """Converts a published CSV file to a table of facts: sentences by year or name.
 
     `kind` says whose columns it has. `credits`, with movielens, is its file of casts and crews. `sentences`
@@ -187,10 +193,15 @@ MAX_TOKENS = 300  # of a program
 
 @outside_loop
 def draft_examples(
-    data: Sequence[str | Path], graph: str | Path, model: str, prompt: str = "db3/calls-open",
-    number: int = 100, format: Format | None = None, session: Session | None = None,
+    data: Sequence[str | Path],
+    graph: str | Path,
+    model: str,
+    prompt: str = "db3/calls-open",
+    number: int = 100,
+    format: Format | None = None,
+    session: Session | None = None,
     fields: Fields | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Drafts: the calls that a model writes for some questions, what they gave, and why they failed.
 
     `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as `ingest` takes them.
@@ -213,10 +224,17 @@ def draft_examples(
             why.append(reply.detail)
         values = list(results[-1].values[:5]) if results else []
         failed = "; ".join(why) or ("" if values or calls.strip() == "None" else "it gave nothing")
-        drafts.append({
-            "query": q.text, "query_time": q.asked_at, "calls": calls, "values": values, "failed": failed,
-            "rule": "value", "use": False,
-        })  # fmt: skip
+        drafts.append(
+            {
+                "query": q.text,
+                "query_time": q.asked_at,
+                "calls": calls,
+                "values": values,
+                "failed": failed,
+                "rule": "value",
+                "use": False,
+            }
+        )
     return drafts
 
 

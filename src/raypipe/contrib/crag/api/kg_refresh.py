@@ -102,9 +102,12 @@ def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _settled(
-    path: Path, graph: str, entry: Mapping[str, Any], proposed: Mapping[str, str | int],
+    path: Path,
+    graph: str,
+    entry: Mapping[str, Any],
+    proposed: Mapping[str, str | int],
     seen: Mapping[str, ChangeRate] = MappingProxyType({}),
-) -> RefreshProposal:  # fmt: skip
+) -> RefreshProposal:
     shown = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in seen.items()}
     return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, shown)
 

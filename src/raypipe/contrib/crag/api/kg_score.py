@@ -113,9 +113,12 @@ class KgScoreResult(Result):
 
 @outside_loop
 def score_calls(
-    gold: str | Path, predictions: str | Path, graph: str | Path, reply: str = "calls",
+    gold: str | Path,
+    predictions: str | Path,
+    graph: str | Path,
+    reply: str = "calls",
     session: Session | None = None,
-) -> KgScoreResult:  # fmt: skip
+) -> KgScoreResult:
     """Compares written calls with gold programs, to the letter and by what both give over a graph.
 
     `gold`: JSON lines, or a folder of them, of `query`, `query_time`, `calls` (or `kg_program`), and where

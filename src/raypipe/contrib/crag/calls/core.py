@@ -42,19 +42,50 @@ class LinkedCall:
 
 CLOSE: Final = "16:00"  # New York
 KIND_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
-    "movie": {"name": "title", "movie_name": "title", "film": "title", "runtime": "length", "genre": "genres",
-              "date": "release_date", "language": "original_language", "box_office": "revenue"},
+    "movie": {
+        "name": "title",
+        "movie_name": "title",
+        "film": "title",
+        "runtime": "length",
+        "genre": "genres",
+        "date": "release_date",
+        "language": "original_language",
+        "box_office": "revenue",
+    },
     "person": {"birth_date": "birthday", "date_of_birth": "birthday", "born": "birthday"},
-    "cast": {"movie": "movie_name", "film": "movie_name", "title": "movie_name", "actor": "name",
-             "role": "character", "person": "name", "date": "release_date"},
-    "crew": {"movie": "movie_name", "film": "movie_name", "title": "movie_name", "person": "name",
-             "date": "release_date"},
-    "oscar": {"movie": "film", "movie_name": "film", "title": "film", "year_ceremony": "year",
-              "person": "name"},
-    "artist": {"birthday": "birth_date", "works": "music", "songs": "music", "all_works": "music",
-               "birthplace": "birth_place", "country": "birth_place"},
+    "cast": {
+        "movie": "movie_name",
+        "film": "movie_name",
+        "title": "movie_name",
+        "actor": "name",
+        "role": "character",
+        "person": "name",
+        "date": "release_date",
+    },
+    "crew": {
+        "movie": "movie_name",
+        "film": "movie_name",
+        "title": "movie_name",
+        "person": "name",
+        "date": "release_date",
+    },
+    "oscar": {
+        "movie": "film",
+        "movie_name": "film",
+        "title": "film",
+        "year_ceremony": "year",
+        "person": "name",
+    },
+    "artist": {
+        "birthday": "birth_date",
+        "works": "music",
+        "songs": "music",
+        "all_works": "music",
+        "birthplace": "birth_place",
+        "country": "birth_place",
+    },
     "song": {"title": "name", "artist": "author", "date": "release_date", "country": "release_country"},
-}  # fmt: skip
+}
 
 
 def listed(tables: Tables, table: str, extra: Mapping[str, str] | None = None) -> str:
@@ -90,9 +121,15 @@ def simple(
         )
         order, params = "b._w, b._r", (json.dumps(keys), *params)
     rel = Relation(
-        numbered(columns, inner, order), params, columns, noun, column, {kind: column},
-        aliases=KIND_WORDS.get(table, {}), about=call.about,
-    )  # fmt: skip
+        numbered(columns, inner, order),
+        params,
+        columns,
+        noun,
+        column,
+        {kind: column},
+        aliases=KIND_WORDS.get(table, {}),
+        about=call.about,
+    )
     return rel.where(call.where, call.now, call.stars)
 
 

@@ -105,10 +105,11 @@ def _minute(call: LinkedCall) -> Relation:
 
 _HISTORIES: Final = {
     "price": (
-        ("price", "/finance/get_price_history"), ("price_detail", "/finance/get_detailed_price_history"),
+        ("price", "/finance/get_price_history"),
+        ("price_detail", "/finance/get_detailed_price_history"),
     ),
     "dividend": (("dividend", "/finance/get_dividends_history"),),
-}  # fmt: skip
+}
 
 
 async def fetch_company(rows: FetchedTables, need: RowRequest) -> None:

@@ -72,16 +72,23 @@ def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Rel
     shown: dict[str, Kind] = {c: columns[c] for c in ("name", "award_count", "award_date") if c in columns}
     both = (year, *([year] if years else []), *params, *params)
     return Relation(
-        numbered(shown, inner, "b._w"), both, shown, table.replace("_", " "), "name",
-        {kind: "name"}, "award_count",
-        {"awards": "award_count", "award_year": "award_date", "year": "award_date"}, call.about,
-    )  # fmt: skip
+        numbered(shown, inner, "b._w"),
+        both,
+        shown,
+        table.replace("_", " "),
+        "name",
+        {kind: "name"},
+        "award_count",
+        {"awards": "award_count", "award_year": "award_date", "year": "award_date"},
+        call.about,
+    )
 
 
 _BEST: Final = {
-    "best_new_artist": "best new artist", "best_album": "album of the year",
+    "best_new_artist": "best new artist",
+    "best_album": "album of the year",
     "best_song": "song of the year",
-}  # fmt: skip
+}
 
 
 def grammy_year(call: LinkedCall) -> Relation:

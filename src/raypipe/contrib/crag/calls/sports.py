@@ -37,9 +37,16 @@ def nba(call: LinkedCall) -> Relation:
         )
     number: dict[str, Kind] = {s: columns[f"{s}_home"] for s in stats}
     shown: dict[str, Kind] = {
-        **{c: columns[c] for c in plain}, "team": "text", "opponent": "text", "venue": "text", "GF": "int",
-        "GA": "int", "result": "text", **number, **{f"opp_{s}": k for s, k in number.items()},
-    }  # fmt: skip
+        **{c: columns[c] for c in plain},
+        "team": "text",
+        "opponent": "text",
+        "venue": "text",
+        "GF": "int",
+        "GA": "int",
+        "result": "text",
+        **number,
+        **{f"opp_{s}": k for s, k in number.items()},
+    }
     return _games(call, " UNION ALL ".join(sides), (today, today), shown, "nba")
 
 
@@ -82,8 +89,16 @@ def _games(
             tests.append("g._over")
             limit = " ORDER BY g.date DESC LIMIT 1"
     inner = f"SELECT g.* FROM ({sql}) AS g WHERE {' AND '.join(tests)}{limit}"
-    words = {"goals_for": "gf", "points": "gf", "goals": "gf", "goals_against": "ga", "home_away": "venue",
-             "wl": "result", "points_against": "ga", "team_name": "team"}  # fmt: skip
+    words = {
+        "goals_for": "gf",
+        "points": "gf",
+        "goals": "gf",
+        "goals_against": "ga",
+        "home_away": "venue",
+        "wl": "result",
+        "points_against": "ga",
+        "team_name": "team",
+    }
     named = dict.fromkeys(("nba", "soccer", "entity"), "opponent")
     sql = numbered(columns, inner, "b.date, b.team")
     return Relation(

@@ -30,15 +30,27 @@ from raypipe.contrib.crag.language.program import (
 from raypipe.text.replies import UnreadableReply
 
 FUNCTIONS: Final[Mapping[str, str]] = {
-    "movie": "get_movie", "person": "get_person", "cast": "get_movie_person_cast",
-    "crew": "get_movie_person_crew", "oscar": "get_movie_person_oscar",
-    "price": "get_stock_price", "dividend": "get_stock_dividend", "pe_ratio": "get_stock_pe_ratio",
-    "market_cap": "get_stock_market_cap", "eps": "get_stock_eps",
-    "artist": "get_person", "song": "get_song", "grammy_artist": "get_grammy_person",
-    "grammy_song": "get_grammy_song", "year": "get_grammy_year",
-    "nba": "get_nba_on_date", "soccer": "get_soccer_on_date", "last_game": "get_soccer_last_game",
-    "next_game": "get_soccer_next_game", "entity": "get_open",
-}  # fmt: skip
+    "movie": "get_movie",
+    "person": "get_person",
+    "cast": "get_movie_person_cast",
+    "crew": "get_movie_person_crew",
+    "oscar": "get_movie_person_oscar",
+    "price": "get_stock_price",
+    "dividend": "get_stock_dividend",
+    "pe_ratio": "get_stock_pe_ratio",
+    "market_cap": "get_stock_market_cap",
+    "eps": "get_stock_eps",
+    "artist": "get_person",
+    "song": "get_song",
+    "grammy_artist": "get_grammy_person",
+    "grammy_song": "get_grammy_song",
+    "year": "get_grammy_year",
+    "nba": "get_nba_on_date",
+    "soccer": "get_soccer_on_date",
+    "last_game": "get_soccer_last_game",
+    "next_game": "get_soccer_next_game",
+    "entity": "get_open",
+}
 """Function of a reply -> call of the language. Artist, song and year are WeKnow's three of music."""
 
 OPS: Final = ("eq", "neq", "ge", "le", "gt", "lt")
@@ -180,10 +192,19 @@ def _text(tree: Mapping[str, Any], field: str, n: int) -> str:
 
 _YEAR = re.compile(r"\d{4}", re.ASCII)
 MOST_NAMES: Final = 5  # of one field: more is a list of everything
-_FIELDS: Final = frozenset({
-    "budget", "genres", "original_language", "original_title", "release_date", "revenue", "title", "rating",
-    "length",
-})  # fmt: skip
+_FIELDS: Final = frozenset(
+    {
+        "budget",
+        "genres",
+        "original_language",
+        "original_title",
+        "release_date",
+        "revenue",
+        "title",
+        "rating",
+        "length",
+    }
+)
 """Fields of a film itself; its cast and crew are tables of their own."""
 
 

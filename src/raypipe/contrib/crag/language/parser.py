@@ -31,11 +31,27 @@ T = TypeVar("T")
 Parse: TypeAlias = Callable[[str], p.Program]
 
 _WORDS_FOR: Final = {
-    "STRING": "a quoted name", "WORD": "a name", "STAR": "*", "NONE": "None", "NUMBER": "a number",
-    "CMP": "eq, neq, ge, le, gt or lt", "KEY": "a key", "LEN": "len", "INT": "a number", "COMMA": "a comma",
-    "LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]", "COLON": ":", "MINUS": "-", "SORT": "sort",
-    "AVG": "AVG", "ALL": "ALL", "$END": "the end of the line",
-}  # fmt: skip
+    "STRING": "a quoted name",
+    "WORD": "a name",
+    "STAR": "*",
+    "NONE": "None",
+    "NUMBER": "a number",
+    "CMP": "eq, neq, ge, le, gt or lt",
+    "KEY": "a key",
+    "LEN": "len",
+    "INT": "a number",
+    "COMMA": "a comma",
+    "LPAR": "(",
+    "RPAR": ")",
+    "LSQB": "[",
+    "RSQB": "]",
+    "COLON": ":",
+    "MINUS": "-",
+    "SORT": "sort",
+    "AVG": "AVG",
+    "ALL": "ALL",
+    "$END": "the end of the line",
+}
 
 
 class _Lexer(lark.lexer.ContextualLexer):
@@ -81,9 +97,13 @@ def parser(grammar: str) -> Parse:
     """A function that reads programs by the grammar in this text. A text that is no program
     gives a program of bad lines."""
     reader = lark.Lark(
-        tolerant(grammar), parser="lalr", start="line", maybe_placeholders=False, transformer=_Values(),
+        tolerant(grammar),
+        parser="lalr",
+        start="line",
+        maybe_placeholders=False,
+        transformer=_Values(),
         _plugins={"ContextualLexer": _Lexer},
-    )  # fmt: skip
+    )
 
     def parse(text: str) -> p.Program:
         if len(text) > MOST_CHARS:

@@ -12,14 +12,26 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "get_person": ("person",), "get_movie": ("movie",), "get_movie_person_cast": ("movie", "person"),
-    "get_movie_person_crew": ("movie", "person"), "get_movie_person_oscar": ("movie", "person"),
-    "get_stock_price": ("company",), "get_stock_pe_ratio": ("company",), "get_stock_market_cap": ("company",),
-    "get_stock_dividend": ("company",), "get_stock_eps": ("company",), "get_song": ("song",),
-    "get_grammy_person": ("artist",), "get_grammy_song": ("song",), "get_grammy_year": ("year",),
-    "get_nba_on_date": ("nba",), "get_soccer_on_date": ("soccer",), "get_soccer_last_game": ("soccer",),
-    "get_soccer_next_game": ("soccer",), "get_open": ("entity",),
-}  # fmt: skip
+    "get_person": ("person",),
+    "get_movie": ("movie",),
+    "get_movie_person_cast": ("movie", "person"),
+    "get_movie_person_crew": ("movie", "person"),
+    "get_movie_person_oscar": ("movie", "person"),
+    "get_stock_price": ("company",),
+    "get_stock_pe_ratio": ("company",),
+    "get_stock_market_cap": ("company",),
+    "get_stock_dividend": ("company",),
+    "get_stock_eps": ("company",),
+    "get_song": ("song",),
+    "get_grammy_person": ("artist",),
+    "get_grammy_song": ("song",),
+    "get_grammy_year": ("year",),
+    "get_nba_on_date": ("nba",),
+    "get_soccer_on_date": ("soccer",),
+    "get_soccer_last_game": ("soccer",),
+    "get_soccer_next_game": ("soccer",),
+    "get_open": ("entity",),
+}
 """Each call, with the kinds of its name places; get_person is of an artist, too."""
 FUNCTIONS: Final = tuple(KINDS)
 

@@ -88,17 +88,34 @@ def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
 
 
 _NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1} | {
-    "day before yesterday": -2, "day after tomorrow": 2,
-}  # fmt: skip
-_SESSION = {"last trading day", "recent trading day", "most recent day", "most recent trading day",
-            "previous trading day", "latest trading day", "last session", "last day of trading"}  # fmt: skip
+    "day before yesterday": -2,
+    "day after tomorrow": 2,
+}
+_SESSION = {
+    "last trading day",
+    "recent trading day",
+    "most recent day",
+    "most recent trading day",
+    "previous trading day",
+    "latest trading day",
+    "last session",
+    "last day of trading",
+}
 _TOLD: Final[dict[Kind, tuple[str, ...]]] = {
-    "latest": ("latest", "most recent", "recent", "now", "right now", "current", "currently",
-               "at the moment"),
+    "latest": (
+        "latest",
+        "most recent",
+        "recent",
+        "now",
+        "right now",
+        "current",
+        "currently",
+        "at the moment",
+    ),
     "earliest": ("ipo", "at ipo", "earliest", "first day", "first trading day"),
     "last": ("last time", "last game", "last match", "most recent game", "latest game"),
     "next": ("next time", "next game", "next match"),
-}  # fmt: skip
+}
 """Moments that only the data can tell."""
 
 

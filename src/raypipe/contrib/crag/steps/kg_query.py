@@ -22,9 +22,9 @@ from raypipe.text.html import storable
 from raypipe.text.moments import moment
 from raypipe.text.template import REPLY, ByLabel
 
-WRITTEN = frozenset({
-    "bad_call", "bad_condition", "bad_mean", "bad_time", "no_rows", "no_values", "too_many", "unknown_key",
-})  # fmt: skip
+WRITTEN = frozenset(
+    {"bad_call", "bad_condition", "bad_mean", "bad_time", "no_rows", "no_values", "too_many", "unknown_key"}
+)
 """Reasons of faults of the program itself: whichever graph runs it, its line has no answer."""
 REQUESTS = 6  # of an ordinary program to a server: a search, and an entity for each of two hops or three
 MOST_TRACED = 10  # values and requests of a line that its trace repeats
