@@ -151,12 +151,12 @@ def encoder(shape: Shape, models: Path, device: str) -> Model:
     role, loader = ("embedder", "flagembedding") if embeds else ("reranker", "flagembedding-reranker")
     return Model(
         shape.name,
-        role,
+        role,  # type: ignore[arg-type]
         loader,
         "",
         "",
         str(path),
-        folder.identity(path, role),  # type: ignore[arg-type]
+        folder.identity(path, role),
         dtype="float16" if device != "cpu" else "float32",
         dim=shape.hidden if embeds else 0,
         pooling=shape.pooling,
