@@ -18,7 +18,7 @@ class TestMySteps(unittest.TestCase):
 
     def test_the_recipe_reads_and_searches_by_the_step(self):
         recipe = raypipe.load_recipe("mine")
-        self.assertEqual(recipe.question[0].step.into, "spelled")
+        self.assertEqual(recipe.question[1].step.into, "spelled")
 
 
 if __name__ == "__main__":

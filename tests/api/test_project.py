@@ -52,8 +52,8 @@ def test_a_new_project_differs_from_rag_by_its_step_alone(project):
     own = config.read_yaml(project / "conf/recipes/mine.yaml")
     rag = config.read_yaml(ROOT / "conf/recipes/rag.yaml")
     assert own["corpus"] == rag["corpus"]
-    assert list(own["question"][0]) == ["mysteps:SpellOut"]
-    for mine, theirs in zip(own["question"][1:], rag["question"], strict=True):
+    assert list(own["question"].pop(1)) == ["mysteps:SpellOut"]
+    for mine, theirs in zip(own["question"], rag["question"], strict=True):
         [(verb, fields)], [(shipped, values)] = mine.items(), theirs.items()
         assert fields.pop("query", "{{ replies.spelled }}") == "{{ replies.spelled }}"
         values = {**values, "prompt": "mine/answer"} if verb == "generate" else values

@@ -96,8 +96,8 @@ def test_a_file_that_is_no_yaml_names_the_line(tmp_path):
 def test_a_problem_of_a_variant_has_the_line_that_sets_it(tmp_path):
     text = "about: a variant\nlike: local\nset:\n  rerank.topp: 5\n  fuse:final.top: x\n"
     assert [(line, path) for line, path, _ in found(tmp_path, text)] == [
-        (4, "question[3].rerank.topp"),
-        (5, "question[4].fuse.top"),
+        (4, "question[4].rerank.topp"),
+        (5, "question[5].fuse.top"),
     ]
 
 

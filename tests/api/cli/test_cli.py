@@ -97,7 +97,7 @@ def test_a_closed_output_leaves_no_trace(args):
         (("eval", "--ouut", "x"), 2, "did you mean '--out'?"),
         (("score", "crga"), 2, "did you mean 'crag'?"),
         (("score", "crag", "x", "--rule", "offical"), 2, "did you mean 'official'?"),
-        (("ask", "how long is it?"), 2, "raypipe ask: missing: QUESTION\nexample:\n  raypipe ask rag"),
+        (("ask", "how long is it?"), 2, "raypipe ask: missing: QUESTION, or --turns FILE"),
         (("eval", "local", "--judg", "x", "--strange"), 2, "unexpected --strange"),
         (("plan", "--help"), 0, "Estimate the model calls, time and memory of an eval"),
     ],

@@ -171,8 +171,11 @@ def test_another_condition_or_field_asks_questions_again_and_embeds_nothing(made
 
 def test_a_store_of_before_has_no_fields_and_gains_them_where_files_are_read_again(made):
     _, store, pipeline = made
-    for table, column in (("documents", "fields"), ("questions", "where"), ("answers", "where")):
-        store.dataset(table).drop_columns([column])
+    for table, columns in (
+        ("documents", ["fields"]),
+        *((t, ["where", "turns"]) for t in ("questions", "answers")),
+    ):
+        store.dataset(table).drop_columns(columns)
     assert [f.name for f in fields_now(store).fields()] == []
     assert pipeline.snapshot() and recipe_tables.require_fields(store, RECIPE, None) is None
     read(made)

@@ -278,7 +278,7 @@ WRONG = {
         {"query": "x", "documnets": []},
         [
             "the object: field 2 is unknown (did you mean 'documents'?); allowed: time, documents, filters, "
-            "deadline_s, query, include, stream"
+            "deadline_s, query, turns, include, stream"
         ],
     ),
     "two wrong fields of a page": (

@@ -134,6 +134,8 @@ def ask(
     place: shared.StoreFlags,
     verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
 ) -> Shown[Any]:
+    if not (question or turns):
+        raise ConfError("missing: QUESTION, or --turns FILE with a conversation (raypipe ask --help)")
     if not (place.docs or pages or place.store or shell.settings.store):
         say(f"no --docs and no --store: searching {shell.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
