@@ -18,7 +18,7 @@ from raypipe.core import arrow
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
-from raypipe.core.records import Document, Layout, Question
+from raypipe.core.records import Document, Layout, Question, Turn
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer, CorpusMemo
@@ -27,6 +27,7 @@ from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import Include
 from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import QueryRequest
+from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import Store, put
 from raypipe.store.memo.memo import MemoryMemo
 from raypipe.text.filters import Filters, host_matches
@@ -263,6 +264,17 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
     assert any(isinstance(v, Generated) for v in kept), "replies of a model are among it"
     assert [sorted(poison & set(words(text))) for text in written] == [[]] * len(written)
     assert not capture._waiting, "nothing of a key with a filter is captured"
+
+
+def test_a_key_with_a_filter_gets_no_turns_of_a_stored_conversation(filled, halves, tmp_path):
+    (mine, _), (first, _) = halves
+    shutil.copytree(filled.store.uri, tmp_path / "talks")
+    store, told = Store.open(str(tmp_path / "talks")), (Turn("assistant", "what only others may read"),)
+    put(store, "questions", arrow.question.table([replace(first, id="talk", text="and then?", turns=told)]))
+    over, asked = StoreSnapshot(RECIPE, store.uri, None), Question("x", "talk")
+    found = over.resolve(asked, Filters(), Filters(tuple(mine)))
+    assert found.text == "and then?" and found.citations and found.turns == ()
+    assert over.resolve(asked, Filters(), Filters()).turns == told
 
 
 @pytest.mark.slow

@@ -90,7 +90,8 @@ class StoreSnapshot:
                 log.error("a key's filter matches nothing: %s", e)
                 visible, own = places.none(), ()
             places, whole = visible, replace(asked, citations=visible.citations(asked.id))
-            question = replace(question, citations=own) if own else whole
+            # Stored turns may quote what the filter hides.
+            question = replace(question, citations=own, turns=asked.turns) if own else whole
         places.check(filters.where)
         if question.citations is not None:
             return replace(question, citations=places.narrowed(question.citations, filters))
