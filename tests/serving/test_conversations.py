@@ -1,15 +1,18 @@
 """A conversation by a file, by clients and offline: equal answers and equal citations; turns are texts, with
 bounds, and never another conversation's."""
 
+import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import openai
 import pytest
 from checkout import ROOT, SUPPORT
 from conversations import write_conversations
+from http_app import OPEN, listening, served
 from http_app import ask as asked_over_http
-from http_app import listening, served
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from reruns import Bench
 
 from raypipe.api.cli.main import main
@@ -63,6 +66,12 @@ def told(body):
     return body["answer"], [(c["source"], c["quote"], list(c["span"])) for c in body["citations"]]
 
 
+async def by_tool(url, body):
+    """What an agent's client gets from the tool `answer`."""
+    async with Client(streamable_http_client(f"{url}/mcp")) as client:
+        return (await client.call_tool("answer", body)).structured_content
+
+
 def test_five_turns_by_file_by_clients_and_offline_have_equal_answers_and_citations(talked, tmp_path):
     bench, rows, _ = talked
     pipe = bench.pipeline(TALKS)
@@ -71,7 +80,8 @@ def test_five_turns_by_file_by_clients_and_offline_have_equal_answers_and_citati
     jobs = {q.id: q for q in pipe.answers(jobs)}
     where = {"RAYPIPE_CONF": str(ROOT / "conf"), "RAYPIPE_HOME": str(tmp_path)}
     session = Session(from_environment(where), models=str(bench.folder / "models.yaml"))
-    app = served(Answerer(pipe.recipe, LocalKit(None, "transformers"), pipe.store.uri))
+    online = Answerer(pipe.recipe, LocalKit(None, "transformers"), pipe.store.uri)
+    app = served(online, replace(OPEN, mcp=True))
     with listening(app) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         for id in ids:
@@ -84,6 +94,7 @@ def test_five_turns_by_file_by_clients_and_offline_have_equal_answers_and_citati
             by_post = asked_over_http(app, body).json()
             found = by_file.record()
             assert told(found) == told(by_post) and found["query"] == rows[id]["question"]
+            assert told(asyncio.run(by_tool(url, body))) == told(found)
             said = by_chat.choices[0].message.content
             assert told({"answer": said, "citations": by_chat.raypipe["citations"]}) == told(found)
             quotes = [(q.source, list(q.span)) for q in jobs[id].replies[jobs[id].origin or "extract"].quotes]
@@ -189,4 +200,4 @@ def test_a_file_of_turns_that_cannot_be_read_says_what_was_expected(tmp_path, ca
         file.write_text(text)
         with pytest.raises(DataError, match=said):
             ask("local", turns=file)
-    assert main(["ask", "local"]) == 2 and "expected a question" in capsys.readouterr().err
+    assert main(["ask", "local"]) == 2 and "missing: QUESTION" in capsys.readouterr().err

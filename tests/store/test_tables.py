@@ -12,19 +12,10 @@ from raypipe.core import arrow
 from raypipe.core.arrow import id_column, id_texts
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question, Source, source_id
-from raypipe.store import (
-    FAULTS,
-    PASSAGES,
-    Store,
-    StoreError,
-    commit,
-    put,
-    vectors_schema,
-    with_chunkless,
-    write_part,
-)
+from raypipe.store import PASSAGES, Store, StoreError, commit, put, vectors_schema, with_chunkless, write_part
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.ids import sources_with_chunks
+from raypipe.store.tables import FAULTS
 
 
 @pytest.mark.parametrize(

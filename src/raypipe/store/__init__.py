@@ -10,25 +10,22 @@
 Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
 """
 
-from raypipe.store.commit import Staged, commit, committed, put, stage
+from raypipe.store.commit import commit, committed, put
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError
 from raypipe.store.lease import Reading, read_now, sweep
-from raypipe.store.parts import TableRun, begin, begin_rest, begun, done_parts, end, write_part
-from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
+from raypipe.store.parts import TableRun, begin, begun, done_parts, end, write_part
+from raypipe.store.tables import ANSWERS, PASSAGES, vectors_schema, with_chunkless
 
 __all__ = [
     "ANSWERS",
-    "FAULTS",
     "PASSAGES",
     "AddedMeanwhile",
     "Reading",
-    "Staged",
     "Store",
     "StoreError",
     "TableRun",
     "begin",
-    "begin_rest",
     "begun",
     "commit",
     "committed",
@@ -36,7 +33,6 @@ __all__ = [
     "end",
     "put",
     "read_now",
-    "stage",
     "sweep",
     "vectors_schema",
     "with_chunkless",

@@ -22,7 +22,7 @@ from raypipe.core.calls import Backoff, until_available
 from raypipe.core.errors import OutOfMemory, RaypipeError, WorkerBroken
 from raypipe.core.records import Fault
 from raypipe.recipes.executor import StageCounters, StageError
-from raypipe.store import FAULTS
+from raypipe.store.tables import FAULTS
 
 FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows that failed: id, fault as `dataclasses.asdict` makes it."""

@@ -27,7 +27,8 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.readers import BadLine
 from raypipe.runs.pipeline.dead_letters import faults_table
-from raypipe.store import Store, stage, write_part
+from raypipe.store import Store, write_part
+from raypipe.store.commit import stage
 from raypipe.store.files import TOMBSTONES
 from raypipe.store.sources import write_sizes
 from raypipe.store.text_places import PARTS

@@ -29,20 +29,10 @@ from raypipe.runs.pipeline.tasks import (
     Workers,
     stage_counts,
 )
-from raypipe.store import (
-    AddedMeanwhile,
-    Store,
-    TableRun,
-    begin,
-    begin_rest,
-    begun,
-    commit,
-    committed,
-    done_parts,
-    end,
-)
+from raypipe.store import AddedMeanwhile, Store, TableRun, begin, begun, commit, committed, done_parts, end
 from raypipe.store.files import need
 from raypipe.store.ids import Ids
+from raypipe.store.parts import begin_rest
 
 ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
 

@@ -66,7 +66,7 @@ def test_a_call_with_everything_has_every_part():
             Tail("name", True, 2),
             True,
             3,
-        )
+        ),
     )
     assert good("average(get_movie(*)[rating])").lines == (
         Mean(Query("get_movie", (Star(),), (), Tail("rating"))),
