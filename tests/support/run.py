@@ -36,9 +36,7 @@ def marked(markers):
 
 def halves(quick, everything, named):
     """Arguments of each run: how tests are shared out, and which. `named`: pytest is given its files."""
-    # Each process finds all tests and builds its own fixtures. One more than there are cores: tests wait for
-    # processes that they start, and a quarter of the cores' time was idle without it.
-    cores = min(len(os.sched_getaffinity(0)), 8) + 1
+    cores = min(len(os.sched_getaffinity(0)), 8)  # each process finds all tests and builds its own fixtures
     left_out = f"{ALONE} or drill or slow" if quick else f"{ALONE} or drill"
     spread = ["-n", str(cores), "--dist", "worksteal", "-m", f"not ({left_out})"]
     chosen = f"{ALONE} or drill" if everything else f"({ALONE}) and not drill"
