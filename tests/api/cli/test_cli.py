@@ -98,6 +98,11 @@ def test_a_closed_output_leaves_no_trace(args):
         (("score", "crga"), 2, "did you mean 'crag'?"),
         (("score", "crag", "x", "--rule", "offical"), 2, "did you mean 'official'?"),
         (("ask", "how long is it?"), 2, "raypipe ask: missing: QUESTION, or --turns FILE"),
+        (
+            ("ask", "rag", "how long?", "--where", " "),
+            2,
+            "--where: expected a condition, found an empty text",
+        ),
         (("eval", "local", "--judg", "x", "--strange"), 2, "unexpected --strange"),
         (("plan", "--help"), 0, "Estimate the model calls, time and memory of an eval"),
     ],

@@ -80,9 +80,7 @@ def test_an_answer_has_its_evidence_marked_in_the_text_of_the_page(page, job, fi
 
 
 def test_everything_works_with_the_keyboard_and_is_announced_to_a_screen_reader(page, job):
-    page.wait_for_function(
-        "document.activeElement.id === 'query'"
-    )
+    page.wait_for_function("document.activeElement.id === 'query'")
     page.keyboard.type(job.text)
     page.keyboard.press("Enter")
     page.locator("#result").wait_for()

@@ -129,20 +129,24 @@ def ask(
     sets: Sequence[str] = shared.SETS,
     pages: str | None = arg("a CRAG line: its search results are searched", "FILE"),
     time: str = arg('time of the question: "03/05/2024, 23:18:31 PT"', "T", default=""),
-    where: str = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION", default=""),
+    where: str | None = arg("condition on fields: team = 'hr' and date >= '2025-01-01'", "CONDITION"),
     turns: str | None = arg("earlier messages, as JSON; without QUESTION their last is asked", "FILE"),
     place: shared.StoreFlags,
     verbose: bool = arg("print the ranking, its scores, and the time of each step", flag="-v"),
 ) -> Shown[Any]:
     if not (question or turns):
         raise ConfError("missing: QUESTION, or --turns FILE with a conversation (raypipe ask --help)")
+    if where is not None and not where.strip():  # as of a variable that is not set: it must not mean all
+        raise ConfError(
+            "--where: expected a condition, found an empty text. Leave it out to search everything"
+        )
     if not (place.docs or pages or place.store or shell.settings.store):
         say(f"no --docs and no --store: searching {shell.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
     pieces = None if shell.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
     session = named.session(shell, sets)
     found = raypipe.ask(
-        recipe, question, pages, time, place.store, verbose, pieces, session, place.docs, where, turns
+        recipe, question, pages, time, place.store, verbose, pieces, session, place.docs, where or "", turns
     )
     return Shown(found, lambda found: _print(found, verbose))
 
