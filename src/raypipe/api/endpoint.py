@@ -268,6 +268,7 @@ def serve(
             now("loading models")
             ends.callback(stop)
             start(application, host, port)
-        say(f"answering on {url_of(host, port)}/v1/answer, page {url_of(host, port)}/; Ctrl-C ends it")
+        tools = f", tools {url_of(host, port)}/mcp" * endpoint.mcp
+        say(f"answering on {url_of(host, port)}/v1/answer, page {url_of(host, port)}/{tools}; Ctrl-C ends it")
         ends.callback(say, "stopping: requests in flight have 30 s to end")
         follow(reopen)

@@ -191,7 +191,7 @@ def adopt_model(
     session = session or Session()
     opened = session.store(store)
     catalog = (replace(session, llm=new) if (served := is_served(new)) else session).catalog()
-    folder_or_url = served or new not in catalog.entries
+    folder_or_url = served or (new not in catalog.entries and Path(new).expanduser().is_dir())
     model = catalog.resolved(catalog.stand_in("models adopt", new)) if folder_or_url else catalog.model(new)
     other, run = adoption.known_model(opened, old, model)
     adoption.require_adoptable(opened, model, other)

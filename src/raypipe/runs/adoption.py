@@ -115,18 +115,14 @@ def end(store: Store, name: str) -> Adoption:
 
 
 def require_adoptable(store: Store, new: Model, old: Model) -> None:
-    """Raises ConfError for two models that cannot be one: of other kinds, dims or adapters, the same one
-    already, or in a chain of adoptions."""
+    """Raises ConfError for two models that cannot be one: of other kinds, dims or adapters, or in a chain of
+    adoptions."""
     for what in ("kind", "dim"):
         if (a := getattr(new, what)) != (b := getattr(old, what)):
             raise ConfError(f"{new.name}: expected {what} {b} as {old.name} has it, found {a}")
     if lacking := sorted(dict(old.adapters).keys() - dict(new.adapters).keys()):
         raise ConfError(
             f"{new.name}: expected the adapters of {old.name}, found none of {', '.join(lacking)}"
-        )
-    if own_identity(new) == own_identity(old):
-        raise ConfError(
-            f"{new.name} is {old.name} already: both have one identity, and share all that is cached"
         )
     for record in adoptions(store).values():
         if own_identity(record.adoption.model) == own_identity(new):
@@ -135,18 +131,28 @@ def require_adoptable(store: Store, new: Model, old: Model) -> None:
 
 def known_model(store: Store, name: str, unlike: Model) -> tuple[Model, Run]:
     """The model that the last runs of a store call so, other than one, and the last run that names it. Raises
-    ConfError where none does, and where it is adopted itself."""
-    named, known = dict[str, None](), adoptions(store)
+    ConfError where none does, where it is that one already, and where it is adopted itself."""
+    named, known, same = dict[str, None](), adoptions(store), False
     for run in recent(store, LOOKED_BACK):
         for model in (Model(**fields) for fields in fields_of(run.recipe, Model)):
             named.setdefault(model.name)
-            identity = own_identity(model)
-            if name not in (model.name, model.repo) or identity == own_identity(unlike):
+            if name not in (model.name, model.repo):
+                continue
+            if (identity := own_identity(model)) == own_identity(unlike):
+                same = True
                 continue
             if identity in known:
                 other = known[identity].adoption.model.name
                 raise ConfError(f"{name} is adopted as {other} itself: adopt {unlike.name} as {other}")
             return replace(model, adopted=None), run
+    if same:
+        raise ConfError(
+            f"{unlike.name} is {name} already: both have one identity, and share all that is cached"
+        )
+    if not named:
+        raise ConfError(
+            f"--as {name!r}: no eval has finished in {store.uri}: run `raypipe eval` with it first"
+        )
     raise ConfError(
         f"--as {name!r}: expected a model that a finished run of {store.uri} names, other than "
         f"{unlike.name} as it is now; {did_you_mean(name, named)}"

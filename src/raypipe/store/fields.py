@@ -27,6 +27,7 @@ from lance import LanceDataset
 
 from raypipe.core import arrow
 from raypipe.core.arrow import id_column, id_texts
+from raypipe.core.config import did_you_mean
 from raypipe.core.records import Citation
 from raypipe.store.errors import reaching
 from raypipe.store.ids import HEX
@@ -143,7 +144,7 @@ class SourceFields:
             return found
 
     def narrowed(self, citations: Sequence[Citation], filters: Filters) -> tuple[Citation, ...]:
-        """Those citations, and parts of them, that match: by their own fields, or by those of a document that
+        """Keeps those citations, and parts of them, that match: by their own fields, or by those of a document that
         has the same text and the same url."""
         if not filters or not citations:
             return tuple(citations)
@@ -180,8 +181,11 @@ class SourceFields:
         fields that there are. "" fits."""
         for test in tests_of(parse(where)) if where else ():
             if (found := self.field(test.field)) is None:
-                known = ", ".join(f"{f.name} ({f.type})" for f in self.fields()) or "none"
-                raise ConditionError(f"where: expected a field that documents here have: {known}")
+                there = self.fields()
+                known = ", ".join(f"{f.name} ({f.type})" for f in there) or "none"
+                near = did_you_mean(test.field, (f.name for f in there))
+                meant = f"; {near}" if near.endswith("?") else ""
+                raise ConditionError(f"where: expected a field that documents here have: {known}{meant}")
             like = test.op == "like" and found.type in ("text", "date")
             if not like and not all(_fits(value, found.type) for value in test.values):
                 expected = f"expected {_EXPECTED[found.type]}, since its type is {found.type}"

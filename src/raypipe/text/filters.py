@@ -178,9 +178,23 @@ def parse(where: str) -> Node:
         place = len(where) if ends or at is None or at < 0 else at
         example = "such as team = 'hr' and date >= '2025-01-01'"
         raise ConditionError(
-            f"where: expected a condition, {example}; character {place + 1} fits none"
+            f"where: expected a condition, {example}; character {place + 1} fits none{_hint(where, place)}"
         ) from e
     return tree
+
+
+def _hint(where: str, place: int) -> str:
+    """Says what the usual slip at a character is; it repeats nothing of the condition.
+
+    >>> _hint('team = "hr"', 7), _hint("lower(team) = 'hr'", 5), _hint("team = 'hr", 7), _hint("a == 1", 3)
+    (': texts stand in single quotes', ': there are no functions', ': a quote is not closed', '')
+    """
+    found = where[place : place + 1]
+    if found == "'" or where.count("'") % 2:
+        return ": a quote is not closed"
+    if found == "(":
+        return ": there are no functions"
+    return ": texts stand in single quotes" if found == '"' or found.isalpha() else ""
 
 
 def tests_of(node: Node) -> Iterator[Test]:

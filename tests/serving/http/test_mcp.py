@@ -138,6 +138,7 @@ def test_a_wrong_call_is_an_error_that_says_what_to_do(app, job):
         "qery": ("answer", {"qery": job.text}),
         "top": ("retrieve", {"query": job.text, "top": 0}),
         "stream": ("answer", {"query": job.text, "stream": True}),
+        "documents": ("answer", {"query": job.text, "documents": []}),
         "unknown": ("documents", {"source": "0" * 32}),
         "deadline_s": ("answer", {"query": job.text, "deadline_s": 1e6}),
     }
@@ -146,6 +147,7 @@ def test_a_wrong_call_is_an_error_that_says_what_to_do(app, job):
     assert all(result.is_error for result in results.values())
     assert "query: expected this field" in texts["qery"] or "did you mean 'query'" in texts["qery"]
     assert "top: expected at least 1" in texts["top"] and "at most 120 seconds" in texts["deadline_s"]
+    assert "known: deadline_s, filters, query, time, turns" in texts["documents"]
     assert "comes whole" in texts["stream"] and "Unknown document" in texts["unknown"]
     assert not any("Traceback" in text for text in texts.values())
 

@@ -22,6 +22,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.types import Message
 
+from raypipe.core.config import did_you_mean
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.listing import ListingBody, ListingResponse
 from raypipe.serving.http.middleware import request_id
@@ -166,6 +167,8 @@ def server(app: FastAPI) -> Server[Any]:
         for name, tool in TOOLS.items()
     ]
 
+    known = {tool.name: tool.input_schema["properties"] for tool in tools}
+
     def refused(why: str) -> types.CallToolResult:
         return types.CallToolResult(content=[types.TextContent(text=why)], is_error=True)
 
@@ -179,6 +182,8 @@ def server(app: FastAPI) -> Server[Any]:
         given = ({"include": tool.include} if tool.include else {}) | (params.arguments or {})
         if "stream" in given:
             return refused("stream: expected none: the result of a tool comes whole.")
+        for unknown in sorted(given.keys() - known[params.name].keys()):
+            return refused(f"Unknown argument {unknown!r}: {did_you_mean(unknown, known[params.name])}.")
         reply = await _posted(app, tool.path, given, context.request)
         said = reply.json()
         if reply.is_success:

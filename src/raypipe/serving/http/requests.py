@@ -157,6 +157,8 @@ class SourceFilter(StrictBody):
     @field_validator("where")
     @classmethod
     def _where_is_one(cls, where: str) -> str:
+        if not where.strip():  # as of a variable that is not set: it must not mean all
+            raise mistake("expected a condition, found an empty text; leave it out for none")
         try:
             return Filters(where=where).where
         except ConditionError as e:
