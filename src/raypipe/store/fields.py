@@ -144,8 +144,8 @@ class SourceFields:
             return found
 
     def narrowed(self, citations: Sequence[Citation], filters: Filters) -> tuple[Citation, ...]:
-        """Keeps those citations, and parts of them, that match: by their own fields, or by those of a document
-        that has the same text and the same url."""
+        """Keeps those citations, and parts of them, that match: by their own fields, or by those of a
+        document that has the same text and the same url."""
         if not filters or not citations:
             return tuple(citations)
         own, here = _of_citations(_structs(citations)), self._rows
