@@ -3,8 +3,8 @@
 A block of bzip2 starts at any bit with 48 fixed bits, holds at most 900 kB and a checksum of its own, and
 knows nothing of the others. Each is wrapped as a stream of one block, which `bz2` unpacks without the
 interpreter's lock. What the checksums of all blocks make is compared with the stream's own, so no damage
-passes. The bits of a mark stand inside a block by chance once in 2^48: that looks like damage, and such a
-stream is read again from its start, in one piece, which decides.
+passes. The bits of a mark stand inside a block by chance once in 2^48: that looks like damage. What looks like
+damage is read again from its start, in one piece, which decides and says what is wrong.
 
 rapidgzip does the same, a little faster; reading a file object that was cut, it has waited without end.
 Knows no files.
@@ -13,11 +13,12 @@ Knows no files.
 from __future__ import annotations
 
 import bz2
+import re
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +28,9 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReaderLimits
 
 CHUNK = 1 << 18  # bytes that are handed to an inflater at a time, at most
-PIECE = 1 << 20  # most bytes that one decompression step may give
+PIECE = (
+    1 << 20
+)  # most bytes that one decompression step may give: a block has 900 kB, unless it is all one byte
 FIRST_SHARE = 1 << 12
 """Bytes of a packed stream that are unpacked first, then twice as many: a stream costs by its own length,
 where thousands of them are in one chunk, too. 64,000 of 37 bytes took 350 s."""
@@ -35,7 +38,6 @@ MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ
 AGAIN = "Get the file again, and compare its size and digest with the publisher's."
 BLOCK, END = 0x314159265359, 0x177245385090
 HEAD = 4  # bytes of a stream's header: BZh and a digit
-FIRST = 1 << 20  # bytes of a block that a thread unpacks ahead: 900 kB, unless runs of one byte make it more
 AHEAD = 2  # blocks for each core that wait or are unpacked; one takes .3 to 1 MB
 
 
@@ -65,125 +67,81 @@ def marks(data: bytes | bytearray, start: int = 0) -> Iterator[tuple[int, int]]:
             yield first * 8 + shift, mark
 
 
-@dataclass(frozen=True, slots=True)
-class Bits:
-    """Some bits of a stream: those of `value`, `count` of them, leading zeros included."""
-
-    value: int
-    count: int
-
-    def before(self, other: Bits) -> Bits:
-        return Bits(self.value << other.count | other.value, self.count + other.count)
-
-    def crc(self) -> int:
-        """A block's own checksum, which stands behind its mark."""
-        return (self.value >> (self.count - 80)) & 0xFFFFFFFF
-
-
-def _cut(data: bytes | bytearray, start: int, end: int) -> Bits:
+def _bits(data: bytes | bytearray, start: int, end: int) -> int:
     last = (end + 7) // 8
     value = int.from_bytes(data[start // 8 : last]) >> (last * 8 - end)
-    count = end - start
-    return Bits(value & ((1 << count) - 1), count)
+    return value & ((1 << (end - start)) - 1)
 
 
-_Unpacking: TypeAlias = tuple[bytes, bz2.BZ2Decompressor]
-"""A block on its way: its next bytes, and what unpacks the rest where there is more."""
-
-
-def _unpacked(head: bytes, block: Bits) -> _Unpacking:
-    """Unpacks a block, wrapped as a stream of its own. Raises OSError for bits that are none."""
-    whole = block.before(Bits(END, 48)).before(Bits(block.crc(), 32))
-    pad = -whole.count % 8
-    inflater = bz2.BZ2Decompressor()
-    first = inflater.decompress(head + (whole.value << pad).to_bytes((whole.count + pad) // 8), FIRST)
-    if inflater.needs_input and not inflater.eof:
-        raise OSError("a block ends in the middle")
-    return first, inflater
-
-
-class BlockInflater:
-    """Unpacks one stream on the threads of a pool, with the interface of BZ2Decompressor.
-
-    `decompress` raises OSError for a damaged stream. While blocks wait it may return b"" and take more.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor, cores: int) -> None:
-        self._pool, self._most = pool, AHEAD * cores
-        self._data = bytearray()  # from the start of the block that is not whole yet
-        self._head = b""
-        self._looked = 0  # bytes of `_data` in which there is no further mark
-        self._start: int | None = None  # bit of `_data` at which that block starts; None: no block was found
-        self._crc = 0
-        self._ended = False
-        self._waiting: deque[Future[_Unpacking]] = deque()
-        self._open: _Unpacking | None = None  # the block that is being given out
-        self.unused_data = b""
-
-    @property
-    def eof(self) -> bool:
-        return self._ended and not self._waiting and self._open is None
-
-    @property
-    def needs_input(self) -> bool:
-        full = self._ended or len(self._waiting) >= self._most
-        return not (self._open is not None or (self._waiting and full))
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """The next bytes, at most `max_length`; b"" where more input is needed first."""
-        if self._ended:
-            self.unused_data += data
-        else:
-            self._take(data)
-        if self._open is None and self._waiting and not self.needs_input:
-            self._open = self._waiting.popleft().result()
-        if self._open is None:
-            return b""
-        head, inflater = self._open
-        piece, head = head[:max_length] or inflater.decompress(b"", max_length), head[max_length:]
-        self._open = (head, inflater) if head or not inflater.eof else None
-        return piece
-
-    def _take(self, data: bytes) -> None:
-        self._data += data
-        if not self._head:
-            if len(self._data) < HEAD:
-                return
-            self._head = bytes(self._data[:HEAD])
-            if not (self._head.startswith(b"BZh") and self._head[3:].isdigit() and self._head[3:] != b"0"):
-                raise OSError("Invalid data stream")
-            self._looked = HEAD
-        cut = 0  # bytes that are handed on
-        for bit, mark in marks(self._data, self._looked):
-            if self._start is None and bit != HEAD * 8:
-                break
-            if mark == END:
-                if len(self._data) * 8 < bit + 80:
-                    continue  # looked at again when its checksum is whole
-                crc = self._crc if self._start is None else self._with(_cut(self._data, self._start, bit))
-                if _cut(self._data, bit + 48, bit + 80).value != crc:
+def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields each block of bz2 streams as a stream of its own. Raises OSError for anything but whole ones."""
+    data, head, crc = bytearray(), b"", 0
+    start, looked = -1, HEAD  # the bit at which the block begins, -1: none has; bytes without a further mark
+    for chunk in raw:
+        data += chunk
+        while len(data) >= HEAD + 6:
+            if not head:
+                head, crc, start, looked = bytes(data[:HEAD]), 0, -1, HEAD
+                if not re.fullmatch(rb"BZh[1-9]", head):
+                    raise OSError("no stream begins")
+            end = 0
+            for bit, mark in marks(data, looked):
+                if mark == END and len(data) * 8 < bit + 80:
+                    break  # looked at again when its checksum is whole
+                if start < 0 and bit != HEAD * 8:
+                    break
+                if start >= 0:
+                    value, count = _bits(data, start, bit), bit - start
+                    own = (value >> (count - 80)) & 0xFFFFFFFF  # the block's checksum, behind its mark
+                    crc = ((crc << 1 | crc >> 31) & 0xFFFFFFFF) ^ own
+                    pad = -count % 8
+                    whole = ((value << 48 | END) << 32 | own) << pad
+                    yield head + whole.to_bytes((count + 80 + pad) // 8)
+                start = bit
+                if mark == END:
+                    end = (bit + 80 + 7) // 8
+                    break
+            if end:
+                if _bits(data, start + 48, start + 80) != crc:
                     raise OSError("the checksum of the stream is wrong")
-            if self._start is not None:
-                block = _cut(self._data, self._start, bit)
-                self._waiting.append(self._pool.submit(_unpacked, self._head, block))
-                self._crc = self._with(block)
-            self._start, cut = bit, bit // 8
-            if mark == END:
-                end = (bit + 80 + 7) // 8
-                self._ended, self.unused_data = True, bytes(self._data[end:])
-                self._data.clear()
-                return
-        if self._start is None and len(self._data) >= HEAD + 6:
-            raise OSError("Invalid data stream")
-        # A mark may be cut by the end, and an END needs its checksum: the last 11 bytes are looked at again.
-        self._looked = max(len(self._data) - 11, HEAD if self._start is None else self._start // 8 + 1)
-        if cut:
-            del self._data[:cut]
-            self._looked -= cut
-            self._start = (self._start or 0) - 8 * cut
+                del data[:end]
+                head = b""
+                continue
+            if start < 0 and len(data) >= HEAD + 10:
+                raise OSError("no block begins")
+            # A mark may be cut by the end, and an END needs its checksum: the last 11 bytes are looked at again.
+            looked, cut = max(len(data) - 11, HEAD if start < 0 else start // 8 + 1), max(start, 0) // 8
+            del data[:cut]
+            start, looked = max(start - 8 * cut, -1), looked - cut
+            break
+    if head or data:
+        raise OSError("a stream ends in the middle")
 
-    def _with(self, block: Bits) -> int:
-        return ((self._crc << 1 | self._crc >> 31) & 0xFFFFFFFF) ^ block.crc()
+
+def by_blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes of bz2 streams, whose blocks all cores unpack. Raises OSError or EOFError for anything but
+    whole streams, which may be none of their doing."""
+
+    def unpack(block: bytes) -> tuple[bytes, bz2.BZ2Decompressor]:
+        inflater = bz2.BZ2Decompressor()
+        return inflater.decompress(block, PIECE), inflater
+
+    def pieces(unpacking: Future[tuple[bytes, bz2.BZ2Decompressor]]) -> Iterator[bytes]:
+        piece, inflater = unpacking.result()
+        yield piece
+        while not inflater.eof:
+            if inflater.needs_input:
+                raise OSError("a block ends in the middle")
+            yield inflater.decompress(b"", PIECE)
+
+    waiting = deque[Future[tuple[bytes, bz2.BZ2Decompressor]]]()
+    with ThreadPoolExecutor(cores(), thread_name_prefix="bz2") as pool:
+        for block in _blocks(raw):
+            waiting.append(pool.submit(unpack, block))
+            if len(waiting) > AHEAD * cores():
+                yield from pieces(waiting.popleft())
+        while waiting:
+            yield from pieces(waiting.popleft())
 
 
 class _Gunzip:
@@ -200,11 +158,7 @@ class _Gunzip:
         return out
 
 
-_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip | BlockInflater
-
-
-class _Damaged(DataError):
-    """A stream that does not unpack to its end."""
+_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip
 
 
 def unpacked(
@@ -216,32 +170,49 @@ def unpacked(
 ) -> Iterator[bytes]:
     """The bytes of a stream packed as "bz2" or "gz". `again` gives a bz2 stream from its start: with it all
     cores unpack its blocks. Raises DataError, which names the file, for one that is damaged or explodes."""
-    new = bz2.BZ2Decompressor if packing == "bz2" else _Gunzip
-    if again is None:
-        yield from _inflated(name, packing, raw, limits, new)
-        return
-    given = 0
-    with ThreadPoolExecutor(cores(), thread_name_prefix="bz2") as pool:
-        try:
-            for piece in _inflated(name, packing, raw, limits, lambda: BlockInflater(pool, cores())):
-                given += len(piece)
-                yield piece
+    taken = given = 0
+
+    def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal taken
+        for chunk in chunks:
+            taken += len(chunk)
+            yield chunk
+
+    def bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal given
+        for piece in pieces:
+            given += len(piece)
+            if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
+                raise DataError(
+                    f"{name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
+                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
+                )
+            yield piece
+
+    if again is not None:
+        with suppress(OSError, EOFError):
+            yield from bounded(by_blocks(counted(raw)))
             return
-        except _Damaged:
-            skipped = 0
-    for piece in _inflated(name, packing, again(), limits, new):
-        if (skipped := skipped + len(piece)) > given:
-            yield piece[max(given - skipped, -len(piece)) :]
+        raw = again()
+    before, taken, given = given, 0, 0
+    for piece in bounded(_inflated(name, packing, counted(raw))):
+        if given > before:
+            yield piece[max(before - given, -len(piece)) :]
 
 
-def _inflated(
-    name: str, packing: str, raw: Iterator[bytes], limits: ReaderLimits, new: Callable[[], _Inflater]
-) -> Iterator[bytes]:
-    magic = b"BZh" if packing == "bz2" else b"\x1f\x8b"
+def _inflated(name: str, packing: str, raw: Iterator[bytes]) -> Iterator[bytes]:
+    magic, new = (b"BZh", bz2.BZ2Decompressor) if packing == "bz2" else (b"\x1f\x8b", _Gunzip)
     inflater: _Inflater | None = None
-    streams, taken, given, rest, share = 0, 0, 0, b"", FIRST_SHARE
+    streams, given, rest, share = 0, 0, b"", FIRST_SHARE
+
+    def stranger() -> DataError:
+        if streams:
+            return DataError(f"{name}: bytes that are not {packing} follow the end of the archive. {AGAIN}")
+        found = packing_of(rest) or f"neither: {rest[:8]!r}"
+        why = f"its name says {packing}, its first bytes {found}. Rename it or get it again."
+        return DataError(f"{name}: {why}")
+
     for chunk in raw:
-        taken += len(chunk)
         rest += chunk
         while rest or (inflater and not inflater.needs_input):
             if inflater is None:
@@ -250,35 +221,23 @@ def _inflated(
                 if len(rest) < len(magic):
                     break
                 if not rest.startswith(magic):
-                    raise _stranger(name, packing, rest, streams)
+                    raise stranger()
                 inflater, share = new(), FIRST_SHARE
             handed, rest = (rest[:share], rest[share:]) if inflater.needs_input else (b"", rest)
             share = min(2 * share, CHUNK)
             try:
                 piece = inflater.decompress(handed, PIECE)
             except (OSError, zlib.error, EOFError) as e:
-                raise _Damaged(f"{name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
-            given += len(piece)
-            if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
-                raise DataError(
-                    f"{name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
-                )
+                raise DataError(f"{name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
             if piece:
+                given += len(piece)
                 yield piece
             if inflater.eof:
                 rest, inflater, streams = inflater.unused_data + rest, None, streams + 1
     if rest:
-        raise _stranger(name, packing, rest, streams)
+        raise stranger()
     if inflater is not None:
-        raise _Damaged(f"{name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
-
-
-def _stranger(name: str, packing: str, head: bytes, streams: int) -> DataError:
-    if streams:
-        return DataError(f"{name}: bytes that are not {packing} follow the end of the archive. {AGAIN}")
-    found = packing_of(head) or f"neither: {head[:8]!r}"
-    return DataError(f"{name}: its name says {packing}, its first bytes {found}. Rename it or get it again.")
+        raise DataError(f"{name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
 
 
 def packing_of(head: bytes) -> str | None:
