@@ -54,7 +54,7 @@ def test_token_f1_is_the_official_evaluators_on_its_fixtures():
 @given
 def test_the_first_annotator_as_prediction_scores_1_and_less_without_figures(tmp_path, capsys):
     lines = []
-    for _, paper in papers(PAPERS):
+    for _, _, paper in papers(PAPERS):
         for qa in paper["qas"]:
             [first, *_] = annotators(qa)
             said = {"predicted_answer": first.answer, "predicted_evidence": first.evidence}

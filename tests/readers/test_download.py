@@ -223,7 +223,7 @@ def test_no_other_host_is_asked_unless_it_is_named(server, tmp_path):
 
 def test_redirects_in_a_circle_end(server, tmp_path):
     server.moods = ["/data/data.bin"] * 20
-    with pytest.raises(DataError, match="more than five redirects"):
+    with pytest.raises(DataError, match="more than 5 redirects"):
         fetch(server, tmp_path)
 
 

@@ -16,7 +16,7 @@ from raypipe.core.records import Turn
 from raypipe.readers import ReadCounts, RowFormat
 from raypipe.readers.documents.reader import read_by
 from raypipe.readers.field_map import parse
-from raypipe.readers.row_files import RowFile, rows
+from raypipe.readers.row_files import find, rows
 
 ROW = {
     "question": "who directed velora?",
@@ -329,7 +329,7 @@ def test_last_cells_of_a_csv_may_be_left_out_and_a_row_with_more_than_the_header
     tmp_path,
 ):
     (tmp_path / "q.csv").write_text("question,answer,source\na?,1\nb, c?,2,x,y\nd?,3,x,\n")
-    found = list(rows(RowFile(tmp_path / "q.csv", "csv"), ReadCounts()))
+    found = list(rows(*find([tmp_path / "q.csv"]), ReadCounts()))
     assert [r.value for r in found] == [
         {"question": "a?", "answer": "1", "source": ""},
         None,

@@ -18,7 +18,7 @@ from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Document, Fault, Question
-from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, own_rows
+from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, field_map, own_rows
 from raypipe.readers.field_map import Fields
 from raypipe.text.page_parser import SandboxedParser
 
@@ -268,7 +268,7 @@ def _fields(mapped: own_rows.MappedFile) -> FileFields:
     found = {**mapped.fields.fields, **{r: (f"documents: {n}",) for r, n in mapped.fields.inner.items()}}
     used = {name.partition(".")[0] for names in found.values() for name in names}
     used |= {name for names in found.values() for name in names}
-    other = tuple(n for n in mapped.columns() if n not in used)
+    other = tuple(n for n in field_map.columns(mapped.first) if n not in used)
     return FileFields(mapped.file.name, found, tuple(sorted(mapped.fields.named)), other)
 
 

@@ -168,7 +168,7 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
     from raypipe.readers.rows import UnusableLine
 
     golds: dict[str, tuple[AnnotatorAnswer, ...]] = {}
-    for where, paper in qasper.papers(gold):
+    for where, _, paper in qasper.papers(gold):
         try:
             golds |= {id: said for id, said in qasper.golds(paper) if said}
         except UnusableLine as e:

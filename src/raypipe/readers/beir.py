@@ -56,10 +56,12 @@ def inputs_of(
     judged: dict[Path, None] = {}
     others = []
     for path in map(Path, paths):
-        named = path.is_file() and is_qrels(path)
-        judged |= dict.fromkeys([path] if named else of_folder(path) if path.is_dir() else ())
-        if not named:
-            others.append(path)
+        if path.is_file() and is_qrels(path):
+            judged[path] = None
+            continue
+        others.append(path)
+        if path.is_dir():
+            judged |= dict.fromkeys(_judgements_of(path))
     found = files.find(others, WANTED, counts)
     for file in found:
         if not Path(file.name).name.startswith(WANTED):
@@ -133,7 +135,7 @@ def is_qrels(path: Path) -> bool:
     return named and NAME.fullmatch(path.name) is not None
 
 
-def of_folder(folder: Path) -> list[Path]:
+def _judgements_of(folder: Path) -> list[Path]:
     """The judgements of a data set's folder: files named qrels, or the test split of a folder qrels.
 
     Raises DataError for several splits of which none is the test split.

@@ -46,40 +46,40 @@ class RemoteFile:
 
 CRAG_BASE = "https://github.com/facebookresearch/CRAG/raw/refs/heads/main/data/"
 CRAG_HOSTS = ("github.com", "media.githubusercontent.com")  # Git LFS, which the second serves, has the files
-
-_V4, _V5 = "crag_task_3_dev_v4.tar.bz2.part", "crag_task_3_dev_v5.tar.bz2.part"
-# fmt: off
-CRAG: dict[tuple[str, str], tuple[RemoteFile, ...]] = {
-    ("1", "v4"): (
-        RemoteFile("crag_task_1_and_2_dev_v4.jsonl.bz2", 739_384_484, "afa29f2b3facfb5d15aa9cded00d5ec90ff76f3e67279e7b99cfe86659a641ca"),  # noqa: E501
-    ),
-    ("1", "v5"): (
-        RemoteFile("crag_task_1_and_2_dev_v5.jsonl.bz2", 739_310_088, "d4c14897d8ea2f450a24e098b595d8247c6575f996f9869d6f27a020fe020618"),  # noqa: E501
-    ),
-    ("3", "v4"): (
-        RemoteFile(f"{_V4}1", 2_097_152_000, "3a3f642643adc427b356b34fd078ba867c3905aa4341fc181457197aee9a55cf"),  # noqa: E501
-        RemoteFile(f"{_V4}2", 2_097_152_000, "abd76c029079b93065aba7fb4fc0e129a803de7ee0e1511432d0037d1782aa7c"),  # noqa: E501
-        RemoteFile(f"{_V4}3", 2_097_152_000, "d82e3c94e29a361635ed6b56797747b77ef3cf07dc454736d661461f32c23dab"),  # noqa: E501
-        RemoteFile(f"{_V4}4", 1_432_877_269, "ed48b1ca55606a7d22be4809b10d7de0251d429f01e689a066c6def2428995ad"),  # noqa: E501
-    ),
-    ("3", "v5"): (
-        RemoteFile(f"{_V5}0", 2_147_483_648, "0220e4b43356ff32a00f35647a4cb375301773c7e66a48daf9329781fdfec3d7"),  # noqa: E501
-        RemoteFile(f"{_V5}1", 2_147_483_648, "9628e5f24bb4273afbdc380c13c68533fc5e5e788e00a973a7e2765566161330"),  # noqa: E501
-        RemoteFile(f"{_V5}2", 2_147_483_648, "533bb48a5bed3818262edd02219eff351493a2f35a276958d62b9614257471f5"),  # noqa: E501
-        RemoteFile(f"{_V5}3", 1_283_117_287, "cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464"),  # noqa: E501
-    ),
-}
-# fmt: on
-
-
 QASPER_BASE = "https://qasper-dataset.s3.us-west-2.amazonaws.com/"
+
+
+def _files(table: str) -> tuple[RemoteFile, ...]:
+    """Files from lines of name, bytes and sha256."""
+    rows = (line.split() for line in table.split("\n") if line.strip())
+    return tuple(RemoteFile(name, int(size), sha256) for name, size, sha256 in rows)
+
+
+CRAG: dict[tuple[str, str], tuple[RemoteFile, ...]] = {
+    ("1", "v4"): _files("""
+crag_task_1_and_2_dev_v4.jsonl.bz2 739384484 afa29f2b3facfb5d15aa9cded00d5ec90ff76f3e67279e7b99cfe86659a641ca
+"""),
+    ("1", "v5"): _files("""
+crag_task_1_and_2_dev_v5.jsonl.bz2 739310088 d4c14897d8ea2f450a24e098b595d8247c6575f996f9869d6f27a020fe020618
+"""),
+    ("3", "v4"): _files("""
+crag_task_3_dev_v4.tar.bz2.part1 2097152000 3a3f642643adc427b356b34fd078ba867c3905aa4341fc181457197aee9a55cf
+crag_task_3_dev_v4.tar.bz2.part2 2097152000 abd76c029079b93065aba7fb4fc0e129a803de7ee0e1511432d0037d1782aa7c
+crag_task_3_dev_v4.tar.bz2.part3 2097152000 d82e3c94e29a361635ed6b56797747b77ef3cf07dc454736d661461f32c23dab
+crag_task_3_dev_v4.tar.bz2.part4 1432877269 ed48b1ca55606a7d22be4809b10d7de0251d429f01e689a066c6def2428995ad
+"""),
+    ("3", "v5"): _files("""
+crag_task_3_dev_v5.tar.bz2.part0 2147483648 0220e4b43356ff32a00f35647a4cb375301773c7e66a48daf9329781fdfec3d7
+crag_task_3_dev_v5.tar.bz2.part1 2147483648 9628e5f24bb4273afbdc380c13c68533fc5e5e788e00a973a7e2765566161330
+crag_task_3_dev_v5.tar.bz2.part2 2147483648 533bb48a5bed3818262edd02219eff351493a2f35a276958d62b9614257471f5
+crag_task_3_dev_v5.tar.bz2.part3 1283117287 cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464
+"""),
+}
 # Their publisher names no digests: these are of the files as they are served, as several projects pin them.
-# fmt: off
-QASPER: tuple[RemoteFile, ...] = (
-    RemoteFile("qasper-train-dev-v0.3.tgz", 10_835_856, "a28fdf966db827bcee3d873107d6b6669864fb7ca8fbf73a192f5e39191bdb5a"),  # noqa: E501
-    RemoteFile("qasper-test-and-evaluator-v0.3.tgz", 3_865_061, "72a52a41193e2838b8074f80ac074b94f956b84886c36a61c58a7df4171bdd72"),  # noqa: E501
-)
-# fmt: on
+QASPER = _files("""
+qasper-train-dev-v0.3.tgz 10835856 a28fdf966db827bcee3d873107d6b6669864fb7ca8fbf73a192f5e39191bdb5a
+qasper-test-and-evaluator-v0.3.tgz 3865061 72a52a41193e2838b8074f80ac074b94f956b84886c36a61c58a7df4171bdd72
+""")
 QASPER_FILES = ("qasper-train-v0.3.json", "qasper-dev-v0.3.json", "qasper-test-v0.3.json")
 
 
@@ -133,8 +133,16 @@ def fetch(
     when it gives none in six tries; the received part stays as NAME.partial and is continued next time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [(f, folder / f.name, folder / f"{f.name}.partial") for f in files]
-    missing = [(file, path, partial) for file, path, partial in wanted if not _is_here(file, path, progress)]
+    wanted, missing = [(f, folder / f.name) for f in files], list[tuple[RemoteFile, Path, Path]]()
+    for file, path in wanted:
+        if not path.exists():
+            missing.append((file, path, folder / f"{file.name}.partial"))
+            continue
+        if path.stat().st_size != file.size or _sha256(path) != file.sha256:
+            raise DataError(
+                f"{path}: other content than published lies under this name. Move it away or delete it."
+            )
+        progress(file.name, file.size, file.size)
     held = sum(partial.stat().st_size for _, _, partial in missing if partial.exists())
     needed, free = sum(f.size for f, _, _ in missing) - held, shutil.disk_usage(folder).free
     if needed > free:
@@ -164,24 +172,12 @@ def fetch(
                     "again; if that ends the same way, the published file or something on the way changed."
                 )
             os.replace(partial, path)
-    return [path for _, path, _ in wanted]
+    return [path for _, path in wanted]
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _is_here(file: RemoteFile, path: Path, progress: Progress) -> bool:
-    """Returns whether a file is there already. Raises DataError for other content under its name."""
-    if not path.exists():
-        return False
-    if path.stat().st_size != file.size or _sha256(path) != file.sha256:
-        raise DataError(
-            f"{path}: other content than published lies under this name. Move it away or delete it."
-        )
-    progress(file.name, file.size, file.size)
-    return True
 
 
 def _receive(
@@ -220,7 +216,7 @@ def _receive(
                 if start < file.size:
                     raise httpx.ReadError(f"broke off at byte {start:,}")
         except httpx.TooManyRedirects as e:
-            raise DataError(f"{url}: more than five redirects. Check the network's proxy.") from e
+            raise DataError(f"{url}: more than {REDIRECTS} redirects. Check the network's proxy.") from e
         except (httpx.HTTPError, httpx.InvalidURL) as e:
             now = partial.stat().st_size
             if now > have:

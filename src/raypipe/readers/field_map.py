@@ -22,104 +22,37 @@ from raypipe.core.errors import ConfError, DataError
 Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
 """Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "query": (
-        "question",
-        "query",
-        "prompt",
-        "question_text",
-        "query_text",
-        "user_input",
-        "instruction",
-        "input",
-    ),
+_NAMES = {
+    "query": "question query prompt question_text query_text user_input instruction input",
     # If a file has both, `answer` is what a system said and `ground_truth` is right (as in ragas).
-    "answer": (
-        "ground_truths",
-        "ground_truth",
-        "gold_answers",
-        "gold_answer",
-        "golds",
-        "gold",
-        "reference_answer",
-        "reference",
-        "expected_answer",
-        "expected_output",
-        "answers",
-        "answer",
-        "correct_answer",
-        "possible_answers",
-        "best_answer",
-        "target",
-        "targets",
-        "output",
-    ),
-    "id": ("id", "qid", "_id", "question_id", "query_id", "example_id", "uid", "uuid", "interaction_id"),
-    "documents": (
-        "documents",
-        "contexts",
-        "passages",
-        "ctxs",
-        "context",
-        "retrieved_contexts",
-        "reference_contexts",
-        "docs",
-        "passage",
-        "search_results",
-        "pages",
-        "paragraphs",
-        "paragraph",
-        "document",
-        "article",
-        "story",
-        "positive_ctxs",
-        "positive_passages",
-        "pos",
-    ),
-    "turns": ("turns", "chat_history", "conversation_history"),
-    "time": ("query_time", "asked_at"),
-    "domain": ("domain", "category", "topic"),
-    "question_type": ("question_type",),
-    "where": ("where",),
-    "made_by": ("made_by",),
-    "review": ("review",),
-    "url": ("url", "page_url", "link", "uri"),
-    "title": ("title", "page_name", "page_title", "doc_title", "document_title"),
-    "html": ("html", "page_result", "page_html", "raw_html"),
-    "text": (
-        "text",
-        "content",
-        "contents",
-        "page_content",
-        "passage_text",
-        "paragraph_text",
-        "document_text",
-        "chunk",
-        "sentences",
-        "passage",
-        "page_snippet",
-        "snippet",
-        "search_context",
-    ),
-    "path": ("path", "file", "file_path", "filename"),
-    "modified": ("modified", "last_modified", "page_last_modified", "fetched_at", "crawled_at"),
+    "answer": """ground_truths ground_truth gold_answers gold_answer golds gold reference_answer reference
+        expected_answer expected_output answers answer correct_answer possible_answers best_answer target
+        targets output""",
+    "id": "id qid _id question_id query_id example_id uid uuid interaction_id",
+    "documents": """documents contexts passages ctxs context retrieved_contexts reference_contexts docs
+        passage search_results pages paragraphs paragraph document article story positive_ctxs
+        positive_passages pos""",
+    "turns": "turns chat_history conversation_history",
+    "time": "query_time asked_at",
+    "domain": "domain category topic",
+    "question_type": "question_type",
+    "where": "where",
+    "made_by": "made_by",
+    "review": "review",
+    "url": "url page_url link uri",
+    "title": "title page_name page_title doc_title document_title",
+    "html": "html page_result page_html raw_html",
+    "text": """text content contents page_content passage_text paragraph_text document_text chunk sentences
+        passage page_snippet snippet search_context""",
+    "path": "path file file_path filename",
+    "modified": "modified last_modified page_last_modified fetched_at crawled_at",
 }
+NAMES: Mapping[str, Sequence[str]] = {role: names.split() for role, names in _NAMES.items()}
 """Role -> common names of its field, the first that is there counts. Case, `_`, `-` and spaces make no
 difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""
 
-OF_QUESTION = (
-    "query",
-    "answer",
-    "id",
-    "documents",
-    "turns",
-    "time",
-    "where",
-    "domain",
-    "question_type",
-    "made_by",
-    "review",
-)
+_OF_QUESTION = "query answer id documents turns time where domain question_type made_by review"
+OF_QUESTION = _OF_QUESTION.split()  # in the order in which their fields are taken
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
 CONTENT = ("html", "text", "path")  # one of them makes an object a document
 EXTRA: Mapping[str, tuple[str, ...]] = {
@@ -191,23 +124,22 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
     the fields that were seen, where there is neither a question nor a document's text.
     """
     seen = columns(rows)
-    fields = {r: tuple(n for n in names if _has(rows, n)) for r, names in named.items()}
+    fields = {
+        r: tuple(n for n in names if any(lookup(row, n)[0] for row in rows)) for r, names in named.items()
+    }
     fields = {role: names for role, names in fields.items() if names}
     taken = {n for names in fields.values() for n in names}
 
-    def look(role: str) -> None:
+    for role in (*OF_QUESTION, *OF_DOCUMENT):
+        if role not in ("query", "id", *OF_DOCUMENT) and "query" not in fields:
+            continue  # only questions have it
+        if role == "path" and "query" in fields:
+            continue  # `file` of a question is seldom a document to read
         if role not in named and (name := by_name(role, seen, taken)):
             others = {folded(n): n for n in seen if n not in taken}
             extra = [others[f] for n in EXTRA.get(role, ()) if (f := folded(n)) in others]
             fields[role] = (name, *extra)
             taken.update(fields[role])
-
-    look("query")
-    for role in OF_QUESTION if "query" in fields else ("id",):
-        look(role)
-    for role in OF_DOCUMENT:
-        if role != "path" or "query" not in fields:  # `file` of a question is seldom a document to read
-            look(role)
     places = fields.get("documents", ())
     nested = {r: n[0] for r, n in named.items() if r in OF_DOCUMENT and r not in fields}
     inner = {role: name for role, name in nested.items() if _nested(rows, places, name)}
@@ -228,7 +160,9 @@ def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[M
     seen = columns(rows)
     for role, names in named.items():
         for name in names:
-            if not _has(rows, name) and not (role in OF_DOCUMENT and _nested(rows, seen, name)):
+            if not any(lookup(row, name)[0] for row in rows) and not (
+                role in OF_DOCUMENT and _nested(rows, seen, name)
+            ):
                 said = did_you_mean(name, seen)
                 hint = f"{said} " if said.startswith("did") else ""
                 raise ConfError(
@@ -273,10 +207,6 @@ def lookup(row: Mapping[str, Any], name: str) -> tuple[bool, Any]:
     head, dot, rest = name.partition(".")
     inner = row.get(head)
     return lookup(inner, rest) if dot and isinstance(inner, Mapping) else (False, None)
-
-
-def _has(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
-    return any(lookup(row, name)[0] for row in rows)
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -27,7 +27,6 @@ SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth t
 
 NAME_BYTES = 1 << 20  # most bytes of the header of a tar archive that holds a long name
 NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
-NOTHING = "no such file or folder. Check the path, or get the data first."
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")
 
@@ -45,8 +44,8 @@ class Span:
 class Input:
     name: str  # path as given, without .partN
     parts: tuple[Path, ...]  # in order
-    tar: bool  # else lines
-    packing: str  # "bz2", "gz" or ""
+    kind: str = "jsonl"  # or tar, json, csv, parquet
+    packing: str = ""  # "bz2", "gz" or ""
     span: Span | None = None  # of a file that is not packed; None: all of it
 
 
@@ -57,41 +56,34 @@ def find(
 
     Of a folder, the readable files whose names begin with one of `wanted` are taken in name order, without
     subfolders."""
-    inputs: dict[str, Input] = {}
-    for path in map(Path, paths):
-        if path.is_dir():
-            files = sorted(p for p in path.iterdir() if p.is_file())
-            named = [
-                p for p in files if NAME.fullmatch(p.name) and p.name[0] != "." and p.name.startswith(wanted)
-            ]
-            if not named:
-                begins = f"that begin with {' or '.join(wanted)}, " if any(wanted) else ""
-                raise DataError(
-                    f"{path}: expected files {begins}named {READABLE}; found none in {len(files)} files."
-                )
-            if counts:
-                counts.other_files += len(files) - len(named)
-        elif path.is_file():
-            named = [path]
-        else:
-            raise DataError(f"{path}: {NOTHING}")
-        for file in named:
-            if not (match := NAME.fullmatch(file.name)):
-                raise DataError(f"{file}: expected a name that ends in {READABLE}.")
-            stem, packing = file.with_name(match["stem"]), match["packing"] or ""
+    given, inputs = list(map(Path, paths)), dict[str, Input]()
+    begins = f"that begin with {' or '.join(wanted)}, " if any(wanted) else ""
+
+    def named(path: Path) -> bool:
+        return NAME.fullmatch(path.name) is not None and (path in given or path.name.startswith(wanted))
+
+    for file in named_files(given, named, f"files {begins}named {READABLE}", counts=counts):
+        if match := NAME.fullmatch(file.name):
+            stem = file.with_name(match["stem"])
             parts = (file,) if match["part"] is None else _parts(stem)
-            inputs.setdefault(str(stem), Input(str(stem), parts, match["kind"] == "tar", packing))
+            inputs.setdefault(str(stem), Input(str(stem), parts, match["kind"], match["packing"] or ""))
     return list(inputs.values())
 
 
 def named_files(
-    paths: Iterable[str | Path], named: Callable[[Path], bool], expected: str, below: bool = False
+    paths: Iterable[str | Path],
+    named: Callable[[Path], bool],
+    expected: str,
+    below: bool = False,
+    counts: ReadCounts | None = None,
 ) -> list[Path]:
     """The files that these paths name, each once, in order; of a folder those that are `named` and not
-    hidden, `below`: with its subfolders. Raises DataError for a path with no such file."""
+    hidden, `below`: with its subfolders; `counts` gets its others. Raises DataError for a path with no such
+    file."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
-        require(path)
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
         inside = [path]
         if path.is_dir():
             entries = path.rglob("*") if below else path.iterdir()
@@ -99,19 +91,16 @@ def named_files(
         if not (taken := [p for p in inside if named(p)]):
             among = f" in {len(inside)} files" if path.is_dir() else ""
             raise DataError(f"{path}: expected {expected}, found none{among}")
+        if counts:
+            counts.other_files += len(inside) - len(taken)
         found |= dict.fromkeys(taken)
     return list(found)
 
 
-def require(path: Path) -> None:
-    if not path.exists():
-        raise DataError(f"{path}: {NOTHING}")
-
-
-def whole(path: Path, span: Span | None = None) -> Input:
+def whole(path: Path, kind: str = "jsonl") -> Input:
     """A file under any name, packed if that ends in .gz or .bz2."""
     packed = PACKED.search(path.name.lower())
-    return Input(str(path), (path,), False, packed[1] if packed else "", span)
+    return Input(str(path), (path,), kind, packed[1] if packed else "")
 
 
 def content(source: Input, counts: ReadCounts, limits: ReaderLimits, most: int, advice: str = "") -> bytes:
@@ -131,15 +120,31 @@ def size(inputs: Iterable[Input]) -> int:
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
     """The bytes of an input, decompressed. Raises DataError for a truncated, damaged, mislabelled or
     exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
-    raw = _raw(source, counts)
+    chunks = _raw(source, counts)
     if source.span is not None and source.span.start:
-        return raw  # the read of its beginning counts the file, and looks at its first bytes
+        return chunks  # the read of its beginning counts the file, and looks at its first bytes
     counts.files += 1
     if source.packing:
         several = source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL
         again = partial(_raw, source, ReadCounts()) if several else None
-        raw = unpacked(source.name, source.packing, raw, limits, again)
-    return _agreeing(raw, source)
+        chunks = unpacked(source.name, source.packing, chunks, limits, again)
+
+    def agreeing() -> Iterator[bytes]:
+        """The same, of which the first, one tar header long at least, must not contradict the name."""
+        head = b""
+        for chunk in chunks:
+            head += chunk
+            if len(head) >= 512:
+                break
+        packed, is_tar = packing_of(head), source.kind == "tar"
+        if packed or (head[257:262] == b"ustar" and not is_tar):
+            said, found = "a tar archive" if is_tar else "JSON lines", packed or "a tar archive"
+            raise DataError(f"{source.name}: its name says {said}, its bytes say {found}. Rename it.")
+        if head:
+            yield head
+        yield from chunks
+
+    return agreeing()
 
 
 def _parts(stem: Path) -> tuple[Path, ...]:
@@ -170,24 +175,6 @@ def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
         except OSError as e:
             raise DataError(f"{path}: cannot be read: {e.strerror}.") from e
     counts.empty_files += empty
-
-
-def _agreeing(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
-    """The same chunks, of which the first must not contradict the name.
-
-    It is at least one tar header long if there are as many bytes."""
-    head = b""
-    for chunk in chunks:
-        head += chunk
-        if len(head) >= 512:
-            break
-    packed = packing_of(head)
-    if packed or (head[257:262] == b"ustar" and not source.tar):
-        said, found = "a tar archive" if source.tar else "JSON lines", packed or "a tar archive"
-        raise DataError(f"{source.name}: its name says {said}, its bytes say {found}. Rename it.")
-    if head:
-        yield head
-    yield from chunks
 
 
 class _Stream:

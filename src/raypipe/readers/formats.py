@@ -31,6 +31,17 @@ yields a `Row` for each of its questions and documents. `RowFormat` is rows with
 Paths: TypeAlias = Iterable[str | Path]
 
 
+OWN_KIND = "qa"
+"""Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    paths: tuple[str, ...]  # files; more than one: of BEIR, queries with their judgements
+    size: int  # bytes on disk
+    span: Span | None = None  # of the one file; None: all of it
+
+
 @dataclass(frozen=True, slots=True)
 class LineFormat:
     """A format of JSON lines, each of which is read alone."""
@@ -39,9 +50,17 @@ class LineFormat:
     rows: Callable[[Iterable[lines.JsonLine], ReadCounts, Seen], Iterator[Row]]
     kind: str  # of the data: its golds and measures (`metrics.kinds`)
 
+    def files_of(self, paths: Paths) -> list[Path]:
+        return [part for found in files.find(paths, (self.begin,)) for part in found.parts]
 
-OWN_KIND = "qa"
-"""Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
+    def read(
+        self, paths: Paths, counts: ReadCounts, limits: ReaderLimits, seen: Seen, span: Span | None = None
+    ) -> Iterator[Row]:
+        inputs = [replace(i, span=span) for i in files.find(paths, (self.begin,), counts)]
+        return self.rows(lines.read(inputs, counts, limits), counts, seen)
+
+    def shards(self, paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
+        return [s for i in files.find(paths, (self.begin,), counts) for s in _cut_lines(i, shard_bytes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +68,41 @@ class FileFormat:
     """A format that finds and reads its files itself."""
 
     files_of: Callable[[Paths], list[Path]]
-    rows: Callable[
-        ..., Iterator[Row]
-    ]  # of paths, ReadCounts, ReaderLimits, Seen; `span` where one can be cut
+    # of paths, ReadCounts, ReaderLimits, Seen, and a Span where a file can be cut
+    read: Callable[..., Iterator[Row]]
     kind: str = OWN_KIND
+    # of paths, bytes of a shard, ReadCounts; None: the files are read together
+    shards: Callable[[Paths, int, ReadCounts], list[Shard]] | None = None
 
 
 def _of_rows(format: RowFormat) -> FileFormat:
-    return FileFormat(own_rows.files_of, partial(own_rows.rows, format))
+    def shards(paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
+        found = row_files.find(paths)
+        return [
+            s for f in found for s in (_cut_groups if f.kind == "parquet" else _cut_lines)(f, shard_bytes)
+        ]
+
+    return FileFormat(own_rows.files_of, partial(own_rows.rows, format), OWN_KIND, shards)
+
+
+def _shards_of_beir(paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
+    corpora, queries, judged = beir.inputs_of(paths, counts)
+    rest = [p for i in queries for p in i.parts] + judged
+    return [s for i in corpora for s in _cut_lines(i, shard_bytes)] + ([_whole(rest)] if rest else [])
+
+
+def _shards_of_warc(paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
+    return [_whole([file]) for file in warc.files_of(paths)]
 
 
 FORMATS: Registry[Any] = Registry(
     "readers",
     {
         "crag": LineFormat("", crag.rows, "crag"),
-        "beir": FileFormat(beir.files_of, beir.rows, "ranking"),
+        "beir": FileFormat(beir.files_of, beir.rows, "ranking", _shards_of_beir),
         "qasper": FileFormat(qasper.files_of, qasper.rows, "qasper"),
         "oag": FileFormat(oag.files_of, oag.rows, "ranking"),
-        "warc": FileFormat(warc.files_of, warc.rows),
+        "warc": FileFormat(warc.files_of, warc.rows, OWN_KIND, _shards_of_warc),
         own_rows.NAME: _of_rows(RowFormat()),
         crag.CAPTURED: LineFormat("", crag.captured, OWN_KIND),
     },
@@ -111,12 +147,8 @@ def open(
     truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
     its bytes, so rows of a damaged block may have been handed out.
     """
-    read, seen = format_of(format), Seen() if seen is None else seen
-    if isinstance(read, FileFormat):
-        stretch = {} if span is None else {"span": span}
-        return read.rows(_some(paths), counts, limits, seen, **stretch)
-    inputs = [replace(i, span=span) for i in inputs_of(paths, read, counts)]
-    return read.rows(lines.read(inputs, counts, limits), counts, seen)
+    stretch = () if span is None else (span,)
+    return format_of(format).read(_some(paths), counts, limits, seen or Seen(), *stretch)
 
 
 def size(paths: Paths, format: Format) -> int:
@@ -125,15 +157,7 @@ def size(paths: Paths, format: Format) -> int:
 
 def files_of(paths: Paths, format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
-    read = format_of(format)
-    if isinstance(read, FileFormat):
-        return read.files_of(_some(paths))
-    return [part for found in inputs_of(paths, read) for part in found.parts]
-
-
-def inputs_of(paths: Paths, format: LineFormat, counts: ReadCounts | None = None) -> list[Input]:
-    """The files of JSON lines that `open` will read; `counts` gets the other files of folders."""
-    return files.find(_some(paths), (format.begin,), counts)
+    return format_of(format).files_of(_some(paths))
 
 
 def _some(paths: Paths) -> list[str | Path]:
@@ -153,9 +177,8 @@ def reader_id(format: Format) -> str:
 def kind_of(format: Format) -> str:
     """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
     may say it, as an attribute `kind` of its function."""
-    return (
-        OWN_KIND if format == "files" else format_of(format).kind
-    )  # a folder of documents has no reader here
+    # a folder of documents has no reader here
+    return OWN_KIND if format == "files" else format_of(format).kind
 
 
 def format_name(format: Format) -> str:
@@ -261,60 +284,30 @@ def _from_outside(format: str) -> FileFormat:
     return FileFormat(files_of, rows, str(getattr(read, "kind", OWN_KIND)))
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    paths: tuple[str, ...]  # files; more than one: of BEIR, queries with their judgements
-    size: int  # bytes on disk
-    span: Span | None = None  # of the one file; None: all of it
-
-
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
     """The shards of files, in their order; `counts` gets the files of folders that no reader takes.
 
     Of a file that can be cut a shard has about `shard_bytes`. One shard: the files cannot be read apart.
     """
-    name, read = format_name(format), format_of(format)
-    if isinstance(read, LineFormat):
-        return [s for i in inputs_of(paths, read, counts) for s in _cut_lines(i, shard_bytes)]
-    if name == "rows":
-        return [s for file in row_files.find(paths) for s in _cut_rows(file, shard_bytes)]
-    if name == "warc":
-        return [_whole_files([file]) for file in files_of(paths, format)]
-    if name != "beir":
-        return [_whole_files(files_of(paths, format))]
-    corpora, queries, judged = beir.inputs_of(paths, counts)
-    rest = [p for i in queries for p in i.parts] + judged
-    return [s for i in corpora for s in _cut_lines(i, shard_bytes)] + ([_whole_files(rest)] if rest else [])
+    read = format_of(format)
+    return [_whole(read.files_of(paths))] if read.shards is None else read.shards(paths, shard_bytes, counts)
 
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
     """Returns whether rows of these files may be pages with an address, which the table of layouts has."""
-    name = format_name(format)
-    if name != "rows":
-        return name == "warc"
-    own = format if isinstance(format, RowFormat) else RowFormat()
-    return any(not m.fields.asks() for m in own_rows.mapped(paths, own))
+    own = _rows(format)
+    return format == "warc" if own is None else not all(m.fields.asks() for m in own_rows.mapped(paths, own))
 
 
-def read_shard(shard: Shard, format: Format, counts: ReadCounts, seen: Seen) -> Iterator[Row]:
-    return open(shard.paths, format, counts, LIMITS, seen, shard.span)
-
-
-def _whole_files(paths: Iterable[Path]) -> Shard:
+def _whole(paths: Iterable[Path]) -> Shard:
     found = list(paths)
     return Shard(tuple(map(str, found)), sum(p.stat().st_size for p in found))
 
 
-def _cut_rows(file: row_files.RowFile, shard_bytes: int) -> list[Shard]:
-    if file.kind == "parquet":
-        return _cut_groups(file.path, shard_bytes)
-    return _cut_lines(file.input, shard_bytes) if file.kind == "jsonl" else [_whole_files([file.path])]
-
-
-def _cut_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
+def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
     """Whole lines, each shard from the first line that begins after the one before is full."""
-    if source.tar or source.packing or len(source.parts) > 1:
-        return [_whole_files(source.parts)]
+    if source.kind != "jsonl" or source.packing or len(source.parts) > 1:
+        return [_whole(source.parts)]
     path = source.parts[0]
     size = path.stat().st_size
     starts, at, lines, due = [(0, 1)], 0, 0, shard_bytes
@@ -327,21 +320,22 @@ def _cut_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
             at += len(chunk)
     starts = [s for s in starts if s[0] < size or s[0] == 0]
     if len(starts) == 1:
-        return [_whole_files([path])]
+        return [_whole([path])]
     stops = [start for start, _ in starts[1:]] + [size]
     spans = [Span(start, stop, first) for (start, first), stop in zip(starts, stops, strict=True)]
     return [Shard((str(path),), s.stop - s.start, s) for s in spans]
 
 
-def _cut_groups(path: Path, shard_bytes: int) -> list[Shard]:
-    """Row groups, as many as fill a shard."""
+def _cut_groups(source: Input, shard_bytes: int) -> list[Shard]:
+    """Row groups of Parquet, as many as fill a shard."""
+    [path] = source.parts
     try:
         meta = pq.read_metadata(path)
         groups = [meta.row_group(n) for n in range(meta.num_row_groups)]
         sizes = [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
         rows = [g.num_rows for g in groups]
     except (OSError, ValueError):
-        return [_whole_files([path])]  # its reader says what is wrong
+        return [_whole([path])]  # its reader says what is wrong
     shards, start, first = list[Shard](), 0, 1
     filled = taken = 0  # bytes and rows from `start` on
     for n, (size, count) in enumerate(zip(sizes, rows, strict=True), 1):
@@ -349,4 +343,4 @@ def _cut_groups(path: Path, shard_bytes: int) -> list[Shard]:
         if n == len(groups) or filled >= shard_bytes:
             shards.append(Shard((str(path),), filled, Span(start, n, first)))
             first, start, filled, taken = first + taken, n, 0, 0
-    return shards if len(shards) > 1 else [_whole_files([path])]
+    return shards if len(shards) > 1 else [_whole([path])]

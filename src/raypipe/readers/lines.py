@@ -58,7 +58,7 @@ def read(
     then drop all earlier lines of the same file."""
     for source in inputs:
         chunks = files.stream(source, counts, limits)
-        if not source.tar:
+        if source.kind != "tar":
             yield from _file(source.name, chunks, counts, limits, source.span.first if source.span else 1)
             continue
         taken, others = 0, 0
@@ -93,10 +93,10 @@ def _file(
             continue
         try:
             with blamed():
-                value = decode(raw, counts)
-            yield JsonLine(name, number, value)
+                value, fault = decode(raw, counts), None
         except UnusableLine as e:
-            yield JsonLine(name, number, None, e.fault)
+            value, fault = None, e.fault
+        yield JsonLine(name, number, value, fault)
 
 
 def texts(source: files.Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str]]:
@@ -193,9 +193,8 @@ def repeated(names: Iterable[str]) -> str | None:
 
 def _integer(digits: str) -> int:
     if len(digits) > 20 or not -INT64 <= int(digits) < INT64:
-        raise UnusableLine(
-            "big_integer", f"expected at most 64 bits, found {len(digits)} digits: {digits[:24]}"
-        )
+        found = f"found {len(digits)} digits: {digits[:24]}"
+        raise UnusableLine("big_integer", f"expected at most 64 bits, {found}")
     return int(digits)
 
 

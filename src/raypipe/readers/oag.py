@@ -31,6 +31,7 @@ from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, Un
 QUESTIONS = re.compile(r"\A(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"\A(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
 PAPER_CHARS = 4 << 20  # of one paper in the file, title and abstract together: abstracts have some thousand
+_BLANK = re.compile(r"[ \t\r\n]*+")
 _NAMED = "OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json"
 
 
@@ -90,82 +91,62 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
     """Yields place, pid and JSON of each paper, one at a time: a file has hundreds of MB."""
-    text = _Text(path, counts, limits)
-    text.expect("{")
-    if text.skip("}"):
-        return text.expect_end()
-    while True:
-        pid, _ = text.value()
-        if not isinstance(pid, str):
-            raise text.error(f"expected the id of a paper, found {pid!r:.60}")
-        text.expect(":")
-        _, raw = text.value()
-        yield f"{path}:{pid}", pid, raw
-        if not text.skip(","):
-            text.expect("}")
-            return text.expect_end()
+    chunks = files.stream(files.whole(path), counts, limits)
+    decoder, scan = codecs.getincrementaldecoder("utf-8-sig")(), json.JSONDecoder().raw_decode
+    text, at, before = "", 0, 0  # what is held, the next of its characters, those that came before it
 
+    def error(message: str) -> DataError:
+        return DataError(f"{path}: character {before + at}: {message}. Get the file again.")
 
-class _Text:
-    """The text of a file, read as far as it is needed."""
+    def more() -> bool:
+        """Holds some more of the text; False: it has ended."""
+        nonlocal text, at, before
+        chunk = next(chunks, None)
+        try:
+            fresh = decoder.decode(chunk or b"", final=chunk is None)
+        except UnicodeDecodeError as e:
+            raise error(f"expected UTF-8, found {e.object[e.start : e.start + 8]!r}") from e
+        text, at, before = text[at:] + fresh, 0, before + at
+        return chunk is not None
 
-    def __init__(self, path: Path, counts: ReadCounts, limits: ReaderLimits) -> None:
-        self._path = path
-        self._chunks = files.stream(files.whole(path), counts, limits)
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._json = json.JSONDecoder()
-        self._text, self._at, self._whole, self._before = "", 0, False, 0
+    def next_sign() -> str:
+        """The next character that is not blank; "": the text has ended."""
+        nonlocal at
+        while True:
+            at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
+            if at < len(text) or not more():
+                return text[at : at + 1]
 
-    def value(self) -> tuple[Any, str]:
-        self._blank()
+    def expect(sign: str) -> None:
+        nonlocal at
+        if next_sign() != sign:
+            wanted = f"{sign!r} of an object, pid -> title and abstract" if sign else "the end"
+            raise error(f"expected {wanted}, found {text[at : at + 20]!r}")
+        at += len(sign)
+
+    def value() -> tuple[Any, str]:
+        nonlocal at
+        next_sign()
         while True:
             try:
-                found, end = self._json.raw_decode(self._text, self._at)
+                found, end = scan(text, at)
+                raw, at = text[at:end], end
+                return found, raw
             except RecursionError as e:
-                raise self.error("expected JSON: it nests hundreds deep") from e
+                raise error("expected JSON: it nests hundreds deep") from e
             except json.JSONDecodeError as e:
-                if len(self._text) - self._at > PAPER_CHARS or not self._more():
-                    raise self.error(f"expected JSON: {e.msg}") from e
-                continue
-            raw, self._at = self._text[self._at : end], end
-            return found, raw
+                if len(text) - at > PAPER_CHARS or not more():
+                    raise error(f"expected JSON: {e.msg}") from e
 
-    def expect(self, sign: str) -> None:
-        if not self.skip(sign):
-            found = self._text[self._at : self._at + 20]
-            raise self.error(f"expected {sign!r} of an object, pid -> title and abstract, found {found!r}")
-
-    def skip(self, sign: str) -> bool:
-        """Returns whether the next sign is this one, which is passed then."""
-        self._blank()
-        there = self._text.startswith(sign, self._at)
-        self._at += there
-        return there
-
-    def expect_end(self) -> None:
-        self._blank()
-        if self._at < len(self._text):
-            raise self.error(f"expected the end, found {self._text[self._at : self._at + 20]!r}")
-
-    def error(self, message: str) -> DataError:
-        return DataError(f"{self._path}: character {self._before + self._at}: {message}. Get the file again.")
-
-    def _blank(self) -> None:
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
-            if self._at < len(self._text) or not self._more():
-                return
-
-    def _more(self) -> bool:
-        if self._whole:
-            return False
-        chunk = next(self._chunks, None)
-        try:
-            more = self._decoder.decode(chunk or b"", final=chunk is None)
-        except UnicodeDecodeError as e:
-            raise self.error(f"expected UTF-8, found {e.object[e.start : e.start + 8]!r}") from e
-        self._whole = chunk is None
-        self._before += self._at
-        self._text, self._at = self._text[self._at :] + more, 0
-        return True
+    expect("{")
+    another = next_sign() != "}"
+    while another:
+        pid, _ = value()
+        if not isinstance(pid, str):
+            raise error(f"expected the id of a paper, found {pid!r:.60}")
+        expect(":")
+        yield f"{path}:{pid}", pid, value()[1]
+        if another := next_sign() == ",":
+            expect(",")
+    expect("}")
+    expect("")

@@ -31,18 +31,16 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, Turn, digest
+from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
 from raypipe.core.textfile import written
 from raypipe.readers import row_files
 from raypipe.readers.conversation import number_of, turns_of
 from raypipe.readers.documents import DocumentReader
 from raypipe.readers.documents.reader import FileText, inside, read_named
-from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, columns, find, listed, missing
-from raypipe.readers.fields import fields_of
-from raypipe.readers.files import Span
+from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, find, listed, missing
+from raypipe.readers.fields import fields_of, order_of
+from raypipe.readers.files import Input, Span
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.page_dates import order_of
-from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import (
     LIMITS,
     BadLine,
@@ -82,12 +80,9 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    file: RowFile
+    file: Input
     fields: FieldMap
     first: Sequence[Mapping[str, Any]]  # rows in which the fields were found
-
-    def columns(self) -> list[str]:
-        return columns(self.first)
 
 
 def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
@@ -110,7 +105,7 @@ def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits 
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    return [file.path for file in row_files.find(paths)]
+    return [file.parts[0] for file in row_files.find(paths)]
 
 
 def rows(
@@ -130,7 +125,7 @@ def rows(
                         seen.newest.note(*fetch, line.where)
     with closing(DocumentReader()) as documents:
         for m in files:
-            fields, read = m.fields, partial(read_named, m.file.path.parent, documents)
+            fields, read = m.fields, partial(read_named, m.file.parts[0].parent, documents)
             make = _question if fields.asks() else _document
             for line in row_files.rows(m.file, counts, limits):
                 value = line.value or {}
@@ -159,19 +154,18 @@ def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
     """The files that rows name as documents, each once; none where the first rows name none."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
-        if any(True for value in m.first for _ in _paths_in(value, m)):
+
+        def named(value: Mapping[str, Any], m: MappedFile = m) -> Iterator[Path]:
+            """The files that a row names and that are there: their bytes are part of the data."""
+            with suppress(UnusableLine), blamed():  # its reader says what is wrong
+                names = [_path_of(item, m.fields.inner) for item in _items(value, m.fields)]
+                files = (inside(m.file.parts[0].parent, name) for name in names if name is not None)
+                yield from [file for file in files if isinstance(file, Path)]
+
+        if any(True for value in m.first for _ in named(value)):
             lines = row_files.rows(m.file, ReadCounts())
-            found |= dict.fromkeys(path for line in lines for path in _paths_in(line.value or {}, m))
+            found |= dict.fromkeys(path for line in lines for path in named(line.value or {}))
     return list(found)
-
-
-def _paths_in(value: Mapping[str, Any], m: MappedFile) -> Iterator[Path]:
-    """The files that a row names as documents and that are there: their bytes are part of the data."""
-    named = list[str | None]()
-    with suppress(UnusableLine), blamed():  # its reader says what is wrong
-        named = [_path_of(item, m.fields.inner) for item in _items(value, m.fields)]
-    found = (inside(m.file.path.parent, name) for name in named if name is not None)
-    yield from (file for file in found if isinstance(file, Path))
 
 
 def check(paths: Iterable[str | Path], format: RowFormat) -> None:
@@ -221,39 +215,30 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
         Filters(where=where)
     except ConditionError as e:
         raise UnusableLine("wrong_type", str(e)) from e
-    turns = _turns(value, fields)
+    turns = None
+    if "turns" in fields.fields:
+        name, listing = fields.fields["turns"][0], _listed(fields.get(value, "turns"))
+        # A number under that name, which no one named, counts turns and has none.
+        count = isinstance(listing, int | float) and "turns" not in fields.named
+        turns = () if listing is None or listing == "" or count else turns_of(listing, name)
     said = (part for t in turns or () for part in (t.role, t.text))
     named = digest(text, asked_at, *(d.source.id for d in found), *filter(None, [where]), *said)[:16]
     id = _said(fields.get(value, "id")) or named
-    citations = tuple(
-        Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
-        for rank, d in enumerate(found)
+    citations = (
+        None
+        if searches_all
+        else tuple(
+            Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
+            for rank, d in enumerate(found)
+        )
     )
-    counts.questions_without_pages += not found and not searches_all
+    counts.questions_without_pages += citations == ()
     labels = {n: label for n in LABELS if (label := _said(fields.get(value, n)))}
     labels |= {} if turns is None else {TURN: str(number_of(turns))}
     sources = {s.id: s for d in found for s in d.sources()}
-    question = Question(
-        id,
-        text,
-        asked_at=asked_at,
-        citations=None if searches_all else citations,
-        where=where,
-        turns=turns or (),
-    )
+    question = Question(id, text, "", asked_at, citations, where=where, turns=turns or ())
     gold = Gold(id, answers, labels) if answers else None
     return Row(line.where, question, gold, sources=tuple(sources.values()), faults=tuple(faults))
-
-
-def _turns(value: Mapping[str, Any], fields: FieldMap) -> tuple[Turn, ...] | None:
-    """The earlier turns of a question; None where its file has no field for them. A number under that name,
-    which no one named, counts turns and has none."""
-    if "turns" not in fields.fields:
-        return None
-    name, given = fields.fields["turns"][0], _listed(fields.get(value, "turns"))
-    if given is None or given == "" or (isinstance(given, int | float) and "turns" not in fields.named):
-        return ()
-    return turns_of(given, name)
 
 
 def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCounts) -> Row | None:
@@ -264,17 +249,14 @@ def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     source = found.source.id
     id = _said(fields.get(value, "id")) or found.url or digest(source)[:16]
     layout = Layout(id, source, found.url, found.title, found.pages, found.sections) if found.url else None
-    document = Document(id, found.title, source, _fields(value, fields, found.modified))
-    return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
-
-
-def _fields(value: Mapping[str, Any], fields: FieldMap, modified: str) -> dict[str, str]:
-    """Returns what a row says of its document in columns without a role, and in an object `metadata`."""
+    # What a row says of its document in columns without a role, and in an object `metadata`.
     used = {name.partition(".")[0] for names in fields.fields.values() for name in names}
     inner = value.get("metadata")
     given = {**(inner if isinstance(inner, Mapping) else {}), **value}
     own = fields_of({name: v for name, v in given.items() if name not in used})
-    return dict(sorted({**fields_of({"date": modified}), **own}.items()))
+    own = dict(sorted({**fields_of({"date": found.modified}), **own}.items()))
+    document = Document(id, found.title, source, own)
+    return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
 
 
 def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:

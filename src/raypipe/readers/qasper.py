@@ -71,8 +71,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
     for path in files_of(paths):
-        for id, paper in _papers(path, counts, limits).items():
-            where = f"{path}:{id}"
+        for where, id, paper in papers(path, counts, limits):
             counts.lines += 1
             try:
                 row, asked = _paper(where, id, paper), _listed(paper, "qas")
@@ -88,17 +87,27 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
                 yield from settled(at, make, counts, seen.repeats)
 
 
-def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for id, paper in _papers(path, ReadCounts(), LIMITS).items():
-        yield f"{path}:{id}", paper
+def papers(
+    path: Path, counts: ReadCounts | None = None, limits: ReaderLimits = LIMITS
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yields place, id and paper of a file. Raises DataError for one of another form."""
+    raw = files.content(files.whole(path), counts or ReadCounts(), limits, row_files.JSON_BYTES)
+    try:
+        tree = lines.without_nul(lines.parse(raw))
+    except UnusableLine as e:
+        raise DataError(f"{path}: expected JSON: {e.fault.detail}") from e
+    if not isinstance(tree, dict) or not all(isinstance(paper, dict) for paper in tree.values()):
+        raise DataError(f"{path}: expected an object, paper id -> paper, as QASPER's files are")
+    for id, paper in tree.items():
+        yield f"{path}:{id}", id, paper
 
 
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
     """Returns what annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
+    places = ((f"answers[{n}]", a) for n, a in enumerate(_listed(question, "answers")))
     return tuple(
         _annotator(Fields(_object(a, where), f"{where}.").get("answer", dict), f"{where}.answer.")
-        for n, a in enumerate(_listed(question, "answers"))
-        for where in [f"answers[{n}]"]
+        for where, a in places
     )
 
 
@@ -118,21 +127,8 @@ def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
         return AnnotatorAnswer(said, "abstractive", evidence)
     if isinstance(answer.get("yes_no"), bool):
         return AnnotatorAnswer("Yes" if answer["yes_no"] else "No", "boolean", evidence)
-    raise UnusableLine(
-        "missing_field",
-        f"{where}: expected unanswerable, extractive_spans, free_form_answer or yes_no, found none of them",
-    )
-
-
-def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> dict[str, Mapping[str, Any]]:
-    raw = files.content(files.whole(path), counts, limits, row_files.JSON_BYTES)
-    try:
-        tree = lines.without_nul(lines.parse(raw))
-    except UnusableLine as e:
-        raise DataError(f"{path}: expected JSON: {e.fault.detail}") from e
-    if not isinstance(tree, dict) or not all(isinstance(paper, dict) for paper in tree.values()):
-        raise DataError(f"{path}: expected an object, paper id -> paper, as QASPER's files are")
-    return tree
+    kinds = "unanswerable, extractive_spans, free_form_answer or yes_no"
+    raise UnusableLine("missing_field", f"{where}: expected {kinds}, found none of them")
 
 
 def _asked(where: str, qa: Any, paper: str, cited: str | None, counts: ReadCounts) -> Row:

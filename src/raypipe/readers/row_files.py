@@ -9,10 +9,9 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +19,11 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.readers import files, lines
 from raypipe.readers.documents.plain import csv_reader
+from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, blamed, kind
 
-Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet"]
-ENDINGS: Mapping[str, Kind] = {
+ENDINGS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
@@ -40,53 +39,36 @@ JSON_BYTES = 256 << 20  # of a file that is one JSON value: it is read as a whol
 GROUP_BYTES = 4 << 30  # of an uncompressed row group of Parquet, which is read as a whole
 
 
-@dataclass(frozen=True, slots=True)
-class RowFile:
-    path: Path  # as given
-    kind: Kind
-    span: files.Span | None = None  # of JSON lines that are not packed, or of Parquet; None: all of it
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def input(self) -> files.Input:
-        return files.whole(self.path, self.span)
-
-
-def kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path) -> str | None:
     """Returns what a file is by its name; None for a name that no reader of rows takes."""
     name = files.PACKED.sub("", path.name.lower())
     return next((k for e, k in ENDINGS.items() if name.endswith(e)), None)
 
 
-def find(paths: Iterable[str | Path]) -> list[RowFile]:
+def find(paths: Iterable[str | Path]) -> list[Input]:
     """The files that these paths name, each once, in order: files, and folders of files (without subfolders).
     Raises DataError for a path that is neither."""
     named = files.named_files(paths, lambda path: kind_of(path) is not None, f"files of rows ({READABLE})")
-    return [RowFile(path, kind) for path in named if (kind := kind_of(path))]
+    return [files.whole(path, kind_of(path) or "") for path in named]
 
 
-def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
+def rows(file: Input, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
     """The rows of a file, in order. Raises DataError for a file that cannot be trusted as a whole: truncated,
     damaged, mislabelled, or CSV whose lines differ in length; then drop its earlier rows."""
-    if file.kind == "parquet":
-        return _table_rows(file, counts)
     if file.kind == "jsonl":
-        return lines.read([file.input], counts, limits)
-    return (_json if file.kind == "json" else _csv)(file, counts, limits)
+        return lines.read([file], counts, limits)
+    return {"json": _json, "csv": _csv, "parquet": _table_rows}[file.kind](file, counts, limits)
 
 
-def first(file: RowFile, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]:
+def first(file: Input, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]:
     found = (r.value for r in rows(file, ReadCounts(), limits))
     return [value for value in islice(found, PEEKED) if value is not None]
 
 
-def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
+def _json(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
     """A list of objects, an object with such a list in it, SQuAD's nested form, or JSON lines after all."""
     advice = " in one value. Write JSON lines, an object a line, which are read one by one (.jsonl)."
-    raw = files.content(file.input, counts, limits, JSON_BYTES, advice).removeprefix(codecs.BOM_UTF8)
+    raw = files.content(file, counts, limits, JSON_BYTES, advice).removeprefix(codecs.BOM_UTF8)
     try:
         found = _objects(file, lines.parse(raw))
     except UnusableLine as e:
@@ -96,15 +78,15 @@ def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[J
         except UnusableLine:
             raise DataError(f"{file.name}: expected JSON: {e.fault.detail}") from e
         # JSON lines under another name
-        counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.path.stat().st_size
-        yield from lines.read([file.input], counts, limits)
+        counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.parts[0].stat().st_size
+        yield from lines.read([file], counts, limits)
         return
     for number, value in enumerate(found, 1):
         counts.lines += 1
         yield _line(file, number, value, counts)
 
 
-def _objects(file: RowFile, tree: Any) -> list[Any]:
+def _objects(file: Input, tree: Any) -> list[Any]:
     if isinstance(tree, dict):
         inner = {k: v for k, v in tree.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
         if len(inner) != 1:
@@ -125,7 +107,7 @@ def _objects(file: RowFile, tree: Any) -> list[Any]:
     ]
 
 
-def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLine:
+def _line(file: Input, number: int, value: Any, counts: ReadCounts) -> JsonLine:
     try:
         with blamed():
             if isinstance(value, UnusableLine):
@@ -139,8 +121,8 @@ def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLin
     return JsonLine(file.name, number, cleaned)
 
 
-def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    texts = (f"{text}\n" for _, text in lines.texts(file.input, counts, limits))
+def _csv(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
+    texts = (f"{text}\n" for _, text in lines.texts(file, counts, limits))
     table = csv_reader(texts, ",\t;")
     delimiter = table.dialect.delimiter
     names = [c.strip() for c in next(filter(None, table), [])]
@@ -169,15 +151,15 @@ def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Js
         raise DataError(f"{file.name}:{table.line_num}: {why}") from e
 
 
-def _table_rows(file: RowFile, counts: ReadCounts) -> Iterator[JsonLine]:
+def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
     begins = file.span is None or not file.span.start  # the read of its beginning counts the file
     counts.files += begins
-    size = file.path.stat().st_size
+    size = file.parts[0].stat().st_size
     counts.empty_files += begins and size == 0
     number = file.span.first - 1 if file.span else 0
     groups = None if file.span is None else list(range(file.span.start, file.span.stop))
     try:
-        with pq.ParquetFile(file.path) as opened:
+        with pq.ParquetFile(file.parts[0]) as opened:
             for group in range(opened.metadata.num_row_groups):
                 if (held := opened.metadata.row_group(group).total_byte_size) > GROUP_BYTES:
                     raise DataError(

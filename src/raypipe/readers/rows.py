@@ -309,7 +309,7 @@ class Newest:
         self._last, self._count, self._place, self._others = DiskMap(), 0, place, others
 
     def note(self, url: str, date: str, where: str) -> None:
-        """A page of an address; `date` as `page_dates.order_of` has it. Of two with one date the one that is
+        """A page of an address; `date` as `fields.order_of` has it. Of two with one date the one that is
         noted last counts."""
         self._count += 1
         self._last.setmax(url, f"{date} {self._place:08d}{self._count:014d} {where}")

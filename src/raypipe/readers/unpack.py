@@ -3,8 +3,8 @@
 A block of bzip2 starts at any bit with 48 fixed bits, holds at most 900 kB and a checksum of its own, and
 knows nothing of the others. Each is wrapped as a stream of one block, which `bz2` unpacks without the
 interpreter's lock. What the checksums of all blocks make is compared with the stream's own, so no damage
-passes. The bits of a mark stand inside a block by chance once in 2^48: that looks like damage. What looks like
-damage is read again from its start, in one piece, which decides and says what is wrong.
+passes. The bits of a mark stand inside a block by chance once in 2^48: that looks like damage. What looks
+like it is read again from its start, in one piece, which decides and says what is wrong.
 
 rapidgzip does the same, a little faster; reading a file object that was cut, it has waited without end.
 Knows no files.
@@ -109,7 +109,7 @@ def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
                 continue
             if start < 0 and len(data) >= HEAD + 10:
                 raise OSError("no block begins")
-            # A mark may be cut by the end, and an END needs its checksum: the last 11 bytes are looked at again.
+            # A mark may be cut, and an END needs its checksum: the last 11 bytes are looked at again.
             looked, cut = max(len(data) - 11, HEAD if start < 0 else start // 8 + 1), max(start, 0) // 8
             del data[:cut]
             start, looked = max(start - 8 * cut, -1), looked - cut

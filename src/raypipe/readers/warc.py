@@ -31,8 +31,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
 from raypipe.readers.documents import DOCUMENT_LIMITS, plain
-from raypipe.readers.fields import fields_of
-from raypipe.readers.page_dates import order_of
+from raypipe.readers.fields import fields_of, order_of
 from raypipe.readers.rows import (
     ReadCounts,
     ReaderLimits,

@@ -243,7 +243,7 @@ class LanceIndex(SourceTexts):
 
     async def postings(self, analyzer: str, words: np.ndarray) -> LancePostings | None:
         tables = self._postings.get(analyzer)
-        return None if tables is None else await tables.found(words)
+        return None if tables is None else await asyncio.to_thread(tables.found, words)
 
     def _words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         columns = word_columns(analyzer, self._texts.schema)

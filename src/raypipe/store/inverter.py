@@ -13,7 +13,7 @@ between leaves rows that `lengths` does not name, which the next merge removes.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import lance
@@ -31,7 +31,7 @@ from raypipe.store.commit import append, transact, without_rows
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import SCAN_RATIO, SCAN_ROWS, rows
-from raypipe.store.postings import PostingsTables, WordSegment
+from raypipe.store.postings import PostingsTables
 from raypipe.store.tables import LENGTHS, POSTINGS, checked
 
 
@@ -230,15 +230,6 @@ def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) ->
             yield dataset.take(pa.array(row[of == i]), columns=columns)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A fragment of `postings`, all of whose segments are small, and what is left of these."""
-
-    fragment: int
-    segments: tuple[int, ...]  # ids of those that `lengths` names
-    words: int
-
-
 def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT) -> int:
     """Merges the small segments of an analyzer where there are at least `at` fragments of them, and removes
     rows that no segment of `lengths` names. Returns how many segments there are fewer.
@@ -248,46 +239,38 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
     opened, most = store.dataset(postings), inverter.segment_words
     if len(opened.get_fragments()) < at:
         return 0
-    parts, unnamed = _parts(opened, PostingsTables(opened, store.dataset(lengths)).segments(), most)
+    segments = PostingsTables(opened, store.dataset(lengths)).segments()
+    words = {id: int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for id, s in segments.items()}
+    small, unnamed = dict[int, list[int]](), list[int]()  # fragment -> its segments; those without any
+    for fragment in opened.get_fragments():
+        with reaching(opened.uri):
+            held = np.unique(fragment.to_table(columns=["segment"])["segment"].to_numpy()).tolist()
+        if not (named := [id for id in held if id in segments]):
+            unnamed.append(fragment.fragment_id)
+        elif all(2 * words[id] <= most for id in named):
+            small[fragment.fragment_id] = named
     _drop(store, postings, unnamed)
-    if len(parts) < at:
+    if len(small) < at:
         return 0
     # Fragments that become one segment each: none has more words than it may.
-    groups, held = list[list[_Part]](), 0
-    for part in parts:
-        if not groups or held + part.words > most:
+    groups, size = list[list[int]](), 0
+    for number, named in small.items():
+        own = sum(words[id] for id in named)
+        if not groups or size + own > most:
             groups.append([])
-            held = 0
-        groups[-1].append(part)
-        held += part.words
+            size = 0
+        groups[-1].append(number)
+        size += own
     fewer, gone = 0, list[int]()
     for group in groups:
-        if len(group) == 1 and len(group[0].segments) == 1:
-            continue  # it stays
-        old = [id for part in group for id in part.segments]
-        fewer += len(old) - _merge(store, postings, lengths, inverter, old)
-        gone += [part.fragment for part in group]
+        old = [id for number in group for id in small[number]]
+        if len(old) > 1:  # else it stays
+            fewer += len(old) - _merge(store, postings, lengths, inverter, old)
+            gone += group
     _drop(store, postings, gone)
     store.index(postings)
     store.index(lengths)
     return fewer
-
-
-def _parts(
-    dataset: LanceDataset, segments: Mapping[int, WordSegment], most: int
-) -> tuple[list[_Part], list[int]]:
-    """The fragments whose segments are all small, and those of which no segment is named."""
-    words = {id: int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for id, s in segments.items()}
-    parts, unnamed = [], []
-    for fragment in dataset.get_fragments():
-        with reaching(dataset.uri):
-            held = np.unique(fragment.to_table(columns=["segment"])["segment"].to_numpy()).tolist()
-        named = tuple(id for id in held if id in segments)
-        if not named:
-            unnamed.append(fragment.fragment_id)
-        elif all(2 * words[id] <= most for id in named):
-            parts.append(_Part(fragment.fragment_id, named, sum(words[id] for id in named)))
-    return parts, unnamed
 
 
 def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:

@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -30,6 +31,7 @@ from raypipe.store.parts import end, run_of
 from raypipe.store.sources import keep_rows_id, rows_id
 from raypipe.store.tables import OF_MEMO, kind_of
 
+TAGS = "_refs/tags"  # folder of a table
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
 OPTIONS = CompactionOptions(num_threads=1, batch_size=1024)  # 22 MB of real texts at a time
 WITHOUT_DELETED = CompactionOptions(num_threads=1, batch_size=1024, materialize_deletions_threshold=0.0)
@@ -42,7 +44,7 @@ def tag(store: Store, table: str, name: str, version: int) -> None:
     here = tagged(store, table)
     if name not in here:
         store.dataset(table, version).tags.create(name, version)
-        store.files.sync(f"{_tags(table)}/{name}.json")  # Lance does not
+        store.files.sync(f"{table}.lance/{TAGS}/{name}.json")  # Lance does not
     elif here[name] != version:
         raise StoreError(f"table {table} at {store.uri} has tag {name} at another version than {version}")
 
@@ -62,19 +64,14 @@ def untag(store: Store, table: str, name: str) -> None:
 def tagged(store: Store, table: str) -> dict[str, int]:
     """Tag -> version of a table. A tag of which a power cut left a part is removed: who made it, and had not
     ended, makes it again."""
-    for name in store.files.names(_tags(table)):
-        raw = store.files.read(f"{_tags(table)}/{name}")
-        try:
+    folder = f"{table}.lance/{TAGS}"
+    for name in store.files.names(folder):
+        raw, whole = store.files.read(f"{folder}/{name}"), False
+        with suppress(ValueError):
             whole = raw is None or bool(json.loads(raw))  # None: gone meanwhile
-        except ValueError:
-            whole = False
         if not whole:
-            store.files.remove(f"{_tags(table)}/{name}")
+            store.files.remove(f"{folder}/{name}")
     return {name: t["version"] for name, t in store.dataset(table).tags.list().items()}
-
-
-def _tags(table: str) -> str:
-    return f"{table}.lance/_refs/tags"
 
 
 def tables(store: Store) -> list[str]:
@@ -285,7 +282,7 @@ def free_table(store: Store, table: str) -> None:
         for name in store.files.names(f"{here}/{folder}"):
             if name not in named:
                 store.files.remove(f"{here}/{folder}/{name}")
-    for folder in ("_versions", "_refs/tags"):
+    for folder in ("_versions", TAGS):
         for name in store.files.names(f"{here}/{folder}"):
             if "#" in name or name.startswith(".tmp"):  # that was never linked to its name
                 store.files.remove(f"{here}/{folder}/{name}")

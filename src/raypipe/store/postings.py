@@ -57,11 +57,8 @@ class PostingsTables:
         self._segments: dict[int, WordSegment] | None = None
         self._frequencies: np.ndarray | None = None
 
-    async def found(self, words: np.ndarray) -> LancePostings:
+    def found(self, words: np.ndarray) -> LancePostings:
         """Looks up words ((n,) uint64, ascending and distinct)."""
-        return await asyncio.to_thread(self._found, words)
-
-    def _found(self, words: np.ndarray) -> LancePostings:
         segments = self.segments()
         rows = self._look_up(words)
         known = pa.array(segments.keys(), pa.int64())

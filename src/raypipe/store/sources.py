@@ -75,21 +75,18 @@ def rows_id(store: Store, table: str, dataset: lance.LanceDataset) -> str:
     """Names the rows of a table as it is open, whatever version that is: after a power cut a number may come
     again with other rows. The same before a compaction and after it (`keep_rows_id`)."""
     files = _files_id(dataset)
-    kept: dict[str, str] = json.loads(store.files.read(_kept(table)) or b"{}")
+    kept: dict[str, str] = json.loads(store.files.read(f"{COVERAGE}/{table}-rows.json") or b"{}")
     return kept.get(files, files)
 
 
 def keep_rows_id(store: Store, table: str, id: str) -> None:
     """Lets the rows of a table, whose files are others now, have the name that they had."""
-    store.files.write(_kept(table), json.dumps({_files_id(store.dataset(table)): id}).encode())
+    kept = {_files_id(store.dataset(table)): id}
+    store.files.write(f"{COVERAGE}/{table}-rows.json", json.dumps(kept).encode())
 
 
 def _files_id(dataset: lance.LanceDataset) -> str:
     return digest(*sorted(_name(f) for f in dataset.get_fragments()))
-
-
-def _kept(table: str) -> str:
-    return f"{COVERAGE}/{table}-rows.json"
 
 
 def _name(fragment: lance.LanceFragment) -> str:
@@ -129,20 +126,17 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) 
     with reaching(dataset.uri):
         left = sources.where(pc.invert(present(dataset, "source", sources.array)))
     if sources.all_of and len(left) <= NOTED and store.drives:
-        notes = {**_notes(store, table), _of(store, dataset, table, sources.all_of): list(left)}
-        last = dict(list(notes.items())[-KEPT:])
+        of = f"{sources.all_of} {rows_id(store, table, dataset)}"
+        last = dict(list({**_notes(store, table), of: list(left)}.items())[-KEPT:])
         store.files.write(f"{COVERAGE}/{table}.json", json.dumps(last).encode())
     return left
 
 
 def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
     """The same of all sources of a name (`Ids.name_among`), where it was noted; else None."""
-    found = _notes(store, table).get(_of(store, dataset, table, all_of)) if all_of else None
+    of = f"{all_of} {rows_id(store, table, dataset)}"
+    found = _notes(store, table).get(of) if all_of else None
     return None if found is None else Ids.of(found)
-
-
-def _of(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> str:
-    return f"{all_of} {rows_id(store, table, dataset)}"
 
 
 def _notes(store: Store, table: str) -> dict[str, list[str]]:
@@ -212,21 +206,17 @@ def merge_sizes(store: Store) -> None:
     """Merges the notes of all sources of the store into one file."""
     names = store.files.names(SIZES)
     here = store.scan("sources", columns=["id"])["id"].combine_chunks()
-    tables = list(_size_notes(store))
-    if not tables:
+    if not (tables := list(_size_notes(store))):
         return
-    rows = (
-        pa.concat_tables(tables).group_by("id").aggregate([("chars", "max")]).rename_columns(["id", "chars"])
-    )
+    rows = pa.concat_tables(tables).group_by("id").aggregate([("chars", "max")])
+    rows = rows.rename_columns(["id", "chars"])
     rows = rows.filter(pc.is_in(rows["id"], value_set=here)).sort_by("id")
     content = arrow.file_of(rows).to_pybytes()
     name = f"{digest(content)}.arrow"
-    if names == [name]:
-        return
-    store.files.write(f"{SIZES}/{name}", content)
-    for old in names:
-        if old != name:
-            store.files.remove(f"{SIZES}/{old}")
+    if names != [name]:
+        store.files.write(f"{SIZES}/{name}", content)
+    for old in (n for n in names if n != name):
+        store.files.remove(f"{SIZES}/{old}")
 
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:

@@ -87,13 +87,10 @@ class TextTable:
     edited: str = ""  # the field of Gone with the ids of rows that lose a part; "": none do
     edit: Edit = lambda gone, row: row
 
-    def ids(self, gone: Gone, table: str) -> list[Any]:
-        """Values of its column in the rows that go."""
-        return list(gone.keyed.get(table, ()) if self.of == "keyed" else getattr(gone, self.of))
-
-    def edited_ids(self, gone: Gone) -> list[str]:
-        """The same of the rows that lose a part."""
-        return list(getattr(gone, self.edited, ()))
+    def ids(self, gone: Gone, table: str) -> tuple[list[Any], list[str]]:
+        """Values of its column in the rows that go, and in those that lose a part."""
+        going = gone.keyed.get(table, ()) if self.of == "keyed" else getattr(gone, self.of)
+        return list(going), list(getattr(gone, self.edited, ()))
 
 
 def _uncite(gone: Gone, row: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +149,7 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
     found: dict[str, set[int]] = {}
     for table, versions in named.items():
         place = place_of(table)
-        values = [*place.ids(gone, table), *place.edited_ids(gone)]
+        values = [value for some in place.ids(gone, table) for value in some]
         with reaching(store.table_uri(table)):
             found[table] = {v for v in versions if here(store.dataset(table, v), place.column, values)}
     return found
@@ -166,8 +163,8 @@ def in_tables(
     order = list(TABLES)
     for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
         place = place_of(table)
-        going = (place.ids(gone, table), "rows go"), (place.edited_ids(gone), "rows lose what names it")
-        for values, does in going:
+        going, edited = place.ids(gone, table)
+        for values, does in ((going, "rows go"), (edited, "rows lose what names it")):
             found = wheres(store.dataset(table), place.column, values)
             if count := sum(store.count(table, where) for where in found):
                 yield FoundText(table, count, does)
@@ -175,9 +172,9 @@ def in_tables(
         if table == "faults" and (count := store.count(table, said)):
             yield FoundText(table, count, "rows lose their detail, which may repeat a text")
         if write:
-            store.forget(table, place.column, place.ids(gone, table))
+            store.forget(table, place.column, going)
             dataset = store.dataset(table)
-            found = rows(dataset, place.column, place.edited_ids(gone)).to_pylist()
+            found = rows(dataset, place.column, edited).to_pylist()
             changed = [(row, place.edit(gone, row)) for row in found]
             if new := [after for before, after in changed if after != before]:  # in one commit
                 with store.durable(table), reaching(dataset.uri):
@@ -187,8 +184,8 @@ def in_tables(
                 with store.durable(table):
                     store.dataset(table).update({"detail": f"'{TAKEN_OUT}'"}, where=said)
             rewrite_deleted(store, table)
-            others = {table: () if table == "faults" else named.get(table, ())}
-            keep_only(store, table, set(others[table]) - holding(store, gone, others)[table])
+            others = set[int]() if table == "faults" else set(named.get(table, ()))
+            keep_only(store, table, others - holding(store, gone, {table: others})[table])
 
 
 Change: TypeAlias = tuple[str, int, bytes | pa.Buffer | None]

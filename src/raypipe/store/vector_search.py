@@ -146,13 +146,13 @@ class SnapshotVectors:
         if self._copy is not None:
             hits = [self._copy.hits(*some) for some in exact]
         else:
-            rows = np.concatenate([np.zeros(0, np.int64), *(found for found, _ in exact)])
-            distinct, places = np.unique(rows, return_inverse=True)
-            names, named = (
-                self._take(distinct, SPANS).to_pylist() if len(distinct) else [],
-                iter(places.tolist()),
-            )
-            hits = [[hit_of(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
+            distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *(found for found, _ in exact)]))
+            rows = self._take(distinct, SPANS).to_pylist() if len(distinct) else []
+            names = dict(zip(distinct.tolist(), rows, strict=True))
+            hits = [
+                list(map(hit_of, map(names.__getitem__, at.tolist()), scores.tolist()))
+                for at, scores in exact
+            ]
         return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
 
     def _take(self, found: np.ndarray, columns: Iterable[str]) -> pa.Table:
@@ -210,15 +210,11 @@ class AnnIndex:
 def ann_index(dataset: LanceDataset) -> AnnIndex | None:
     """The approximate index of a table's vectors; None where none was built."""
     with reaching(dataset.uri):
-        for found in _indices(dataset):
+        for found in (i for i in dataset.describe_indices() if i.field_names == ["vector"]):
             held = {id for segment in found.segments for id in segment.fragment_ids}
             left = [f for f in dataset.get_fragments() if f.fragment_id not in held]
             return AnnIndex(found.name, sum(f.count_rows() for f in left))
     return None
-
-
-def _indices(dataset: LanceDataset) -> list[Any]:
-    return [i for i in dataset.describe_indices() if i.field_names == ["vector"]]
 
 
 def build_ann(store: Store, table: str, how: Approximate) -> str:
@@ -232,7 +228,7 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
             f"vectors of {dim}. Leave `ann` out: the exact search takes any"
         )
     name = f"{how.index}_{uuid.uuid4().hex}"
-    older = [i.name for i in _indices(dataset)]
+    older = [i.name for i in dataset.describe_indices() if i.field_names == ["vector"]]
     with reaching(dataset.uri), store.durable(table):
         for old in older:  # first: with two, nothing says which one is searched
             store.dataset(table).drop_index(old)
@@ -253,15 +249,8 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
     out: list[list[VectorHit]] = []
     for at in range(0, len(queries), NEAR_AT_ONCE):
         some = queries[at : at + NEAR_AT_ONCE]
-        nearest = {
-            "column": "vector",
-            "q": some,
-            "k": top,
-            "metric": "l2",
-            "nprobes": how.probes,
-            "refine_factor": how.refine,
-            "use_index": True,
-        }
+        nearest = {"column": "vector", "q": some, "k": top, "metric": "l2", "use_index": True}
+        nearest |= {"nprobes": how.probes, "refine_factor": how.refine}
         with reaching(dataset.uri):
             table = dataset.to_table(columns=[*SPANS, "vector", "_distance"], nearest=nearest)
         numbered = "query_index" in table.schema.names  # where there is more than one query
@@ -288,6 +277,10 @@ def require_ann(dataset: LanceDataset) -> AnnIndex:
     return found
 
 
+def _file(table: str, index: str, top: int, how: Approximate) -> str:
+    return f"{ANN}/{table}/{index}-top{top}-probes{how.probes}-refine{how.refine}.json"
+
+
 def recall_of(store: Store, table: str, index: str, top: int, how: Approximate) -> AnnRecall | None:
     """The measured recall of an index with these settings; None: it was not measured."""
     raw = store.files.read(_file(table, index, top, how))
@@ -296,7 +289,3 @@ def recall_of(store: Store, table: str, index: str, top: int, how: Approximate) 
 
 def keep_recall(store: Store, table: str, found: AnnRecall, how: Approximate) -> None:
     store.files.write(_file(table, found.index, found.top, how), json.dumps(asdict(found)).encode())
-
-
-def _file(table: str, index: str, top: int, how: Approximate) -> str:
-    return f"{ANN}/{table}/{index}-top{top}-probes{how.probes}-refine{how.refine}.json"

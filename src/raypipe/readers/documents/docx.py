@@ -165,18 +165,16 @@ def _embedded(id: str, look: _Look) -> str:
     Raises Damaged for one that is not there or cannot be read: the docx would lack it without a word."""
     relation = look.package.relations(look.package.main).get(id)
     if relation is None or relation.outside or relation.target not in look.package:
-        raise Damaged(
-            "broken", f"expected an embedded page (altChunk or subDoc {id!r}) in the docx, found none"
-        )
+        what = f"an embedded page (altChunk or subDoc {id!r})"
+        raise Damaged("broken", f"expected {what} in the docx, found none")
     with look.package.open(relation.target) as stream:
         data = stream.read()
     if data.startswith(b"PK\x03\x04") and look.depth < NESTED:
         inner = _document(data, DOCUMENT_LIMITS, look.depth + 1)
         return "\n\n".join(text for _, text in inner["sections"])
     if data.startswith((b"PK\x03\x04", b"{\\rtf", b"\xd0\xcf\x11\xe0")) or b"<pkg:package" in data[:2_000]:
-        raise Damaged(
-            "unsupported", f"an embedded page (altChunk {relation.target}) that is no HTML, text or docx"
-        )
+        what = f"an embedded page (altChunk {relation.target})"
+        raise Damaged("unsupported", f"{what} that is no HTML, text or docx")
     if _MIME.match(data):
         parts = [p for p in message_from_bytes(data).walk() if p.get_content_maintype() == "text"]
         best = max(parts, key=lambda part: part.get_content_subtype() == "html", default=None)
@@ -216,7 +214,9 @@ def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
             elif across is not None and across.get(f"{W}val") != "restart":
                 text = said[-1] if said and len(said[-1]) <= LABEL else ""
             else:
-                text = _cell(cell, inside)
+                inner = _Text(in_cell=True)
+                _blocks(cell, inner, inside)
+                text = " ".join(" ".join(block for blocks in inner.blocks for block in blocks).split())
             again = text if len(text) <= LABEL else ""
             above[at] = again if down is not None else ""
             said += [text, *[again] * (wide - 1 if len(cells) > 1 else 0)]
@@ -227,12 +227,6 @@ def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
 def _count(element: etree._Element, path: str) -> int:
     number = value(element, path)
     return min(int(number), COLUMNS) if number.isdigit() else 0
-
-
-def _cell(cell: etree._Element, look: _Look) -> str:
-    inner = _Text(in_cell=True)
-    _blocks(cell, inner, look)
-    return " ".join(word for blocks in inner.blocks for block in blocks for word in block.split())
 
 
 def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[str]:
@@ -252,8 +246,8 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
             with suppress(ValueError):
                 code = int(child.get(f"{W}char", ""), 16)
                 if (
-                    0 < code < 0x110000 and not 0xE000 <= code <= 0xF8FF
-                ):  # private: it means nothing without its font
+                    0 < code < 0xE000 or 0xF8FF < code < 0x110000
+                ):  # a private one means nothing without its font
                     yield chr(code)
         else:
             yield from _inline(child, boxes)

@@ -28,30 +28,12 @@ HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
 RELATIONS_BYTES = 16 << 20  # of one file of relations; 10,000 of them have 2 MB
 LEVELS = 9
 _PLACE = re.compile(r"%([1-9])")
-_ROMAN = (
-    (1000, "m"),
-    (900, "cm"),
-    (500, "d"),
-    (400, "cd"),
-    (100, "c"),
-    (90, "xc"),
-    (50, "l"),
-    (40, "xl"),
-    (10, "x"),
-    (9, "ix"),
-    (5, "v"),
-    (4, "iv"),
-    (1, "i"),
-)
+_SIZES, _SIGNS = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1), "m cm d cd c xc l xl x ix v iv i"
+_ROMAN = tuple(zip(_SIZES, _SIGNS.split(), strict=True))
 _CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
-_COUNTED = {  # digits, and the signs of ten, a hundred and a thousand
-    "chineseCounting": (_CHINESE, "十百千"),
-    "chineseCountingThousand": (_CHINESE, "十百千"),
-    "taiwaneseCounting": (_CHINESE, "十百千"),
-    "taiwaneseCountingThousand": (_CHINESE, "十百千"),
-    "japaneseCounting": (_CHINESE, "十百千"),
-    "chineseLegalSimplified": (_LEGAL, "拾佰仟"),
-}
+_TENS = "chineseCounting chineseCountingThousand taiwaneseCounting taiwaneseCountingThousand japaneseCounting"
+_COUNTED = dict.fromkeys(_TENS.split(), (_CHINESE, "十百千")) | {"chineseLegalSimplified": (_LEGAL, "拾佰仟")}
+"""Form of a number -> digits, and the signs of ten, a hundred and a thousand."""
 _SERIES = {
     "ideographTraditional": "甲乙丙丁戊己庚辛壬癸",
     "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",

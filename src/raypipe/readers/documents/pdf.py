@@ -120,7 +120,12 @@ class Pdf:
             try:
                 if (count := text.count_chars()) > (most := DOCUMENT_LIMITS.page_chars):
                     return _fault("too_large", f"expected at most {most:,} characters, found {count:,}")
-                found, repaired = _laid_out(page, text)
+                found, repaired = text.get_text_range(), False
+                if 4 <= (rects := text.count_rects()) <= BOXES:
+                    boxes = [Box(*text.get_rect(i)) for i in range(rects)]
+                    found, repaired = laid_out(
+                        found, boxes, lambda i: text.get_text_bounded(*boxes[i]), _rules(page)
+                    )
                 few = sum(map(str.isalpha, found)) < FEW_LETTERS
                 scan = few and _image_share(page) >= MOSTLY
                 label = self._document.get_page_label(index)
@@ -163,14 +168,6 @@ def opened(data: bytes) -> Pdf | dict[str, Any]:
     if pages:
         return _fault("too_large", f"expected at most {most:,} pages, found {pages:,}")
     return _fault("broken", "expected pages, found none")
-
-
-def _laid_out(page: pdfium.PdfPage, text: pdfium.PdfTextPage) -> tuple[str, bool]:
-    count, whole = text.count_rects(), text.get_text_range()
-    if not 4 <= count <= BOXES:
-        return whole, False
-    boxes = [Box(*text.get_rect(i)) for i in range(count)]
-    return laid_out(whole, boxes, lambda i: text.get_text_bounded(*boxes[i]), _rules(page))
 
 
 def _rules(page: pdfium.PdfPage) -> tuple[list[Rule], list[Rule]]:

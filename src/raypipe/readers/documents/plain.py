@@ -12,6 +12,7 @@ import html
 import io
 import re
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain, pairwise, takewhile
 from typing import Any
 
@@ -50,13 +51,11 @@ def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> A
 GUESS_BYTES = 1 << 18  # that the guess of an encoding looks at: .05 s
 HEAD_BYTES = 1 << 16  # in which a page may name its encoding: browsers look on behind the first 1,024
 UNREAD = 20  # characters beyond ASCII for each U+FFFD of a text that was read rightly
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+_BOMS = {  # those of UTF-32 first: one begins as UTF-16's
+    "utf-8": (codecs.BOM_UTF8,),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 _META = re.compile(rb"<meta\b", re.I)
 _XML = re.compile(rb"\A\s*+<\?xml[^>]{0,200}?\bencoding\s*+=\s*+[\"']([\w.:-]{2,40})")
 _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
@@ -77,8 +76,8 @@ def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
     By its byte order mark, by what its server `named`, by what an HTML page says, as UTF-8; else by a guess.
     A reading that mostly fails gives way to the next. Raises UnusableLine: an encoding that no browser reads.
     """
-    for mark, name in _BOMS:
-        if data.startswith(mark):
+    for name, marks in _BOMS.items():
+        if data.startswith(marks):
             return _clean(data.decode(name, "replace"))
     names, head = [_by_label(named)], data[:HEAD_BYTES]
     if is_html and (xml := _XML.match(head)):
@@ -133,10 +132,8 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
             sections[-1][1].append(line)
         before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""
 
-    def label(markup: re.Match[str]) -> str:
-        return markup[1] if markup[2] else _EMPHASIS.sub("", markup[0])
-
-    named = [(" ".join(_MARKUP.sub(label, h).split()), "\n".join(lines)) for h, lines in sections]
+    label = partial(_MARKUP.sub, lambda markup: markup[1] if markup[2] else _EMPHASIS.sub("", markup[0]))
+    named = [(" ".join(label(h).split()), "\n".join(lines)) for h, lines in sections]
     return next((h for h, _ in named if h), ""), [(h, t) for h, t in named if t.strip()]
 
 
@@ -176,10 +173,16 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
     above = [table_row(row[:1]) for _, row in titles]
     # names of columns: all of them others; the first may lack, as above the rows' own names, and the last
     labels = names[: max((n for n, name in enumerate(names, 1) if name), default=0)]
-    header = all(labels[1:]) and len(set(labels)) == len(labels) and _may_name(labels, kept[1:])
+    header = all(labels[1:]) and len(set(labels)) == len(labels)
+    if header and any(numbers := [_NUMBER.fullmatch(name) is not None for name in labels]):
+        # years or evenly spaced, as the numbers of most rows below are not
+        header = not all(numbers) and _is_series(labels) and 2 * sum(map(_is_series, kept[1:])) < len(kept)
     if not header or len(kept) == 1:
         return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
-    named, numeric = list[list[str]](), 2 * sum(map(_has_number, kept[1:])) >= len(kept) - 1
+    named, numeric = (
+        list[list[str]](),
+        2 * sum(any(map(_NUMBER.fullmatch, row)) for row in kept[1:]) >= len(kept) - 1,
+    )
     for row in kept[1:]:
         if _heads(row, names, numeric):
             names = row
@@ -194,20 +197,8 @@ def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
     same first cell, whose other cells are years as there, or texts in a table of numbers."""
     if row[0] != names[0] or len(row) < 2:
         return False
-    others = _is_series(row) and _is_series(names) if _has_number(row) else numeric and bool(row[0])
-    return row == names or others
-
-
-def _has_number(cells: list[str]) -> bool:
-    return any(map(_NUMBER.fullmatch, cells))
-
-
-def _may_name(names: list[str], rows: list[list[str]]) -> bool:
-    """Returns whether a first row is one of names: it has no number, or its numbers are years or evenly
-    spaced, as those of most rows below it are not."""
-    numbers = [name for name in names if _NUMBER.fullmatch(name)]
-    below = sum(map(_is_series, rows))
-    return not numbers or (len(numbers) < len(names) and _is_series(names) and 2 * below <= len(rows))
+    numbers = any(map(_NUMBER.fullmatch, row))
+    return row == names or (_is_series(row) and _is_series(names) if numbers else numeric and bool(row[0]))
 
 
 def _is_series(cells: list[str]) -> bool:

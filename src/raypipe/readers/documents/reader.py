@@ -141,19 +141,10 @@ class DocumentReader:
             m if c is None else replace(m, label=f"{m.label} (OCR {c:.2f})")
             for m, c in zip(joined.pages, sure, strict=True)
         )
-        return FileText(
-            kind,
-            title,
-            joined.content,
-            "document",
-            tuple(marks),
-            _outline(joined, about["outline"]),
-            tuple(faults),
-            about["protected"],
-            repaired,
-            recognised=len(sure) - sure.count(None),
-            scans=bool(scans),
-        )
+        outline, recognised = _outline(joined, about["outline"]), len(sure) - sure.count(None)
+        found = FileText(kind, title, joined.content, "document", tuple(marks), outline, tuple(faults))
+        more = {"repaired": repaired, "recognised": recognised, "scans": bool(scans)}
+        return replace(found, protected=about["protected"], **more)
 
     def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
         """Puts what text recognition reads in the place of the replies about scans."""
@@ -274,16 +265,15 @@ def read_named(folder: Path, documents: DocumentReader, named: str, where: str) 
             raise
         lost = [(n, replace(f, detail=f"{where}: {named!r}, page {n}: {f.detail}")) for n, f in found.faults]
         return replace(found, title=found.title or PurePath(named).stem, faults=tuple(lost))
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        if ending in TEXTS:
-            raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
-        content = e.object.decode("utf-8", "replace")  # as `raypipe parse` reads a page
     is_page = ending in PAGES
-    return FileText(
-        "html" if is_page else "txt", "", content.replace("\0", ""), "page" if is_page else "document"
-    )
+    try:
+        content = data.decode(
+            "utf-8-sig", "replace" if is_page else "strict"
+        )  # as `raypipe parse` reads a page
+    except UnicodeDecodeError as e:
+        raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
+    content = content.replace("\0", "")
+    return FileText("html", "", content, "page") if is_page else FileText("txt", "", content, "document")
 
 
 def inside(folder: Path, named: str) -> Path | str:

@@ -70,7 +70,7 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
         return
     real = root.resolve()
     seen: set[tuple[int, int]] = set()
-    for path, name in _entries(str(real), "", real, {_identity(os.stat(real))}):
+    for path, name in _entries(str(real), "", real, {_identity(real)}):
         if not wanted(name, globs):
             continue
         found = _found(path, name, real, limits)
@@ -97,6 +97,11 @@ def wanted(name: str, globs: Sequence[str]) -> bool:
     return not takes or any(map(matches, takes))
 
 
+def _identity(path: Path) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
 def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
     """Everything below a folder that is no folder, and folders that cannot be entered, in name order: where
     it lies, with no link but for the last part, and its path from the first folder."""
@@ -111,7 +116,7 @@ def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) ->
         path, inner, identity = entry.path, f"{name}/{entry.name}" if name else entry.name, None
         with suppress(OSError, RuntimeError):  # a link to itself
             if entry.is_dir() and (place := Path(path).resolve()).is_relative_to(real):
-                identity = _identity(os.stat(place))
+                identity = _identity(place)
         if identity is None or identity in above or len(above) > LEVELS:
             yield path, inner
         else:
@@ -119,6 +124,9 @@ def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) ->
 
 
 def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFile:
+    def bad(reason: str, detail: str) -> FoundFile:
+        return FoundFile(name, Path(path), 0, 0, 0, 0, UnusableLine(reason, detail))
+
     try:
         own = seen = os.lstat(path)
         if linked := stat.S_ISLNK(own.st_mode):
@@ -129,33 +137,23 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
             why = "a link to something that is not there"
         elif isinstance(e, PermissionError):
             why = "permission denied"
-        return _bad(path, name, "loop" if "symbolic link" in why.lower() else "unreadable", why)
+        return bad("loop" if "symbolic link" in why.lower() else "unreadable", why)
     place = Path(path).resolve() if linked else Path(path)
     if linked and root.is_dir() and not place.is_relative_to(root):
-        return _bad(path, name, "outside", "a link that leaves the folder is not followed")
+        return bad("outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
         if linked:
-            return _bad(path, name, "loop", "a link to a folder that it lies in")
+            return bad("loop", "a link to a folder that it lies in")
         if not os.access(path, os.R_OK | os.X_OK):
-            return _bad(path, name, "unreadable", "expected a folder that may be listed: permission denied")
-        return _bad(path, name, "loop", f"expected at most {LEVELS} folders in each other")
+            return bad("unreadable", "expected a folder that may be listed: permission denied")
+        return bad("loop", f"expected at most {LEVELS} folders in each other")
     if not stat.S_ISREG(seen.st_mode):
         pipe, socket = stat.S_ISFIFO(seen.st_mode), stat.S_ISSOCK(seen.st_mode)
         found = "a named pipe" if pipe else "a socket" if socket else "a device"
-        return _bad(path, name, "not_a_file", f"expected a file, found {found}")
-    trouble = None
-    if seen.st_size > limits.file_bytes:
-        detail = f"expected at most {limits.file_bytes:,} bytes, found {seen.st_size:,}"
-        trouble = UnusableLine("too_large", detail)
+        return bad("not_a_file", f"expected a file, found {found}")
+    size = f"expected at most {limits.file_bytes:,} bytes, found {seen.st_size:,}"
+    trouble = UnusableLine("too_large", size) if seen.st_size > limits.file_bytes else None
     return FoundFile(name, place, seen.st_size, seen.st_mtime_ns, seen.st_ino, seen.st_dev, trouble)
-
-
-def _bad(path: str, name: str, reason: str, detail: str) -> FoundFile:
-    return FoundFile(name, Path(path), 0, 0, 0, 0, UnusableLine(reason, detail))
-
-
-def _identity(seen: os.stat_result) -> tuple[int, int]:
-    return seen.st_dev, seen.st_ino
 
 
 def fresh_bytes(file: FoundFile) -> bytes:
@@ -207,23 +205,15 @@ _MAIN_TYPE = re.compile(  # of the main part of a package, whatever its name
     rb"[\w.-]{0,40}\.main\+xml",  # the longest, that of a binary sheet with macros, has 26
     re.I,
 )
-_OFFICE = {
-    b"presentationml": "a pptx file",
-    b"ms-powerpoint": "a pptx file",
-    b"spreadsheetml": "an xlsx file",
-    b"ms-excel": "an xlsx file",
-    b"": "a zip file",
-}
+_OFFICE = {b"": "a zip file"}
+_OFFICE |= dict.fromkeys((b"presentationml", b"ms-powerpoint"), "a pptx file")
+_OFFICE |= dict.fromkeys((b"spreadsheetml", b"ms-excel"), "an xlsx file")
 _TYPES, TYPES_BYTES = "[content_types].xml", 1 << 20
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_BY_SUFFIX: dict[str, FileKind] = {
-    ".md": "md",
-    ".markdown": "md",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
+_SUFFIXES: dict[FileKind, tuple[str, ...]] = {
+    "md": (".md", ".markdown"),
+    "csv": (".csv", ".tsv"),
+    "html": (".html", ".htm", ".xhtml"),
 }
 _CLAIMS = {".pdf": "a PDF", ".docx": "a docx", ".html": "HTML", ".htm": "HTML"}
 _READ = "expected txt, md, html, csv, pdf, docx, png, jpg or tiff"
@@ -236,11 +226,10 @@ def file_kind(name: str, data: bytes) -> FileKind:
     """
     base = name.rpartition("/")[2].lower()
     suffix = base[base.rindex(".") :] if "." in base[1:] else ""
-    head = data[:HEAD_BYTES]
     if not data.strip(b"\0 \t\r\n"):
         found = f"{len(data)} bytes of white space or NUL" if data else "an empty file"
         raise UnusableLine("empty", f"expected text, found {found}")
-    kind = _by_content(head, data, suffix)
+    kind = _by_content(data[:HEAD_BYTES], data, suffix)
     if suffix in (".pdf", ".docx") and kind in ("html", "txt", "md", "csv"):
         found = "an HTML page, such as a login page" if kind == "html" else "text"
         raise UnusableLine("kind_mismatch", f"expected {_CLAIMS[suffix]} by its name, found {found}")
@@ -275,7 +264,7 @@ def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
         return "html"
     if _XML.match(text) and suffix == ".svg":
         raise UnusableLine("unsupported", f"{_READ}, found an SVG image")
-    return _BY_SUFFIX.get(suffix, "txt")
+    return next((kind for kind, suffixes in _SUFFIXES.items() if suffix in suffixes), "txt")
 
 
 def _zip_kind(data: bytes) -> FileKind:

@@ -25,7 +25,7 @@ from raypipe.core.records import digest
 from raypipe.models.kit import LocalKit
 from raypipe.readers import Format, ReadCounts, formats
 from raypipe.readers.formats import Shard
-from raypipe.readers.rows import DuplicateCheck, Newest, Seen
+from raypipe.readers.rows import LIMITS, DuplicateCheck, Newest, Seen
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest import READER, FileReading, StagedFiles, batches, mib, read_here
 from raypipe.runs.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
@@ -87,15 +87,16 @@ def _read(store: Store, work: ReadTask, name: str) -> tuple[int, int]:
     )
     counts = ReadCounts()
     staging = Staging(store, work.of, run=work.run, prefix=f"{name}-{again}-" if again else f"{name}-")
-    for batch in batches(formats.read_shard(shard, work.format, counts, seen)):
+    rows = readers.open(shard.paths, work.format, counts, LIMITS, seen, shard.span)
+    for batch in batches(rows):
         staging.add(batch)
-    for which, rows in (
+    for which, found in (
         ("questions", seen.questions.firsts()),
         ("documents", seen.documents.firsts()),
         ("newest", seen.newest.notes()),
         ("sources", ((key, "") for key in staging.sources())),
     ):
-        files.write_list(name, which, rows)
+        files.write_list(name, which, found)
     files.write_outcome(name, {"before": again, "counts": asdict(counts), "rows": asdict(staging.rows)})
     return counts.rows, counts.faults
 

@@ -101,11 +101,10 @@ class MergeTask:
         table = task.ids[0].split("/")[-2]
         if read_record(store, table, self.run, task.name) is not None:  # by a worker that died after it
             return 0, 0
-        some = fold(store, table, task.ids)
-        if some.rows.num_columns:
-            facts = {"replaced": some.replaced}
-            write_part(store, table, self.run, task.name, some.rows, facts)
-        return some.rows.num_rows, some.damaged
+        rows, replaced, damaged = fold(store, table, task.ids)
+        if rows.num_columns:
+            write_part(store, table, self.run, task.name, rows, {"replaced": replaced})
+        return rows.num_rows, damaged
 
 
 def merge(

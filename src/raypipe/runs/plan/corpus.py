@@ -42,7 +42,7 @@ from raypipe.runs.plan.standing import left
 from raypipe.steps.model_replies import CHARS_PER_TOKEN
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
-from raypipe.store.memo.lookup import first_chats, first_corpus_requests, lookup
+from raypipe.store.memo.lookup import first_chats, first_requests, lookup
 from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.store.sources import Chunks, sizes
 
@@ -289,7 +289,7 @@ class CorpusPlanner:
         runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source stand together
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]
-        found = asyncio.run(first_corpus_requests(step, self._pipeline.worker.kit(None), tables))
+        found = asyncio.run(first_requests(step, self._pipeline.worker.kit(None), tables))
         asked = dict(zip(arrow.id_texts(runs.values), found, strict=True))
         return {s: set(a.keys) for s, a in asked.items() if a is not None}
 

@@ -32,7 +32,7 @@ from raypipe.runs.plan.standing import (
     overlap,
     unanswered,
 )
-from raypipe.store.memo.lookup import first_request, lookup
+from raypipe.store.memo.lookup import first_requests, lookup
 from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
 
@@ -206,7 +206,7 @@ class QuestionPlanner:
     def _requests(self, step: Step, todo: Sequence[Question]) -> tuple[MemoTable | None, dict[str, str]]:
         """The memo table that a step asks of, and the key of its request about each question; None if it asks
         nothing."""
-        found = asyncio.run(first_request(step, self._pipeline.worker.kit(None), todo))
+        found = asyncio.run(first_requests(step, self._pipeline.worker.kit(None), [[q] for q in todo]))
         asked = {q.id: a for q, a in zip(todo, found, strict=True) if a is not None}
         table = next((a.table for a in asked.values()), None)
         return table, {i: a.keys[0] for i, a in asked.items()}

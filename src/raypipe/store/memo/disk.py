@@ -154,13 +154,6 @@ class MergeSummary:
     damaged: int  # files that were not what their name says; their values will be computed again
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    rows: pa.Table  # the first value of each key that is to be added
-    replaced: list[str]  # keys of these whose older values in the table go
-    damaged: int  # files that were not what their name says, and are removed
-
-
 def waiting(store: Store) -> dict[str, dict[str, int]]:
     """Memo table -> cache files that no merge has put into it yet -> bytes."""
     found = {table: store.files.sizes(f"{MEMO}/{table}") for table in store.files.names(MEMO)}
@@ -204,14 +197,11 @@ def merge_memo(store: Store) -> MergeSummary:
     for table, files in waiting(store).items():
         for names in cut(files, FOLD_BYTES):
             ensure_memo(store, table, names)
-            some = fold(store, table, names)
-            here = len(names) - some.damaged
-            if here:
-                fragments = write_rows(store, table, some.rows) if some.rows.num_rows else []
-                add_folded(store, table, digest("fold", *names), fragments, some.replaced, names)
-            done = MergeSummary(
-                done.files + here, done.values + some.rows.num_rows, done.damaged + some.damaged
-            )
+            rows, replaced, damaged = fold(store, table, names)
+            if here := len(names) - damaged:
+                fragments = write_rows(store, table, rows) if rows.num_rows else []
+                add_folded(store, table, digest("fold", *names), fragments, replaced, names)
+            done = MergeSummary(done.files + here, done.values + rows.num_rows, done.damaged + damaged)
         if store.has(table):
             store.index(table)
     return done
@@ -226,8 +216,10 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
             return
 
 
-def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
-    """Rows that these cache files bring their table, which must be there; damaged ones are removed."""
+def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list[str], int]:
+    """Rows that these cache files bring their table, which must be there: the first value of each key that is
+    to be added; keys of these whose older values in the table go; and how many files were not what their name
+    says, and are removed."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
         content = store.files.read(name)
@@ -240,7 +232,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
             continue
         tables.append(arrow.rows_of(content))
     if not tables:
-        return Folded(pa.table({}), [], damaged)
+        return pa.table({}), [], damaged
     # Values that replace others come first: of two values of a key the first one is kept.
     tables.sort(key=lambda t: not _replaces(t.schema))
     newer = {key for t in tables if _replaces(t.schema) for key in arrow.id_texts(t["key"])}
@@ -252,7 +244,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
     lacking = set(missing(dataset, "key", list(first)))
     fresh = [key for key in first if key in lacking or key in newer]
     at = pa.array([first[key] for key in fresh], pa.int64())
-    return Folded(content.take(at), [key for key in fresh if key not in lacking], damaged)
+    return content.take(at), [key for key in fresh if key not in lacking], damaged
 
 
 def add_folded(

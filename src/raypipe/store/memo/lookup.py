@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
@@ -19,7 +19,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.protocols import CorpusStep, ForwardingKit, Kit, Model, Step
-from raypipe.core.records import Fault, Question
+from raypipe.core.records import Fault
 from raypipe.core.references import Reference, Request
 from raypipe.store.database import Store
 from raypipe.store.files import MEMO
@@ -38,12 +38,9 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
     """
     if version == 0 or not keys:
         return set()
-    distinct = list(dict.fromkeys(keys))
-    found = set(distinct)
+    distinct, found = list(dict.fromkeys(keys)), set[str]()
     if store.has(table.name):
-        found -= set(missing(store.dataset(table.name, version), "key", distinct))
-    else:
-        found = set()
+        found = set(distinct) - set(missing(store.dataset(table.name, version), "key", distinct))
     rest = set() if version is not None else set(distinct) - found
     for name in store.files.names(f"{MEMO}/{table.name}") if rest else ():
         content = store.files.read(f"{MEMO}/{table.name}/{name}")
@@ -133,33 +130,34 @@ class ChatRecorder(ForwardingKit[Kit]):
         return record
 
 
-class _NoIndex:
-    """Stands where there is nothing to search: raises when it is used, not when it is opened."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise ConfError(f"index.{name}: a step whose call follows from the question alone must not search")
-
-
 class _UnsearchedKit(CacheOnlyKit):
     def index(self) -> Index:
-        return cast(Index, _NoIndex())
+        class NoIndex:
+            """Stands where there is nothing to search: raises when it is used, not when it is opened."""
+
+            def __getattr__(self, name: str) -> Any:
+                raise ConfError(
+                    f"index.{name}: a step whose call follows from the question alone must not search"
+                )
+
+        return cast(Index, NoIndex())
 
 
-async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:
-    """The first request of a step about each question, were nothing cached; None where it makes none. No
-    model is called. Raises ConfError if the step searches before."""
-    recorder = RecordingMemo(MemoryMemo())
-    ask = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
-    return [await _first(recorder, ask([question])) for question in questions]
-
-
-async def first_corpus_requests(
-    step: CorpusStep, kit: Kit, tables: Iterable[pa.Table]
+async def first_requests(
+    step: Step | CorpusStep, kit: Kit, inputs: Iterable[Any]
 ) -> list[MemoRequest | None]:
-    """The first request of a corpus step about each table."""
-    recorder = RecordingMemo(MemoryMemo())
-    build = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
-    return [await _first(recorder, build(table)) for table in tables]
+    """The first request of a step about each input, a batch of questions or a table, were nothing cached;
+    None where it makes none. No model is called. Raises ConfError if the step searches before."""
+    recorder, found = RecordingMemo(MemoryMemo()), list[MemoRequest | None]()
+    work: Any = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    for given in inputs:
+        recorder.requests.clear()
+        try:
+            await work(given)
+            found.append(None)
+        except NotCached:
+            found.append(recorder.requests[0])
+    return found
 
 
 async def first_chats(step: CorpusStep, kit: Kit, table: pa.Table) -> list[Chat]:
@@ -168,12 +166,3 @@ async def first_chats(step: CorpusStep, kit: Kit, table: pa.Table) -> list[Chat]
     with suppress(NotCached):
         await step.open(recorder)(table)
     return [chat for calls in recorder.calls.values() for chat, _ in calls]
-
-
-async def _first(recorder: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
-    recorder.requests.clear()
-    try:
-        await work
-    except NotCached:
-        return recorder.requests[0]
-    return None
