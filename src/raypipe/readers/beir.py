@@ -23,7 +23,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,17 +32,16 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.readers import files, lines
 from raypipe.readers.fields import fields_of
-from raypipe.readers.files import Input, Span
+from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import (
     BadLine,
     Fields,
+    FileRead,
     ReadCounts,
     ReaderLimits,
     Row,
-    Seen,
     require_rows,
-    settled,
     source_of,
 )
 
@@ -75,34 +74,29 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return [part for found in (*corpora, *queries) for part in found.parts] + judged
 
 
-def rows(
-    paths: Iterable[str | Path],
-    counts: ReadCounts,
-    limits: ReaderLimits,
-    seen: Seen,
-    span: Span | None = None,
-) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
     """A row for each document and query, with the judgements of the query.
 
     Raises DataError for a file of which no line can be read: a corpus is nothing without its queries."""
+    counts = read.counts
     corpora, queries, judged = inputs_of(paths, counts)
 
-    def read() -> Iterator[Row]:
-        grades = _judgements(judged, counts, limits)
-        makes = [(replace(file, span=span), _document) for file in corpora]
-        makes += [(replace(file, span=span), partial(_question, grades=grades)) for file in queries]
+    def found() -> Iterator[Row]:
+        grades = _judgements(judged, counts, read.limits)
+        makes: list[tuple[Input, Callable[[JsonLine], Row | None]]] = [(file, _document) for file in corpora]
+        makes += [(file, partial(_question, grades=grades)) for file in queries]
         for file, make in makes:
             bad, before = list[BadLine](), counts.lines - counts.blank_lines - counts.faults
-            for line in lines.read([file], counts, limits):
-                for row in settled(line.where, partial(make, line), counts, seen.repeats):
+            for line in lines.read([replace(file, span=read.span)], counts, read.limits):
+                for row in read.settled(line.where, partial(make, line)):
                     bad += [BadLine(row.where, f.reason, f.detail) for f in row.faults]
                     yield row
-            if bad and file.span is None and before == counts.lines - counts.blank_lines - counts.faults:
+            if bad and read.span is None and before == counts.lines - counts.blank_lines - counts.faults:
                 require_rows([file.name], ReadCounts(lines=len(bad)), bad[:3])
         if not queries:  # judgements of queries that the store has
             yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())
 
-    return read()
+    return found()
 
 
 def _document(line: JsonLine) -> Row | None:

@@ -42,7 +42,7 @@ from raypipe.core.records import Citation, Fault, Gold, Question, Source, Source
 from raypipe.core.textfile import written
 from raypipe.readers.conversation import turns_of
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
+from raypipe.readers.rows import STEP, Fields, FileRead, Row, UnusableLine, kind, source_of
 
 CAPTURED = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
@@ -52,10 +52,11 @@ LABELS = _LABELS.split()  # those of the second line: of invented worlds
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
-def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
+def rows(lines: Iterable[JsonLine], read: FileRead) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
+    counts = read.counts
     for line in lines:
-        for row in settled(line.where, partial(_row, line), counts, seen.repeats):
+        for row in read.settled(line.where, partial(_row, line)):
             if row.used:
                 value = line.unwrap()
                 pages = value.get("search_results", [])
@@ -152,13 +153,13 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-def captured(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
+def captured(lines: Iterable[JsonLine], read: FileRead) -> Iterator[Row]:
     """The same of captured questions."""
-    seen = replace(seen, captured=True)
+    read = replace(read, seen=replace(read.seen, captured=True))
     for line in lines:
-        for row in settled(line.where, partial(_captured, line), counts, seen.repeats):
+        for row in read.settled(line.where, partial(_captured, line)):
             if row.question is not None:
-                counts.questions_without_pages += row.question.citations == ()
+                read.counts.questions_without_pages += row.question.citations == ()
             yield row
 
 

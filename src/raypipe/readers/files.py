@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from raypipe.core.environment import cores
 from raypipe.core.errors import DataError
-from raypipe.readers.rows import ReadCounts, ReaderLimits
+from raypipe.readers.rows import ReadCounts, ReaderLimits, Span
 from raypipe.readers.unpack import CHUNK, PIECE, packing_of, unpacked
 
 SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth threads: a second of unpacking
@@ -29,15 +29,6 @@ NAME_BYTES = 1 << 20  # most bytes of the header of a tar archive that holds a l
 NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of a file that is read apart: bytes of whole lines, or row groups of Parquet."""
-
-    start: int  # first byte or row group
-    stop: int  # the one behind the last
-    first: int  # number of its first line or row in the file, from 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,18 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Registry, is_path, registered
 from raypipe.readers import beir, crag, files, lines, oag, own_rows, qasper, row_files, warc
-from raypipe.readers.files import Input, Span
+from raypipe.readers.files import Input
 from raypipe.readers.own_rows import RowFormat
-from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
+from raypipe.readers.rows import (
+    LIMITS,
+    DuplicateCheck,
+    FileRead,
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    Seen,
+    Span,
+)
 from raypipe.readers.unpack import PIECE
 
 Format: TypeAlias = str | RowFormat
@@ -47,17 +56,15 @@ class LineFormat:
     """A format of JSON lines, each of which is read alone."""
 
     begin: str  # what the names of files in a folder begin with; files named one by one have any name
-    rows: Callable[[Iterable[lines.JsonLine], ReadCounts, Seen], Iterator[Row]]
+    rows: Callable[[Iterable[lines.JsonLine], FileRead], Iterator[Row]]
     kind: str  # of the data: its golds and measures (`metrics.kinds`)
 
     def files_of(self, paths: Paths) -> list[Path]:
         return [part for found in files.find(paths, (self.begin,)) for part in found.parts]
 
-    def read(
-        self, paths: Paths, counts: ReadCounts, limits: ReaderLimits, seen: Seen, span: Span | None = None
-    ) -> Iterator[Row]:
-        inputs = [replace(i, span=span) for i in files.find(paths, (self.begin,), counts)]
-        return self.rows(lines.read(inputs, counts, limits), counts, seen)
+    def read(self, paths: Paths, read: FileRead) -> Iterator[Row]:
+        inputs = [replace(i, span=read.span) for i in files.find(paths, (self.begin,), read.counts)]
+        return self.rows(lines.read(inputs, read.counts, read.limits), read)
 
     def shards(self, paths: Paths, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
         return [s for i in files.find(paths, (self.begin,), counts) for s in _cut_lines(i, shard_bytes)]
@@ -68,8 +75,7 @@ class FileFormat:
     """A format that finds and reads its files itself."""
 
     files_of: Callable[[Paths], list[Path]]
-    # of paths, ReadCounts, ReaderLimits, Seen, and a Span where a file can be cut
-    read: Callable[..., Iterator[Row]]
+    read: Callable[[Paths, FileRead], Iterator[Row]]
     kind: str = OWN_KIND
     # of paths, bytes of a shard, ReadCounts; None: the files are read together
     shards: Callable[[Paths, int, ReadCounts], list[Shard]] | None = None
@@ -147,8 +153,7 @@ def open(
     truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
     its bytes, so rows of a damaged block may have been handed out.
     """
-    stretch = () if span is None else (span,)
-    return format_of(format).read(_some(paths), counts, limits, seen or Seen(), *stretch)
+    return format_of(format).read(_some(paths), FileRead(counts, limits, seen or Seen(), span))
 
 
 def size(paths: Paths, format: Format) -> int:
@@ -268,20 +273,20 @@ def _from_outside(format: str) -> FileFormat:
     def files_of(paths: Paths) -> list[Path]:
         return files.named_files(paths, lambda path: True, "files to read")
 
-    def rows(paths: Paths, counts: ReadCounts, *_: object) -> Iterator[Row]:
-        ids = DuplicateCheck()
-        seen = Seen(ids, ids)  # a question and a document have no id in common
+    def rows(paths: Paths, read: FileRead) -> Iterator[Row]:
+        ids, counts = DuplicateCheck(), read.counts
+        read = replace(read, seen=Seen(ids, ids))  # a question and a document have no id in common
         for file in files_of(paths):
             counts.files += 1
-            for row in read(file):
+            for row in of_file(file):
                 if not isinstance(row, Row):
                     raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
                 counts.lines += 1
-                yield from settled(row.where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
+                yield from read.settled(row.where, lambda: row)  # noqa: B023, called at once
             counts.bytes_read += file.stat().st_size
 
-    read = _reader(format)[0]
-    return FileFormat(files_of, rows, str(getattr(read, "kind", OWN_KIND)))
+    of_file = _reader(format)[0]
+    return FileFormat(files_of, rows, str(getattr(of_file, "kind", OWN_KIND)))
 
 
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:

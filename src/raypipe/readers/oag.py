@@ -26,7 +26,7 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question
 from raypipe.readers import files, lines
-from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, UnusableLine, settled, source_of
+from raypipe.readers.rows import Fields, FileRead, ReadCounts, ReaderLimits, Row, UnusableLine, source_of
 
 QUESTIONS = re.compile(r"\A(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"\A(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
@@ -43,20 +43,21 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return sorted(files.named_files(paths, is_oag, _NAMED), key=lambda p: not PAPERS.fullmatch(p.name))
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
     """A row for each paper, then for each question. Raises DataError for papers that are no one object."""
+    counts, limits = read.counts, read.limits
     known = False  # whether papers were read, so that golds can be held against them
     for path in files_of(paths):
         if PAPERS.fullmatch(path.name):
             known = True
             for where, pid, value in _papers(path, counts, limits):
                 counts.lines += 1
-                yield from settled(where, partial(_paper, where, pid, value, counts), counts, seen.repeats)
+                yield from read.settled(where, partial(_paper, where, pid, value, counts))
             continue
         for line in lines.read([files.whole(path)], counts, limits):
-            for row in settled(line.where, partial(_question, line, path, counts), counts, seen.repeats):
+            for row in read.settled(line.where, partial(_question, line, path, counts)):
                 if known and row.gold is not None:
-                    counts.unknown_golds += sum(not seen.documents.knows(pid) for pid in row.gold.grades)
+                    counts.unknown_golds += sum(not read.seen.documents.knows(pid) for pid in row.gold.grades)
                 yield row
 
 

@@ -39,21 +39,19 @@ from raypipe.readers.documents import DocumentReader
 from raypipe.readers.documents.reader import FileText, inside, read_named
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, find, listed, missing
 from raypipe.readers.fields import fields_of, order_of
-from raypipe.readers.files import Input, Span
+from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import (
     LIMITS,
     BadLine,
+    FileRead,
     ReadCounts,
     ReaderLimits,
     Row,
-    Seen,
     UnusableLine,
     blamed,
     kind,
-    refused,
     require_rows,
-    settled,
     source_of,
 )
 from raypipe.text.filters import ConditionError, Filters
@@ -108,24 +106,18 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return [file.parts[0] for file in row_files.find(paths)]
 
 
-def rows(
-    format: RowFormat,
-    paths: Iterable[str | Path],
-    counts: ReadCounts,
-    limits: ReaderLimits,
-    seen: Seen,
-    span: Span | None = None,
-) -> Iterator[Row]:
-    files = [replace(m, file=replace(m.file, span=span)) for m in mapped(paths, format, limits)]
+def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
+    counts, limits, newest = read.counts, read.limits, read.seen.newest
+    files = [replace(m, file=replace(m.file, span=read.span)) for m in mapped(paths, format, limits)]
     for m in files:
         if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice
             for line in row_files.rows(m.file, ReadCounts(), limits):
                 with suppress(UnusableLine), blamed():  # the second time it is said what is wrong
                     if (fetch := _fetch(line.value or {}, m.fields)) is not None:
-                        seen.newest.note(*fetch, line.where)
+                        newest.note(*fetch, line.where)
     with closing(DocumentReader()) as documents:
         for m in files:
-            fields, read = m.fields, partial(read_named, m.file.parts[0].parent, documents)
+            fields, named = m.fields, partial(read_named, m.file.parts[0].parent, documents)
             make = _question if fields.asks() else _document
             for line in row_files.rows(m.file, counts, limits):
                 value = line.value or {}
@@ -134,15 +126,14 @@ def rows(
                     with blamed():
                         fetch = _fetch(value, fields)
                 except UnusableLine as e:
-                    yield refused(line.where, e, counts)
+                    yield read.refused(line.where, e)
                     continue
                 if review.lower() == DROP:
                     counts.dropped_rows += 1
-                elif fetch is not None and not seen.newest.has(*fetch, line.where):
+                elif fetch is not None and not newest.has(*fetch, line.where):
                     counts.older_pages += 1
                 else:
-                    make_row = partial(make, line, fields, read, counts)
-                    for row in settled(line.where, make_row, counts, seen.repeats):
+                    for row in read.settled(line.where, partial(make, line, fields, named, counts)):
                         if row.used:
                             counts.page_faults += len(row.faults)
                             counts.made_questions += bool(made_by)

@@ -38,13 +38,11 @@ from raypipe.readers import files, lines, row_files
 from raypipe.readers.rows import (
     LIMITS,
     Fields,
+    FileRead,
     ReadCounts,
     ReaderLimits,
     Row,
-    Seen,
     UnusableLine,
-    refused,
-    settled,
     source_of,
 )
 from raypipe.text.html import fold
@@ -69,22 +67,22 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return files.named_files(paths, lambda p: row_files.kind_of(p) == "json", "QASPER's .json or .json.gz")
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
+    counts = read.counts
     for path in files_of(paths):
-        for where, id, paper in papers(path, counts, limits):
+        for where, id, paper in papers(path, counts, read.limits):
             counts.lines += 1
             try:
                 row, asked = _paper(where, id, paper), _listed(paper, "qas")
             except UnusableLine as e:
-                yield refused(where, e, counts)
+                yield read.refused(where, e)
                 continue
-            yield from settled(where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
+            yield from read.settled(where, lambda: row)  # noqa: B023, called at once
             cited = row.sources[0].id if row else None
             for n, qa in enumerate(asked):
                 counts.lines += 1
                 at = f"{where}.qas[{n}]"
-                make = partial(_asked, at, qa, id, cited, counts)
-                yield from settled(at, make, counts, seen.repeats)
+                yield from read.settled(at, partial(_asked, at, qa, id, cited, counts))
 
 
 def papers(

@@ -216,33 +216,6 @@ class DuplicateCheck:
         return self._first.items()
 
 
-def settled(
-    where: str, make: Callable[[], Row | None], counts: ReadCounts, repeats: Callable[[Row], bool]
-) -> Iterator[Row]:
-    """The row that `make` gives, or the fault of a line that cannot be used; nothing for a row that came
-    before, or where there is nothing in it. Counts which of them it was."""
-    try:
-        with blamed():
-            row = make()
-        if row is None:
-            counts.empty_documents += 1
-            return
-        if repeats(row):
-            counts.repeated_rows += 1
-            return
-    except UnusableLine as e:
-        row = Row(where, faults=(e.fault,))
-    counts.rows += row.used
-    counts.faults += not row.used
-    yield row
-
-
-def refused(where: str, error: UnusableLine, counts: ReadCounts) -> Row:
-    """The row of a line that cannot be used, counted."""
-    counts.faults += 1
-    return Row(where, faults=(error.fault,))
-
-
 def source_of(kind: SourceKind, content: str) -> Source:
     """A text that can be searched, by the digest of its content."""
     return Source(source_id(kind, content), kind, content)
@@ -345,3 +318,45 @@ class Seen:
                 )
             return self.questions.repeats(row.question.id, (row.question, row.gold), row.where)
         return row.document is not None and self.documents.repeats(row.document.id, row.document, row.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a file that is read apart: bytes of whole lines, or row groups of Parquet."""
+
+    start: int  # first byte or row group
+    stop: int  # the one behind the last
+    first: int  # number of its first line or row in the file, from 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """A read of files by a format: its counts and limits, and what it and other reads found."""
+
+    counts: ReadCounts
+    limits: ReaderLimits = LIMITS
+    seen: Seen = dataclasses.field(default_factory=Seen)
+    span: Span | None = None  # of the one file that is read; None: all of it
+
+    def settled(self, where: str, make: Callable[[], Row | None], once: bool = False) -> Iterator[Row]:
+        """The row that `make` gives, or the fault of a line that cannot be used; nothing for a row that came
+        before, or where there is nothing in it. Counts which of them it was. `once`: it came not before."""
+        try:
+            with blamed():
+                row = make()
+            if row is None:
+                self.counts.empty_documents += 1
+                return
+            if not once and self.seen.repeats(row):
+                self.counts.repeated_rows += 1
+                return
+        except UnusableLine as e:
+            row = Row(where, faults=(e.fault,))
+        self.counts.rows += row.used
+        self.counts.faults += not row.used
+        yield row
+
+    def refused(self, where: str, error: UnusableLine) -> Row:
+        """The row of a line that cannot be used, counted."""
+        self.counts.faults += 1
+        return Row(where, faults=(error.fault,))

@@ -32,16 +32,7 @@ from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
 from raypipe.readers.documents import DOCUMENT_LIMITS, plain
 from raypipe.readers.fields import fields_of, order_of
-from raypipe.readers.rows import (
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    Seen,
-    UnusableLine,
-    refused,
-    settled,
-    source_of,
-)
+from raypipe.readers.rows import FileRead, ReadCounts, Row, UnusableLine, source_of
 from raypipe.readers.unpack import AGAIN
 
 KINDS: dict[str, SourceKind] = {
@@ -63,25 +54,23 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return files.named_files(paths, is_warc, "files named .warc or .warc.gz", below=True)
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
     """A row for each address, of its last page. Files are read twice: to know which that is, and for it."""
-    inputs = files_of(paths)
+    inputs, counts, newest = files_of(paths), read.counts, read.seen.newest
     for file in inputs:
         for where, url, date, _ in _pages(file, ReadCounts()):
             with suppress(UnusableLine):
-                seen.newest.note(url, order_of(date, DATE), where)
+                newest.note(url, order_of(date, DATE), where)
     for file in inputs:
         for where, url, date, record in _pages(file, counts):
             counts.lines += 1
             try:
-                newest = seen.newest.has(url, order_of(date, DATE), where)
+                if newest.has(url, order_of(date, DATE), where):
+                    yield from read.settled(where, partial(_row, where, url, record), once=True)
+                else:
+                    counts.older_pages += 1
             except UnusableLine as e:
-                yield refused(where, e, counts)
-                continue
-            if newest:
-                yield from settled(where, partial(_row, where, url, record), counts, lambda row: False)
-            else:
-                counts.older_pages += 1
+                yield read.refused(where, e)
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
