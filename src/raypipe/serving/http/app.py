@@ -20,9 +20,17 @@ from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, listing, mcp_tools, openai, replies, requests, stream
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.limits import BytesInFlight, Slots, authorize, read_body, until_disconnect
 from raypipe.serving.http.listing import ListingBody
-from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
+from raypipe.serving.http.middleware import (
+    BytesInFlight,
+    ObservedApp,
+    RequestMetrics,
+    Slots,
+    authorize,
+    read_body,
+    request_id,
+    until_disconnect,
+)
 from raypipe.serving.http.openai import ChatBody, ChatCompletion, ChatError, ChatModel, ModelList
 from raypipe.serving.http.replies import AnswerResponse, ProblemBody, RetrieveResponse, StreamEvent
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody

@@ -23,7 +23,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from raypipe.serving.http import errors
-from raypipe.serving.http.limits import disconnected
+from raypipe.serving.http.middleware import disconnected
 from raypipe.serving.http.replies import AnswerResponse
 from raypipe.serving.query import Listener
 
