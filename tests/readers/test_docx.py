@@ -8,6 +8,7 @@ import pytest
 
 from raypipe.readers.documents import docx
 from raypipe.readers.documents.walk import file_kind
+from raypipe.readers.rows import UnusableLine
 
 TYPE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 R = f'xmlns:r="{TYPE}"'
@@ -22,8 +23,10 @@ def relations(**targets):
 
 
 def text(data):
-    found = docx.read(data)
-    return found.get("fault") or "\n".join(text for _, text in found["sections"])
+    try:
+        return "\n".join(text for _, text in docx.read(data)["sections"])
+    except UnusableLine as e:
+        return [e.fault.reason, e.fault.detail]
 
 
 @pytest.mark.parametrize(

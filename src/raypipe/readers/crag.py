@@ -167,10 +167,8 @@ def _captured(line: JsonLine) -> Row:
     value = line.unwrap()
     fields = Fields(value)
     id = fields.filled("id")
-    cited = value.get("citations")
-    if cited is not None and not isinstance(cited, list):
-        raise UnusableLine("wrong_type", f"citations: expected a list or null, found {kind(cited)}")
-    citations = None if cited is None else tuple(_citation(id, c, n) for n, c in enumerate(cited))
+    whole = value.get("citations") is None
+    citations = None if whole else tuple(_citation(id, c) for c in fields.objects("citations"))
     question = Question(
         id,
         fields.filled("query"),
@@ -181,23 +179,18 @@ def _captured(line: JsonLine) -> Row:
     )
     answers = tuple(a for a in fields.get("answers", list) if isinstance(a, str) and a.strip())
     labels = {n: v for n, v in fields.get("labels", dict).items() if isinstance(v, str)}
-    sources = {s.id: s for s in map(_source, fields.get("sources", list))}
-    return Row(
-        line.where, question, Gold(id, answers, labels) if answers else None, sources=tuple(sources.values())
-    )
+    sources = dict[str, Source]()
+    for source in fields.objects("sources"):
+        if (of := source.value.get("kind")) not in SOURCE_KINDS:
+            expected = f"expected a kind of {', '.join(SOURCE_KINDS)}"
+            raise UnusableLine("wrong_type", f"{source.path}kind: {expected}")
+        made = source_of(of, source.filled("content"))
+        sources[made.id] = made
+    gold = Gold(id, answers, labels) if answers else None
+    return Row(line.where, question, gold, sources=tuple(sources.values()))
 
 
-def _citation(question: str, value: Any, number: int) -> Citation:
-    path = f"citations[{number}]."
-    if not isinstance(value, dict):
-        raise UnusableLine("wrong_type", f"{path[:-1]}: expected an object, found {kind(value)}")
-    get = Fields(value, path).get
-    texts = (None if value.get(f) is None else get(f) for f in ("page", "snippet", "name"))
+def _citation(question: str, fields: Fields) -> Citation:
+    get = fields.get
+    texts = (None if fields.value.get(f) is None else get(f) for f in ("page", "snippet", "name"))
     return Citation(question, get("rank", int), get("url"), get("modified"), *texts)
-
-
-def _source(value: Any) -> Source:
-    if not isinstance(value, dict) or value.get("kind") not in SOURCE_KINDS:
-        expected = ", ".join(SOURCE_KINDS)
-        raise UnusableLine("wrong_type", f"sources: expected objects with a kind of {expected}")
-    return source_of(value["kind"], Fields(value, "sources.").filled("content"))

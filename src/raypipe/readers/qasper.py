@@ -43,6 +43,7 @@ from raypipe.readers.rows import (
     ReaderLimits,
     Row,
     UnusableLine,
+    kind,
     source_of,
 )
 from raypipe.text.html import fold
@@ -73,7 +74,7 @@ def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
         for where, id, paper in papers(path, counts, read.limits):
             counts.lines += 1
             try:
-                row, asked = _paper(where, id, paper), _listed(paper, "qas")
+                row, asked = _paper(where, id, Fields(paper)), Fields(paper).listed("qas")
             except UnusableLine as e:
                 yield read.refused(where, e)
                 continue
@@ -102,21 +103,18 @@ def papers(
 
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
     """Returns what annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
-    places = ((f"answers[{n}]", a) for n, a in enumerate(_listed(question, "answers")))
-    return tuple(
-        _annotator(Fields(_object(a, where), f"{where}.").get("answer", dict), f"{where}.answer.")
-        for where, a in places
-    )
+    said = Fields(question).objects("answers")
+    return tuple(_annotator(Fields(a.get("answer", dict), f"{a.path}answer.")) for a in said)
 
 
 def golds(paper: Mapping[str, Any]) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
-    for n, qa in enumerate(_listed(paper, "qas")):
-        yield Fields(_object(qa, f"qas[{n}]")).filled("question_id"), annotators(qa)
+    for qa in Fields(paper).objects("qas"):
+        yield qa.filled("question_id"), annotators(qa.value)
 
 
-def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
-    evidence = tuple(_texts(answer, "evidence", where))
-    spans, said = _texts(answer, "extractive_spans", where), answer.get("free_form_answer") or ""
+def _annotator(fields: Fields) -> AnnotatorAnswer:
+    answer, evidence = fields.value, tuple(fields.listed("evidence", str))
+    spans, said = fields.listed("extractive_spans", str), answer.get("free_form_answer") or ""
     if answer.get("unanswerable"):
         return AnnotatorAnswer(UNANSWERABLE, "none")  # no evidence, as the evaluator has it
     if spans:
@@ -126,11 +124,13 @@ def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
     if isinstance(answer.get("yes_no"), bool):
         return AnnotatorAnswer("Yes" if answer["yes_no"] else "No", "boolean", evidence)
     kinds = "unanswerable, extractive_spans, free_form_answer or yes_no"
-    raise UnusableLine("missing_field", f"{where}: expected {kinds}, found none of them")
+    raise UnusableLine("missing_field", f"{fields.path}: expected {kinds}, found none of them")
 
 
 def _asked(where: str, qa: Any, paper: str, cited: str | None, counts: ReadCounts) -> Row:
-    id, text = map(Fields(_object(qa, "qa")).filled, ("question_id", "question"))
+    if not isinstance(qa, dict):
+        raise UnusableLine("not_object", f"qa: expected an object, found {kind(qa)}")
+    id, text = map(Fields(qa).filled, ("question_id", "question"))
     said = annotators(qa)
     counts.questions_without_pages += cited is None
     answers = tuple(dict.fromkeys(a.answer for a in said))
@@ -140,15 +140,14 @@ def _asked(where: str, qa: Any, paper: str, cited: str | None, counts: ReadCount
     return Row(where, Question(id, text, citations=citations), gold)
 
 
-def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row | None:
-    pieces = [_folded(paper.get("title")), _folded(paper.get("abstract"))]
+def _paper(where: str, id: str, paper: Fields) -> Row | None:
+    pieces = [_folded(paper.value.get("title")), _folded(paper.value.get("abstract"))]
     sections: list[tuple[int, str]] = []  # piece that it begins with, name
-    for n, section in enumerate(_listed(paper, "full_text")):
-        name = _folded(_object(section, f"full_text[{n}]").get("section_name"))
+    for section in paper.objects("full_text"):
+        name = _folded(section.value.get("section_name"))
         sections.append((len(pieces), name))
-        texts = _texts(section, "paragraphs", f"full_text[{n}].")
-        pieces += [f"# {name}" if name else "", *map(_folded, texts)]
-    figures = _listed(paper, "figures_and_tables")
+        pieces += [f"# {name}" if name else "", *map(_folded, section.listed("paragraphs", str))]
+    figures = paper.listed("figures_and_tables")
     captions = [_folded(f.get("caption")) for f in figures if isinstance(f, dict)]
     if any(captions):
         sections.append((len(pieces), CAPTIONS))
@@ -174,25 +173,3 @@ def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row | None:
 def _folded(value: Any) -> str:
     """Text on one line; "" for what is none: some papers lack a caption, or a section its name."""
     return fold(value) if isinstance(value, str) else ""
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise UnusableLine("not_object", f"{where}: expected an object, found {value!r:.60}")
-    return value
-
-
-def _listed(value: Mapping[str, Any], name: str) -> list[Any]:
-    found = value.get(name)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        raise UnusableLine("wrong_type", f"{name}: expected a list, found {found!r:.60}")
-    return found
-
-
-def _texts(value: Mapping[str, Any], name: str, where: str) -> list[str]:
-    found = _listed(value, name)
-    if strange := [x for x in found if not isinstance(x, str)]:
-        raise UnusableLine("wrong_type", f"{where}{name}: expected texts, found {strange[0]!r:.60}")
-    return found

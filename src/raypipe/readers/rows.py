@@ -244,6 +244,21 @@ class Fields:
             raise UnusableLine("wrong_type", f"{path}: expected {wanted}, found {kind(found)}")
         return found
 
+    def listed(self, name: str, expected: type | None = None) -> list[Any]:
+        """A list, whose entries are of a type; null, or none there: an empty one."""
+        found: list[Any] = [] if self.value.get(name) is None else self.get(name, list)
+        for n, entry in enumerate(found):
+            if expected is not None and type(entry) is not expected:
+                path, wanted = f"{self.path}{name}[{n}]", KINDS[expected]
+                reason = "not_object" if expected is dict else "wrong_type"
+                raise UnusableLine(reason, f"{path}: expected {wanted}, found {kind(entry)}")
+        return found
+
+    def objects(self, name: str) -> list[Fields]:
+        """The objects of such a list."""
+        found = enumerate(self.listed(name, dict))
+        return [Fields(entry, f"{self.path}{name}[{n}].") for n, entry in found]
+
     def filled(self, name: str) -> str:
         text: str = self.get(name)
         if not text or text.isspace():

@@ -138,11 +138,11 @@ class Answerer:
         Overloaded, and whatever a step raises: that is a defect."""
         return await self._by_deadline(self.recipe, request, listener)
 
-    async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
+    async def retrieve(self, request: QueryRequest) -> QueryResult:
         """The question's ranking with its texts, without an answer. Raises as `answer` does, and ConfError
         for a recipe that ranks nothing."""
         request = replace(request, include_passages=True)
-        return await self._by_deadline(ranking_of(self.recipe), request, listener)
+        return await self._by_deadline(ranking_of(self.recipe), request, NULL_LISTENER)
 
     async def _by_deadline(self, recipe: Recipe, request: QueryRequest, listener: Listener) -> QueryResult:
         start, due = time.perf_counter(), request.question.due

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
-from raypipe.core.records import Citation, Question, Source
+from raypipe.core.records import Citation, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
 from raypipe.runs.pipeline.ingest_staging import Tombstones, tombstones
@@ -86,8 +86,32 @@ class Capture:
         ):
             self._count("dropped")
             return result
-        answered = captured_answer(request.answer_id, self._clock(), request, result, result.asked)
-        self._waiting.append(answered)
+        q, asked = result.question, result.asked
+        reply = q.replies.get(q.origin)
+        self._waiting.append(
+            captured.CapturedAnswer(
+                captured.FORMAT,
+                request.answer_id,
+                self._clock(),
+                result.release,
+                result.recipe,
+                asked.id,
+                asked.text,
+                asked.body,
+                asked.asked_at,
+                asked.citations,
+                request.sources or (),
+                request.sources is not None,
+                q.answer,
+                q.outcome,
+                reply.confidence if reply else None,
+                q.degraded,
+                tuple(captured.CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence),
+                tuple(dict.fromkeys(h.source for h in q.hits)),
+                asked.where,
+                asked.turns,
+            )
+        )
         self._bytes += request.nbytes
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write())
@@ -182,36 +206,6 @@ class Capture:
         return lines
 
 
-def captured_answer(
-    id: str, at: float, request: QueryRequest, result: QueryResult, asked: Question
-) -> captured.CapturedAnswer:
-    q = result.question
-    reply = q.replies.get(q.origin)
-    quotes = tuple(captured.CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
-    return captured.CapturedAnswer(
-        captured.FORMAT,
-        id,
-        at,
-        result.release,
-        result.recipe,
-        asked.id,
-        asked.text,
-        asked.body,
-        asked.asked_at,
-        asked.citations,
-        request.sources or (),
-        request.sources is not None,
-        q.answer,
-        q.outcome,
-        reply.confidence if reply else None,
-        q.degraded,
-        quotes,
-        tuple(dict.fromkeys(h.source for h in q.hits)),
-        asked.where,
-        asked.turns,
-    )
-
-
 def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.CapturedAnswer:
     """The same with every text redacted. A source whose text changes is another source, as its citations
     say; one of which nothing is left is gone. Raises RedactionFailed."""
@@ -255,16 +249,12 @@ class RedactionFailed(Exception):
     """The function raised, or returned no text. The message names the function and the kind of error."""
 
 
-def keep_all(text: str) -> str:
-    return text
-
-
 def redaction(path: str | None) -> Redact:
-    """The function that a path names, or `keep_all` for none; what it returns raises RedactionFailed and
-    nothing else. Raises ConfError for a path of nothing that can be called, and for a function that fails on
-    a short text."""
+    """The function that a path names; None: one that changes nothing. What it returns raises RedactionFailed
+    and nothing else. Raises ConfError for a path of nothing that can be called, and for a function that fails
+    on a short text."""
     if path is None:
-        return keep_all
+        return str
     found, _ = plugins.load(path, "a redaction function of one text")
     if not callable(found):
         raise ConfError(f"{path}: expected a function of one text that returns a text, found {type(found)}")

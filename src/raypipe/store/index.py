@@ -142,7 +142,6 @@ def index_spec(
         return Pinned(table, version)
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
-
     looked_up = list[tuple[str, Pinned, Pinned]]()
     for name, (postings, lengths) in sorted(words.items()):
         # `lengths` first: it is committed last, and names the segments that are read.

@@ -293,8 +293,7 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
 
 def need_record(store: Store, table: str, run: str, part: str) -> Record:
     """The completion record of a part that must be done by now."""
-    record = read_record(store, table, run, part)
-    if record is None:
+    if (record := read_record(store, table, run, part)) is None:
         raise StoreError(
             f"{table}, run {run}: part {part} has no whole completion record, or its files are gone. Nothing "
             "was committed; start the command again: only such parts are done again"

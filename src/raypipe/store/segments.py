@@ -58,10 +58,8 @@ def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[d
         try:
             lines = [dict(line) for line in json_lines(files.read(f"{folder}/{name}") or b"")]
         except (ValueError, TypeError) as e:
-            raise StoreError(
-                f"{files.uri}/{folder}/{name}: expected lines of JSON that raypipe wrote ({e}). Remove the "
-                "file"
-            ) from e
+            expected = f"expected lines of JSON that raypipe wrote ({e})"
+            raise StoreError(f"{files.uri}/{folder}/{name}: {expected}. Remove the file") from e
         yield from lines
 
 
@@ -85,9 +83,8 @@ def read_record(store: Store, name: str, record: type[T], mend: str) -> T | None
         return config.build(record, json.loads(raw), Where(f"{store.uri}/{name}"))
     except (ValueError, ConfError) as e:
         kind = " ".join(re.findall("[A-Z][a-z]+", record.__name__)).lower()
-        raise StoreError(
-            f"{store.uri}/{name}: expected a {kind} that raypipe wrote, found {raw[:60]!r} ({e}). {mend}"
-        ) from e
+        expected = f"expected a {kind} that raypipe wrote"
+        raise StoreError(f"{store.uri}/{name}: {expected}, found {raw[:60]!r} ({e}). {mend}") from e
 
 
 def write_record(store: Store, name: str, record: Any) -> None:
@@ -101,7 +98,5 @@ def read_lines(store: Store, folder: str, names: Iterable[str], record: type[T],
         try:
             yield config.build(record, dict(line), where)
         except ConfError as e:
-            raise StoreError(
-                f"{e}. Expected a line that raypipe of format {format} wrote, found format "
-                f"{line.get('format')!r}"
-            ) from e
+            expected = f"Expected a line that raypipe of format {format} wrote"
+            raise StoreError(f"{e}. {expected}, found format {line.get('format')!r}") from e

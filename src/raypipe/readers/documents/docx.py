@@ -19,7 +19,7 @@ from typing import Any
 
 from lxml import etree
 
-from raypipe.readers.documents.docx_parts import HEADING_LEVELS, Damaged, Numbering, Package, W, value
+from raypipe.readers.documents.docx_parts import HEADING_LEVELS, Numbering, Package, W, value
 from raypipe.readers.documents.page_text import table_row
 from raypipe.readers.documents.plain import decoded
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
@@ -76,18 +76,16 @@ class _Look:
 
 
 def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any]:
-    """Title, and heading and text of each section; or a fault: broken, encrypted, too_large, unsupported."""
+    """Title, and heading and text of each section. Raises UnusableLine: broken, encrypted, too_large,
+    unsupported."""
     try:
         return _document(data, limits)
-    except UnusableLine as e:
-        return {"fault": [e.fault.reason, e.fault.detail]}
-    except Damaged as e:
-        return {"fault": e.args}
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as e:
-        return {"fault": ["broken", f"expected a docx, found a zip file that cannot be read: {e}"]}
+        why = f"expected a docx, found a zip file that cannot be read: {e}"
+        raise UnusableLine("broken", why) from e
     except etree.XMLSyntaxError as e:
         reason = "too_large" if "limit" in str(e).lower() or "huge" in str(e).lower() else "broken"
-        return {"fault": [reason, f"expected a docx, found a part that cannot be parsed: {e}"]}
+        raise UnusableLine(reason, f"expected a docx, found a part that cannot be parsed: {e}") from e
 
 
 def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, Any]:
@@ -114,7 +112,9 @@ def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
             if not isinstance(element.tag, str):
                 continue
             if element.tag.startswith(_STRICT):
-                raise Damaged("unsupported", "a docx in the strict form of its standard: save it as a docx")
+                raise UnusableLine(
+                    "unsupported", "a docx in the strict form of its standard: save it as a docx"
+                )
             parent = element.getparent()
             if parent is None or parent.tag not in parents:
                 continue
@@ -162,11 +162,11 @@ def _blocks(element: etree._Element, text: _Text, look: _Look) -> None:
 def _embedded(id: str, look: _Look) -> str:
     """The text of a page or document that stands in the docx as a part of its own.
 
-    Raises Damaged for one that is not there or cannot be read: the docx would lack it without a word."""
+    Raises UnusableLine for one that is not there or cannot be read: the docx would lack it without a word."""
     relation = look.package.relations(look.package.main).get(id)
     if relation is None or relation.outside or relation.target not in look.package:
         what = f"an embedded page (altChunk or subDoc {id!r})"
-        raise Damaged("broken", f"expected {what} in the docx, found none")
+        raise UnusableLine("broken", f"expected {what} in the docx, found none")
     with look.package.open(relation.target) as stream:
         data = stream.read()
     if data.startswith(b"PK\x03\x04") and look.depth < NESTED:
@@ -174,7 +174,7 @@ def _embedded(id: str, look: _Look) -> str:
         return "\n\n".join(text for _, text in inner["sections"])
     if data.startswith((b"PK\x03\x04", b"{\\rtf", b"\xd0\xcf\x11\xe0")) or b"<pkg:package" in data[:2_000]:
         what = f"an embedded page (altChunk {relation.target})"
-        raise Damaged("unsupported", f"{what} that is no HTML, text or docx")
+        raise UnusableLine("unsupported", f"{what} that is no HTML, text or docx")
     if _MIME.match(data):
         parts = [p for p in message_from_bytes(data).walk() if p.get_content_maintype() == "text"]
         best = max(parts, key=lambda part: part.get_content_subtype() == "html", default=None)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from lxml import etree
 
-from raypipe.readers.rows import DocumentLimits
+from raypipe.readers.rows import DocumentLimits, UnusableLine
 
 MAIN, CORE = "word/document.xml", "docProps/core.xml"  # where a package does not name them
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -46,10 +46,6 @@ _SERIES = {
 MOST = 10_000  # counted beyond in digits: a roman number of a million has a thousand letters
 
 
-class Damaged(Exception):
-    """Its arguments: reason, and detail."""
-
-
 class PartRelation(NamedTuple):
     kind: str  # the last part of its type: officeDocument, styles, aFChunk, ...
     target: str  # the name of a part, or an address outside
@@ -60,14 +56,14 @@ class Package:
     """The parts of an open docx by their names, which differ in neither case nor kind of slash."""
 
     def __init__(self, archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
-        """Raises Damaged for an archive without a document, or that is larger than the limits allow."""
+        """Raises UnusableLine for an archive without a document, or that is larger than the limits allow."""
         self._archive = archive
         self._check(limits)
         self._names = {_plain(name): name for name in archive.namelist()}
         found = (r.target for r in self.relations("").values() if r.kind == "officeDocument")
         self.main = next(found, MAIN)
         if self.main not in self:
-            raise Damaged("broken", f"expected the part {self.main}, found none")
+            raise UnusableLine("broken", f"expected the part {self.main}, found none")
 
     def __contains__(self, part: str) -> bool:
         return _plain(part) in self._names
@@ -170,22 +166,22 @@ class Package:
         return found
 
     def _check(self, limits: DocumentLimits) -> None:
-        """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
+        """Raises UnusableLine for an archive that unpacks to more than is allowed, as its entries say."""
         members = self._archive.infolist()
         whole = sum(m.file_size for m in members)
         if len(members) > limits.zip_members or whole > limits.zip_bytes:
             most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
-            raise Damaged("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
+            raise UnusableLine("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
         for m in members:
             if m.flag_bits & 1:
-                raise Damaged("encrypted", f"a password protects the part {m.filename}")
+                raise UnusableLine("encrypted", f"a password protects the part {m.filename}")
             packed = limits.zip_ratio * max(m.compress_size, 1)
             if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
                 most = (
                     f"at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} times the packed size"
                 )
                 found = f"found {m.file_size:,} from {m.compress_size:,}"
-                raise Damaged("too_large", f"{m.filename}: expected {most}, {found}")
+                raise UnusableLine("too_large", f"{m.filename}: expected {most}, {found}")
 
 
 def _plain(name: str) -> str:

@@ -20,7 +20,7 @@ from pypdfium2 import raw
 from raypipe.readers.documents import docx
 from raypipe.readers.documents.page_layout import laid_out
 from raypipe.readers.documents.page_tables import Box, Rule
-from raypipe.readers.rows import DOCUMENT_LIMITS
+from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
 
 if TYPE_CHECKING:
     from raypipe.readers.documents.ocr import Images
@@ -48,7 +48,11 @@ def answer(request: bytes) -> bytes:
     """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
 
     The child keeps the file that it opened last. PROBE asks whether it is well: a PDF of one page."""
-    return json.dumps(_answer(request[:1], request[1:])).encode()
+    try:
+        said = _answer(request[:1], request[1:])
+    except UnusableLine as e:
+        said = {"fault": [e.fault.reason, e.fault.detail]}
+    return json.dumps(said).encode()
 
 
 def _answer(what: bytes, data: bytes) -> dict[str, Any]:
@@ -67,10 +71,7 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
         _open.pop().close()
     if what == DOCX:
         return docx.read(data)
-    if what == IMAGES:
-        found: Pdf | Images | dict[str, Any] = _ocr().Images.opened(data)
-    else:
-        found = opened(data)
+    found: Pdf | Images | dict[str, Any] = _ocr().Images.opened(data) if what == IMAGES else opened(data)
     if isinstance(found, dict):
         return found
     _open.append(found)
@@ -110,16 +111,17 @@ class Pdf:
             return []  # an outline is a help, no more
 
     def page(self, index: int) -> dict[str, Any]:
-        """Text of a page, with U+FFFE for each hyphen at a line's end, and its printed label; or a fault."""
+        """Text of a page, with U+FFFE for each hyphen at a line's end, and its printed label. Raises
+        UnusableLine."""
         try:
             page = self._document[index]
         except (pdfium.PdfiumError, IndexError) as e:
-            return _fault("bad_page", f"expected a page that PDFium can load: {e}")
+            raise UnusableLine("bad_page", f"expected a page that PDFium can load: {e}") from e
         try:
             text = page.get_textpage()
             try:
                 if (count := text.count_chars()) > (most := DOCUMENT_LIMITS.page_chars):
-                    return _fault("too_large", f"expected at most {most:,} characters, found {count:,}")
+                    raise UnusableLine("too_large", f"expected at most {most:,} characters, found {count:,}")
                 found, repaired = text.get_text_range(), False
                 if 4 <= (rects := text.count_rects()) <= BOXES:
                     boxes = [Box(*text.get_rect(i)) for i in range(rects)]
@@ -133,7 +135,7 @@ class Pdf:
             finally:
                 text.close()
         except pdfium.PdfiumError as e:
-            return _fault("bad_page", f"expected a page whose text PDFium can read: {e}")
+            raise UnusableLine("bad_page", f"expected a page whose text PDFium can read: {e}") from e
         finally:
             page.close()
 
@@ -144,7 +146,7 @@ class Pdf:
             bitmap = page.render(scale=min(ocr.scale(*page.get_size()), DENSEST / 72))
             return cast(dict[str, Any], ocr.read(bitmap.to_numpy()[:, :, :3].copy()))
         except pdfium.PdfiumError as e:
-            return _fault("bad_page", f"expected a page that PDFium can draw: {e}")
+            raise UnusableLine("bad_page", f"expected a page that PDFium can draw: {e}") from e
         finally:
             page.close()
 
@@ -152,22 +154,21 @@ class Pdf:
         self._document.close()
 
 
-def opened(data: bytes) -> Pdf | dict[str, Any]:
-    """The PDF in these bytes, or a fault: encrypted, broken, too_large."""
+def opened(data: bytes) -> Pdf:
+    """The PDF in these bytes. Raises UnusableLine: encrypted, broken, too_large."""
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as e:
-        code = getattr(e, "err_code", None)
-        if code == _PASSWORD:
-            return _fault("encrypted", "a password protects this PDF: save it without one")
-        return _fault("broken", f"expected a whole PDF, PDFium cannot open it: {e}")
+        if getattr(e, "err_code", None) == _PASSWORD:
+            raise UnusableLine("encrypted", "a password protects this PDF: save it without one") from e
+        raise UnusableLine("broken", f"expected a whole PDF, PDFium cannot open it: {e}") from e
     pages, most = len(document), DOCUMENT_LIMITS.pages
     if 0 < pages <= most:
         return Pdf(document)
     document.close()
     if pages:
-        return _fault("too_large", f"expected at most {most:,} pages, found {pages:,}")
-    return _fault("broken", "expected pages, found none")
+        raise UnusableLine("too_large", f"expected at most {most:,} pages, found {pages:,}")
+    raise UnusableLine("broken", "expected pages, found none")
 
 
 def _rules(page: pdfium.PdfPage) -> tuple[list[Rule], list[Rule]]:
@@ -213,7 +214,3 @@ def _image_share(page: pdfium.PdfPage) -> float:
         left, bottom, right, top = image.get_bounds()
         area += max(0.0, right - left) * max(0.0, top - bottom)
     return float(min(1.0, area / max(width * height, 1.0)))
-
-
-def _fault(reason: str, detail: str) -> dict[str, Any]:
-    return {"fault": [reason, detail]}

@@ -143,8 +143,8 @@ class DocumentReader:
         )
         outline, recognised = _outline(joined, about["outline"]), len(sure) - sure.count(None)
         found = FileText(kind, title, joined.content, "document", tuple(marks), outline, tuple(faults))
-        more = {"repaired": repaired, "recognised": recognised, "scans": bool(scans)}
-        return replace(found, protected=about["protected"], **more)
+        found = replace(found, protected=about["protected"], repaired=repaired)
+        return replace(found, recognised=recognised, scans=bool(scans))
 
     def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
         """Puts what text recognition reads in the place of the replies about scans."""

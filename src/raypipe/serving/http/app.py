@@ -126,10 +126,7 @@ class Routes:
         return answerer
 
     def _query(
-        self,
-        request: Request,
-        body: requests.QueryBody | requests.RetrieveBody,
-        include: Collection[requests.Include] = (),
+        self, request: Request, body: requests.QuestionBody, include: Collection[requests.Include] = ()
     ) -> QueryRequest:
         asked = requests.query_request(body, self._limits.deadline_s, include)
         key = key_filter(request)

@@ -216,27 +216,27 @@ TIME_ALLOWED = (
     "is not known"
 )
 
-QUERY = says(
-    "The question; one that is stored, in its words or by its id, has its own pages.",
-    "who wrote the first program?",
-    max_length=10_000,
-    pattern=r"\S",
-)
+
+class QuestionBody(QueryOptions):
+    """A question with its options."""
+
+    query: str = says(
+        "The question; one that is stored, in its words or by its id, has its own pages.",
+        "who wrote the first program?",
+        max_length=10_000,
+        pattern=r"\S",
+    )
+    turns: list[TurnBody] = Field(
+        default=[],
+        max_length=100,
+        description="Earlier turns of the question's conversation, oldest first: the newest 20 count, and "
+        "the first 2,000 characters of each. A question that leans on them is made to stand alone.",
+    )
 
 
-TURNS_BEFORE: Any = Field(
-    default=[],
-    max_length=100,
-    description="Earlier turns of the question's conversation, oldest first: the newest 20 count, and the "
-    "first 2,000 characters of each. A question that leans on them is made to stand alone.",
-)
-
-
-class QueryBody(QueryOptions):
+class QueryBody(QuestionBody):
     """A question."""
 
-    query: str = QUERY
-    turns: list[TurnBody] = TURNS_BEFORE
     include: list[Include] = says(
         "Optional parts of the reply.", ["hits", "context"], default=[], max_length=6
     )
@@ -256,11 +256,9 @@ class BatchBody(StrictBody):
     )
 
 
-class RetrieveBody(QueryOptions):
+class RetrieveBody(QuestionBody):
     """The body of /v1/retrieve."""
 
-    query: str = QUERY
-    turns: list[TurnBody] = TURNS_BEFORE
     top: int = says("Passages, at most as many as the recipe ranks.", 5, default=20, ge=1, le=1000)
 
 
@@ -289,7 +287,7 @@ class FeedbackBody(StrictBody):
 
 
 def query_request(
-    options: QueryBody | RetrieveBody, default_deadline_s: float, include: Collection[Include] = ()
+    options: QuestionBody, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
     """The query that a body asks for. Its deadline starts now."""
     deadline_s, query = options.deadline_s or default_deadline_s, options.query

@@ -86,11 +86,11 @@ class CallCounts:
 
     @property
     def computed(self) -> int:
-        return self.vectors.computed + self.scores.computed + self.replies.computed
+        return sum(count.computed for count in (self.vectors, self.scores, self.replies))
 
     @property
     def cached(self) -> int:
-        return self.vectors.cached + self.scores.cached + self.replies.cached
+        return sum(count.cached for count in (self.vectors, self.scores, self.replies))
 
     def add(self, other: CallCounts) -> None:
         add_up(self, other)
@@ -128,36 +128,23 @@ async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | 
     rows of a piece that raises alone: what came, and the first error. For models that compute a batch at a
     time, of which nothing comes when it raises. Where no piece comes, rows are not tried alone."""
     came: Came = []
+    error: Exception | None = None
     broken = [list(rows)]
     for size in (len(rows), math.isqrt(len(rows)), 1):
         pieces = [piece[at : at + size] for piece in broken for at in range(0, len(piece), size)]
-        broken, error = await _each_of(pieces, send, came)
-        in_vain = size < len(rows) and not came
-        if error is None or size == 1 or in_vain or not _is_of_rows(error):
+        broken, error = [], None
+        for piece in pieces:
+            try:
+                came.append((piece, await send(piece)))
+            except Exception as e:
+                error = e
+                broken.append(piece)
+                # Fewer rows may fare better, unless the error is no row's.
+                if isinstance(e, RaypipeError) and not isinstance(e, OutOfMemory):
+                    return came, e
+        if error is None or (size < len(rows) and not came):
             break
     return came, error
-
-
-async def _each_of(
-    pieces: list[list[int]], send: Send, came: Came
-) -> tuple[list[list[int]], Exception | None]:
-    """The pieces that raise, and the last error; stops at one that is no row's."""
-    broken: list[list[int]] = []
-    last: Exception | None = None
-    for piece in pieces:
-        try:
-            came.append((piece, await send(piece)))
-        except Exception as e:
-            last = e
-            broken.append(piece)
-            if not _is_of_rows(e):
-                break
-    return broken, last
-
-
-def _is_of_rows(error: Exception) -> bool:
-    """Returns whether fewer rows may fare better."""
-    return isinstance(error, OutOfMemory) or not isinstance(error, RaypipeError)
 
 
 T = TypeVar("T")
@@ -311,10 +298,9 @@ class _Remembering(ForwardingKit[Kit]):
             return asked
 
         came, error = await send(unknown, ask_whole)
-        here = [i for at, _ in came for i in at]
         for at, some in came:
             values[at] = some
-        if self._memo is not None and here:
+        if self._memo is not None and (here := [i for at, _ in came for i in at]):
             got = values[here]
             sound = table.storable(got)
             await self._memo.put_many(

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 
 import lance
@@ -49,14 +50,13 @@ _REPLACES = b"raypipe.replaces"  # in the metadata of a cache file: its replies 
 FOLD_BYTES = 8 << 20
 
 
+def memo_tables(store: Store) -> list[str]:
+    return [t.removesuffix(".lance") for t in store.files.names("") if t.startswith(OF_MEMO)]
+
+
 def memo_versions(store: Store) -> dict[str, int]:
     """The memo tables there are, at their newest version: what a run's workers read."""
     return {name: store.version(name) for name in memo_tables(store)}
-
-
-def memo_tables(store: Store) -> list[str]:
-    tables = [t.removesuffix(".lance") for t in store.files.names("")]
-    return [t for t in tables if t.startswith(OF_MEMO)]
 
 
 class StoreMemo:
@@ -180,14 +180,10 @@ def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
 
 def replaces(store: Store, name: str) -> bool:
     """Returns whether the replies in a cache file take the place of older ones; reads no values."""
-    file = store.files.open(name)
-    if file is None:
-        return False
-    with file:
-        try:
+    if (file := store.files.open(name)) is not None:
+        with file, suppress(pa.ArrowException):  # damaged, as will be seen when it is read whole
             return _replaces(pa.ipc.open_file(file).schema)
-        except pa.ArrowException:  # damaged, as will be seen when it is read whole
-            return False
+    return False
 
 
 def merge_memo(store: Store) -> MergeSummary:
@@ -222,15 +218,13 @@ def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list
     says, and are removed."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
-        content = store.files.read(name)
-        if content is None:  # another driver folded it meanwhile
-            continue
-        if not intact(name.rpartition("/")[2], content):
+        content = store.files.read(name)  # None: another driver folded it meanwhile
+        if content is not None and intact(name.rpartition("/")[2], content):
+            tables.append(arrow.rows_of(content))
+        elif content is not None:
             note_loss(store, table, name)
             damaged += 1
             store.files.remove(name)
-            continue
-        tables.append(arrow.rows_of(content))
     if not tables:
         return pa.table({}), [], damaged
     # Values that replace others come first: of two values of a key the first one is kept.
@@ -278,11 +272,8 @@ def has_lost(store: Store, table: str) -> bool:
     names = store.files.names(f"{MEMO}/{table}")
     if not names and not store.has(table):
         return True
-    return any(
-        content is not None and not intact(name, content)
-        for name in names
-        if (content := store.files.read(f"{MEMO}/{table}/{name}")) is not None
-    )
+    held = ((name, store.files.read(f"{MEMO}/{table}/{name}")) for name in names)
+    return any(content is not None and not intact(name, content) for name, content in held)
 
 
 def intact(name: str, content: bytes) -> bool:
