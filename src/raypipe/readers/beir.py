@@ -20,8 +20,6 @@ A grade is a whole number; documents are relevant from 1 on.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -30,6 +28,7 @@ from pathlib import Path
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question, digest
+from raypipe.core.textfile import filled, write_json_lines, write_text
 from raypipe.readers import files, lines
 from raypipe.readers.fields import fields_of
 from raypipe.readers.files import Input
@@ -167,27 +166,20 @@ def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits)
 def write_pool(path: Path, folder: Path, questions: int) -> None:
     """Writes corpus.jsonl, queries.jsonl and qrels.trec: every passage of the file once, and its first
     `questions` questions, for which their own passages are relevant. Raises DataError."""
-    corpus: dict[str, str] = {}
+    corpus: dict[str, dict[str, str]] = {}
     queries, judged = [], []
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file):
-            try:
-                row = json.loads(line)
-                passages = [{"title": c["title"], "text": c["text"]} for c in row["ctxs"]]
-                question = row["question"]
-            except (ValueError, KeyError, TypeError, RecursionError) as e:
-                raise DataError(
-                    f"{path}:{number + 1}: expected question and ctxs of title and text, found "
-                    f"{line[:60]!r} ({e})"
-                ) from e
-            ids = [digest("pooled", p["title"], p["text"])[:16] for p in passages]
-            for id, passage in zip(ids, passages, strict=True):
-                corpus[id] = json.dumps({"_id": id, **passage}, ensure_ascii=False)
-            if number < questions:
-                queries.append(json.dumps({"_id": f"q{number}", "text": question}, ensure_ascii=False))
-                judged += [f"q{number} 0 {id} 1" for id in dict.fromkeys(ids)]
-    folder.mkdir(parents=True, exist_ok=True)
-    made = {"corpus.jsonl": corpus.values(), "queries.jsonl": queries, "qrels.trec": judged}
-    for name, written in made.items():
-        (folder / name).write_text("".join(f"{row}\n" for row in written), encoding="utf-8")
+    for number, line in enumerate(filled(path)):
+        row = line.object()
+        try:
+            passages = [{"title": c["title"], "text": c["text"]} for c in row["ctxs"]]
+            question = row["question"]
+        except (KeyError, TypeError) as e:
+            raise line.error("question and ctxs of title and text", line.text) from e
+        ids = [digest("pooled", p["title"], p["text"])[:16] for p in passages]
+        corpus |= {id: {"_id": id, **passage} for id, passage in zip(ids, passages, strict=True)}
+        if number < questions:
+            queries.append({"_id": f"q{number}", "text": question})
+            judged += [f"q{number} 0 {id} 1\n" for id in dict.fromkeys(ids)]
+    write_json_lines(folder / "corpus.jsonl", corpus.values())
+    write_json_lines(folder / "queries.jsonl", queries)
+    write_text(folder / "qrels.trec", "".join(judged))
