@@ -215,14 +215,11 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     said = (part for t in turns or () for part in (t.role, t.text))
     named = digest(text, asked_at, *(d.source.id for d in found), *filter(None, [where]), *said)[:16]
     id = _said(fields.get(value, "id")) or named
-    citations = (
-        None
-        if searches_all
-        else tuple(
-            Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
-            for rank, d in enumerate(found)
-        )
+    cited = (
+        Citation(id, rank, d.url, d.modified, d.source.id, None, d.name.id if d.name else None)
+        for rank, d in enumerate(found)
     )
+    citations = None if searches_all else tuple(cited)
     counts.questions_without_pages += citations == ()
     labels = {n: label for n in LABELS if (label := _said(fields.get(value, n)))}
     labels |= {} if turns is None else {TURN: str(number_of(turns))}
