@@ -8,7 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.openapi.utils import get_openapi
@@ -45,6 +45,9 @@ BATCH_CONCURRENCY = 4
 
 PARSED_AT_ONCE = 1 << 18
 """Bytes of a body that is parsed between two other requests: at worst .05 s. Larger ones are on a thread."""
+
+Encode: TypeAlias = Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]]
+"""Events of a question to the bytes of a stream."""
 
 ID = Path(description="An id of /v1/models.", examples=["raypipe"])
 
@@ -137,10 +140,7 @@ class Routes:
         What cannot be done by the deadline is omitted and named in `degraded`."""
         body = await self._body(AnswerBody, request)
         answerer = await self._answerer(request)
-        if body.stream:
-            return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
-        with self._slots.slot():
-            return await until_disconnect(request, self._answer(answerer, body, NULL_LISTENER, request))
+        return await self._reply(request, answerer, body, stream.encode_events if body.stream else None)
 
     async def batch(self, request: Request) -> Any:
         """Each gets a reply, or a `problem` of its own. A field that is wrong in one refuses all."""
@@ -187,14 +187,10 @@ class Routes:
         answerer, id = await self._answerer(request), request_id.get()
         if body.model not in openai.model_names(answerer.recipe):
             raise openai.unknown_model()
-        query = body.asked()
-        if body.stream:
-            counts = body.stream_options is not None and body.stream_options.include_usage
-            encode = partial(openai.chunks, id, body.model, counts)
-            return await self._stream(request, partial(self._answer, answerer, query), encode)
-        with self._slots.slot():
-            answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
-        return openai.completion(id, body.model, answer)
+        counts = body.stream_options is not None and body.stream_options.include_usage
+        encode = partial(openai.chunks, id, body.model, counts) if body.stream else None
+        reply = await self._reply(request, answerer, body.asked(), encode)
+        return reply if isinstance(reply, Response) else openai.completion(id, body.model, reply)
 
     async def _answer(
         self,
@@ -218,22 +214,22 @@ class Routes:
             request.state.log_fields.update(fields)
         return replies.answer_response(result, query.include)
 
-    async def _stream(
-        self,
-        request: Request,
-        answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
-        encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
-    ) -> Response:
-        """Streams the answer to a question. Its slot is taken here, so that a refusal is still a status, and
-        released with the answer, as are its bytes: a client that does not read it takes nothing from
-        others."""
+    async def _reply(
+        self, request: Request, answerer: AnswererProtocol, query: requests.QueryBody, encode: Encode | None
+    ) -> AnswerResponse | Response:
+        """The answer to a question; with `encode` a stream of it. Its slot is taken here, so that a refusal is
+        still a status, and released with the answer, as are its bytes: a client that does not read it takes
+        nothing from others."""
+        if encode is None:
+            with self._slots.slot():
+                return await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
         slot = ExitStack()
         slot.enter_context(self._slots.slot())
         slot.enter_context(request.state.held.pop_all())
 
         async def work(listener: Listener) -> AnswerResponse:
             with slot:
-                return await answer(listener, request)
+                return await self._answer(answerer, query, listener, request)
 
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.close)
 
