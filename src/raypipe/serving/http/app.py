@@ -217,9 +217,9 @@ class Routes:
     async def _reply(
         self, request: Request, answerer: AnswererProtocol, query: requests.QueryBody, encode: Encode | None
     ) -> AnswerResponse | Response:
-        """The answer to a question; with `encode` a stream of it. Its slot is taken here, so that a refusal is
-        still a status, and released with the answer, as are its bytes: a client that does not read it takes
-        nothing from others."""
+        """The answer to a question; with `encode` a stream of it. Its slot is taken here, so that a refusal
+        is still a status, and released with the answer, as are its bytes: a client that does not read it
+        takes nothing from others."""
         if encode is None:
             with self._slots.slot():
                 return await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
