@@ -290,14 +290,7 @@ def _document(place: Place) -> dict[str, Any]:
 
 def _citation(e: Evidence, context: bool) -> dict[str, Any]:
     """The fields of a `CitedQuote`."""
-    quote = {
-        "source": e.source,
-        "chunk": e.chunk,
-        "url": e.url,
-        "quote": e.quote,
-        "span": e.span,
-        "scores": e.scores,
-    }
+    quote = {n: getattr(e, n) for n in ("source", "chunk", "url", "quote", "span", "scores")}
     if e.place:
         quote |= _document(e.place)
     return {**quote, "before": e.before, "after": e.after} if context else quote
