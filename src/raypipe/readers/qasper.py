@@ -31,10 +31,10 @@ from raypipe.core.records import (
     Document,
     Gold,
     Layout,
-    Mark,
     Question,
 )
 from raypipe.readers import files, lines, row_files
+from raypipe.readers.documents.page_text import with_marks
 from raypipe.readers.rows import (
     LIMITS,
     Fields,
@@ -141,33 +141,22 @@ def _asked(where: str, qa: Any, paper: str, cited: str | None, counts: ReadCount
 
 
 def _paper(where: str, id: str, paper: Fields) -> Row | None:
-    pieces = [_folded(paper.value.get("title")), _folded(paper.value.get("abstract"))]
-    sections: list[tuple[int, str]] = []  # piece that it begins with, name
+    title = _folded(paper.value.get("title"))
+    sections = [("", [title, _folded(paper.value.get("abstract"))])]  # name, pieces of text
     for section in paper.objects("full_text"):
-        name = _folded(section.value.get("section_name"))
-        sections.append((len(pieces), name))
-        pieces += [f"# {name}" if name else "", *map(_folded, section.listed("paragraphs", str))]
+        name, paragraphs = section.value.get("section_name"), section.listed("paragraphs", str)
+        sections.append((_folded(name), paragraphs))
     figures = paper.listed("figures_and_tables")
-    captions = [_folded(f.get("caption")) for f in figures if isinstance(f, dict)]
-    if any(captions):
-        sections.append((len(pieces), CAPTIONS))
-        pieces += [f"# {CAPTIONS}", *captions]
-    content = "\n\n".join(p for p in pieces if p)
-    if not content:
+    captions = [f.get("caption") for f in figures if isinstance(f, dict)]
+    sections += [(CAPTIONS, captions)] if any(map(_folded, captions)) else []
+    texts = ([f"# {name}" if name else "", *map(_folded, pieces)] for name, pieces in sections)
+    whole = with_marks(["\n\n".join(filter(None, t)) for t in texts], [name for name, _ in sections])
+    if not whole.content:
         return None
-    starts, at = [], 0  # of the pieces in the parsed text, with a space between them
-    for piece in pieces:
-        starts.append(at)
-        at += len(piece) + 1 if piece else 0
-    ends = [*(starts[piece] for piece, _ in sections[1:]), at - 1]
-    marks = tuple(
-        Mark(starts[piece], max(starts[piece], end), name)
-        for (piece, name), end in zip(sections, ends, strict=False)  # no section: one end too many
-        if name
-    )
-    source = source_of("document", content)
-    layout = Layout(id, source.id, ARXIV + id, pieces[0], (), marks)
-    return Row(where, document=Document(id, pieces[0], source.id), layout=layout, sources=(source,))
+    source = source_of("document", whole.content)
+    marks = tuple(mark for mark in whole.pages if mark.label)
+    layout = Layout(id, source.id, ARXIV + id, title, (), marks)
+    return Row(where, document=Document(id, title, source.id), layout=layout, sources=(source,))
 
 
 def _folded(value: Any) -> str:
