@@ -28,9 +28,7 @@ from raypipe.core.arrow import id_texts
 from raypipe.core.index import Occurrences
 from raypipe.core.records import chunk_id, parse_chunk_id
 from raypipe.store.errors import reaching
-from raypipe.store.ids import filters, rows
-
-SCAN_ROWS = 1 << 18  # of `lengths` at a time: 20 bytes each in memory
+from raypipe.store.ids import SCAN_ROWS, filters, rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,14 @@ def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]],
     if files.size(MARK) is None:  # no line may make the folder of a store again that was taken away
         raise StoreError(f"there is no store at {files.uri}: lines of {folder} cannot be written")
     name = f"{int(now * 1000):015d}-{uuid.uuid4().hex[:8]}{ENDING}"
-    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
-    files.write(f"{folder}/{name}", text.encode("utf-8", "replace"))
+    files.write(f"{folder}/{name}", segment(lines))
     return name
+
+
+def segment(lines: Iterable[Mapping[str, Any]]) -> bytes:
+    """The content of a file of these lines."""
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    return text.encode("utf-8", "replace")
 
 
 def segment_names(files: Files, folder: str, since: float = 0.0) -> list[str]:

@@ -10,7 +10,7 @@ knows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import SCAN_ROWS, rows, wheres
 from raypipe.store.keep import keep_only, rewrite_deleted, tables
-from raypipe.store.segments import read_segments, segment_names
+from raypipe.store.segments import read_segments, segment, segment_names
 
 PARTS = ("page", "snippet", "name")  # of a citation, that are sources
 TAKEN_OUT = "taken out by a forget"
@@ -199,15 +199,10 @@ def _segments(store: Store, folder: str) -> Iterator[tuple[str, list[dict[str, A
         yield f"{folder}/{name}", list(read_segments(store.files, folder, [name]))
 
 
-def _text(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    return text.encode("utf-8", "replace")
-
-
 def _captured(store: Store, gone: Gone) -> Iterator[Change]:
     for place, lines in _segments(store, files.CAPTURED):
         left = [line for line in lines if not gone.answered_by(line)]
-        yield place, len(lines) - len(left), _text(left)
+        yield place, len(lines) - len(left), segment(left)
 
 
 def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
@@ -220,7 +215,7 @@ def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
             for x in lines
             if x["answer_id"] not in answers and (x["verdict"] is not None or x["text"] is None)
         ]
-        yield place, len(lines) if left != lines else 0, _text(left)
+        yield place, len(lines) if left != lines else 0, segment(left)
 
 
 def _json(folder: str) -> InFiles:
