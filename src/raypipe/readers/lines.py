@@ -125,20 +125,16 @@ def split(chunks: Iterable[bytes], most: int, first: int = 1) -> Iterator[tuple[
     pieces: list[bytes] = []
     number, size = first, 0
     for chunk in chunks:
-        start = 0
-        while start < len(chunk):
-            end = chunk.find(b"\n", start)
-            stop = len(chunk) if end < 0 else end
-            size += stop - start
+        for n, piece in enumerate(chunk.split(b"\n")):
+            if n:  # a line has ended
+                yield number, (b"".join(pieces) if size <= most else None), size
+                pieces.clear()
+                number, size = number + 1, 0
+            size += len(piece)
             if size <= most:
-                pieces.append(chunk[start:stop])
+                pieces.append(piece)
             else:
                 pieces.clear()
-            if end < 0:
-                break
-            yield number, (b"".join(pieces) if size <= most else None), size
-            pieces.clear()
-            number, size, start = number + 1, 0, end + 1
     if size:
         yield number, (b"".join(pieces) if size <= most else None), size
 
