@@ -245,17 +245,16 @@ def authorize(
 ) -> KeyFilter:
     """Returns the filter of a request's key. Raises RequestRefused unless this request is allowed."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and (found := filter_of(key.strip(), key_filters)) is not None:
+    given = key.strip() if scheme.lower() == "bearer" else None
+    if given is not None and (found := filter_of(given, key_filters)) is not None:
         return found
-    if keys.open:
+    if keys.open or (given is not None and keys.accepts(given)):
         return UNFILTERED
     if keys.digests or key_filters:
-        if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
-            detail = "Unknown key: ask who runs the endpoint for one."
-            if scheme.lower() != "bearer":
-                detail = "Expected a key: the header `authorization: Bearer KEY`."
-            raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
-        return UNFILTERED
+        detail = "Unknown key: ask who runs the endpoint for one."
+        if given is None:
+            detail = "Expected a key: the header `authorization: Bearer KEY`."
+        raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
     # The host name counts, too: a page on the web may point a name of its own at this machine.
     name = headers.get("host", "")
     host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
