@@ -147,8 +147,8 @@ def _paper(where: str, id: str, paper: Fields) -> Row | None:
         name, paragraphs = section.value.get("section_name"), section.listed("paragraphs", str)
         sections.append((_folded(name), paragraphs))
     figures = paper.listed("figures_and_tables")
-    captions = [f.get("caption") for f in figures if isinstance(f, dict)]
-    sections += [(CAPTIONS, captions)] if any(map(_folded, captions)) else []
+    captions = [_folded(f.get("caption")) for f in figures if isinstance(f, dict)]
+    sections += [(CAPTIONS, captions)] if any(captions) else []
     texts = ([f"# {name}" if name else "", *map(_folded, pieces)] for name, pieces in sections)
     whole = with_marks(["\n\n".join(filter(None, t)) for t in texts], [name for name, _ in sections])
     if not whole.content:
