@@ -1,19 +1,12 @@
-# One environment in .venv, holding exactly the lists of requirements/ that its stamp file names; a stamp makes the
-# second run instant. PROFILE: local, cpu or gpu. `make eval` needs `local` and makes do with an environment that has
-# more; `make test` needs `cpu` or `gpu`, and the tools of tests.
+# One environment in .venv, holding exactly the lists of requirements/ that its stamps name; they make the second run
+# instant. PROFILE: local, cpu or gpu. What has more has a stamp for the less that is in it, too.
 profile := $(or $(PROFILE),cpu)
 PYTHON  ?= python3
 UV      := 0.13.8
 py      := .venv/bin/python
 uv      := .venv/bin/uv
-stamp   := .venv/.ready-
-tested  := $(stamp)$(profile)-test
-
-# The stamp of the first of these environments that is there, else of the last.
-first    = $(firstword $(foreach p,$(1),$(wildcard $(stamp)$(p))) $(stamp)$(lastword $(1)))
-enough   = $(call first,$(if $(filter local,$(1)),cpu-test gpu-test local-test cpu gpu local,$(1)-test $(1)))
-ready   := $(call enough,$(profile))
-small   := $(call enough,$(or $(PROFILE),local))
+has     := .venv/.ready-
+tested  := $(has)$(profile)-test
 
 # uv does not read pip's settings: a folder of wheels that pip was given is handed on. Without one, the CPU build
 # of torch comes from PyTorch's own index. Both at once contradict each other, so it is one or the other.
@@ -28,13 +21,13 @@ endif
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
 
-setup: $(ready)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu; default cpu)
+setup: $(has)$(profile)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu; default cpu)
 
-eval: $(small)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
+eval: $(has)$(or $(PROFILE),local) ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
 
 llm := smollm2-135m-instruct
-eval-llm: $(ready) ## the same questions by a language model of 135M (a download of 93 MB), next to `eval` without one
+eval-llm: $(has)$(profile) ## the same questions by a language model of 135M (a download of 93 MB), next to `eval` without one
 	@$(py) -m raypipe models fetch $(llm)
 	@RAY_ADDRESS=local $(py) jobs/eval.py local --rule words --out out/llm/local $(ARGS)
 	@RAY_ADDRESS=local $(py) jobs/eval.py rag --llm $(llm) --rule words --out out/llm/rag $(ARGS)
@@ -92,23 +85,23 @@ docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken l
 define sync
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@$(py) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("raypipe needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	@echo "Setting up .venv ($(@:$(stamp)%=%)), once: half a minute from a warm package cache, some minutes from a cold one"
-	@rm -f $(stamp)*
+	@echo "Setting up .venv ($(@:$(has)%=%)), once: half a minute from a warm package cache, some minutes from a cold one"
+	@rm -f $(has)*
 	@$(py) -m pip --version >/dev/null 2>&1 || $(py) -m ensurepip >/dev/null
 	@$(py) -m pip install --quiet --disable-pip-version-check uv==$(UV)
 	@$(uv) pip sync --quiet --python $(py) --compile-bytecode $(1)
 	@$(uv) pip install --quiet --python $(py) --no-deps --editable .
 	@$(py) -m compileall -q src
-	@touch $@
+	@touch $(has)local $(has)$* $@
 endef
 
-$(stamp)%-test: pyproject.toml requirements/%.txt requirements/test.txt
+$(has)%-test: pyproject.toml requirements/%.txt requirements/test.txt
 	$(call sync,requirements/$*.txt requirements/test.txt)
 
-$(stamp)%: pyproject.toml requirements/%.txt
+$(has)%: pyproject.toml requirements/%.txt
 	$(call sync,requirements/$*.txt)
 
-.PRECIOUS: $(stamp)%-test $(stamp)%
+.PRECIOUS: $(has)%-test $(has)%
 
 compile = $(uv) pip compile --quiet --no-annotate --generate-hashes --custom-compile-command 'make lock' \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28
@@ -125,7 +118,7 @@ lock:            ## raise the pins in requirements/
 	env -u UV_TORCH_BACKEND -u UV_FIND_LINKS $(compile) --upgrade --extra gpu --constraint requirements/test.txt \
 		pyproject.toml -o requirements/gpu.txt
 
-wheel: $(ready)  ## dist/raypipe-*.whl
+wheel: $(has)$(profile) ## dist/raypipe-*.whl
 	$(uv) build --quiet --wheel
 
 clean:           ## remove .venv, out and dist

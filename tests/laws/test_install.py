@@ -124,11 +124,11 @@ def checkout(tmp_path):
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     (tmp_path / ".venv").mkdir()
 
-    def make(*words, has=None):
+    def make(*words, has=None):  # with the stamps that the setup of `has` leaves
         for stamp in (tmp_path / ".venv").iterdir():
             stamp.unlink()
-        if has:
-            (tmp_path / f".venv/.ready-{has}").touch()
+        for stamp in {"local", has.removesuffix("-test"), has} if has else ():
+            (tmp_path / f".venv/.ready-{stamp}").touch()
         env = {k: v for k, v in os.environ.items() if k not in ("PROFILE", "MAKEFLAGS", "MAKELEVEL")}
         done = subprocess.run(["make", "-n", *words], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
