@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
@@ -23,9 +23,6 @@ from raypipe.models import fake, folder, generator_files, vllm_terms
 from raypipe.models.device import SharedEncoders
 from raypipe.models.entry import REMOTE, WEIGHTLESS, loader_id
 from raypipe.models.hosts import Backend, EndpointAddress, address_of
-
-if TYPE_CHECKING:
-    from raypipe.models.remote import RemoteModel
 
 OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 """Loaders that are the same with either backend."""
@@ -83,7 +80,7 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return from_outside(model, device, "embed" if embeds else "score")
     require_computable(model, backend, device)
     if model.loader in folder.SENTENCE_LOADERS:
-        from raypipe.models.sentence_models import SentenceEmbedder, SentenceReranker  # seconds
+        from raypipe.models.library_models import SentenceEmbedder, SentenceReranker  # torch
 
         return (SentenceEmbedder if embeds else SentenceReranker)(model, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
@@ -96,12 +93,13 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return (
             TransformersEmbedder(model, device, encoders) if embeds else TransformersReranker(model, device)
         )
-    from raypipe.models.flagembedding import FlagEmbedder, FlagScorer  # seconds of FlagEmbedding
+    from raypipe.models.library_models import FlagEmbedder, FlagScorer  # torch
 
     return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
 
 
-def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:
+def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Any:
+    """The `remote.RemoteModel` of a model behind an address."""
     from raypipe.models.remote import RemoteModel  # which imports an HTTP client
 
     return RemoteModel(model, address_of(model, endpoints))
@@ -115,7 +113,9 @@ def require_startable(model: Model) -> None:
 
 
 def open_tokenizer(model: Model) -> Tokenize:
-    """A tokenizer entry, or the tokenizer of any model that has one."""
+    """A tokenizer entry, or the tokenizer of any model that has one: spans of the tokens of a text, special
+    tokens omitted, nothing cut. A letter that takes several tokens gives each of them its span. Raises as
+    `folder.require`."""
     if is_path(model.loader):
         return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
@@ -129,12 +129,6 @@ def open_tokenizer(model: Model) -> Tokenize:
         raise ConfError(
             f"model {model.name!r} has no tokenizer; name one of kind tokenizer, such as whitespace"
         )
-    return _token_spans(model)
-
-
-def _token_spans(model: Model) -> Tokenize:
-    """Spans of the tokens of a text, special tokens omitted, nothing cut. A letter that takes several tokens
-    gives each of them its span. Raises as `folder.require`."""
     from tokenizers import Tokenizer
 
     if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
@@ -170,13 +164,3 @@ def require_computable(model: Model, backend: Backend, device: str) -> None:
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use backend: transformers, or a float32 entry"
         )
-
-
-def use_threads(model: Model, threads: int) -> None:
-    """Sets the threads that torch computes with on a CPU, in this process. A model without weights needs no
-    torch, whose import takes three seconds."""
-    if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader):
-        return
-    import torch
-
-    torch.set_num_threads(threads)
