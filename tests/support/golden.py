@@ -36,9 +36,7 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import fine, with_texts
-from raypipe.recipes.laws import Trial, run
-from raypipe.recipes.samples import (
+from raypipe.recipes.check import (
     HASH,
     OVERLAP,
     SCRIPTED,
@@ -48,21 +46,21 @@ from raypipe.recipes.samples import (
     questions,
     sources,
 )
+from raypipe.recipes.executor import fine, with_texts
+from raypipe.recipes.laws import Trial, run
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.dense import Dense, Similarity
-from raypipe.steps.embed import Embed, EmbedDocument
-from raypipe.steps.embed_contextual import EmbedContextual
+from raypipe.steps.embed import Embed, EmbedContextual, EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.listwise import Listwise
 from raypipe.steps.parse import Clean, Parse
-from raypipe.steps.rerank import Rerank, Shortlist
+from raypipe.steps.rerank import Listwise, Rerank, Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.stand_alone import StandAlone
 from raypipe.store.index import MemoryIndex

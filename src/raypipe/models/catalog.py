@@ -110,7 +110,6 @@ class Catalog:
         except ConfError as e:
             raise ConfError(f"{option} {e}") from e
 
-
     def _llm_entry(self) -> ModelEntry:
         entry = self.entries.get(LLM)
         if entry is None or entry.loader not in REMOTE or entry.kind != "generator":

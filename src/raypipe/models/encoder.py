@@ -166,9 +166,23 @@ class Encoder:
 
     @classmethod
     def load(cls, model: Model, device: str) -> Encoder:
+        own: Bert | None = None
+        reranks = model.loader == "flagembedding-reranker"
         with folder.opened(model) as path:
-            own = _bert(model, Path(path)) if device == "cpu" else None
-            net = own or _of_transformers(model, path)
+            # A GPU would wait for the many small calls of attention of a `Bert`.
+            packed = device == "cpu" and not reranks and model.pooling != "last"
+            if (config := read_config(Path(path)) if packed else None) is not None:
+                weights = read_weights(Path(path), torch_dtype(model))
+                require_weights(model, names(config), weights)
+                own = Bert(config, weights)
+            net: Any = own
+            if net is None:
+                from transformers import AutoModel, AutoModelForSequenceClassification
+
+                no_bars()
+                net = (AutoModelForSequenceClassification if reranks else AutoModel).from_pretrained(
+                    path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
+                )
             tokenizer: Any = read_word_pieces(Path(path))
             if tokenizer is None:
                 from transformers import AutoTokenizer  # which takes five seconds
@@ -203,12 +217,11 @@ class Encoder:
             for r, i in enumerate(rows):
                 n = lengths[i]
                 ids[r, :n], types[r, :n], mask[r, :n] = encodings[i].ids, encodings[i].type_ids, 1
-            yield EncoderBatch(rows, *map(self._on_device, (ids, types, mask)))
-
-    def _on_device(self, array: np.ndarray) -> torch.Tensor:
-        """The process goes on at once, where a copy of pageable memory would wait for the GPU."""
-        tensor = torch.from_numpy(array)
-        return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+            tensors = map(torch.from_numpy, (ids, types, mask))
+            if self.device != "cpu":
+                # The process goes on at once, where a copy of pageable memory would wait for the GPU.
+                tensors = (t.pin_memory().to(self.device, non_blocking=True) for t in tensors)
+            yield EncoderBatch(rows, *tensors)
 
     def blocks(self, given: Sequence[T]) -> Iterator[Sequence[T]]:
         """Cuts texts or pairs into what is tokenized in one go."""
@@ -239,31 +252,11 @@ class Encoder:
                 yield HiddenStates(of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64))
 
 
-def _bert(model: Model, path: Path) -> Bert | None:
-    """The network of `models.bert` for an encoder whose token vectors are wanted; None where it has none. A
-    GPU would wait for its many small calls of attention."""
-    if model.loader == "flagembedding-reranker" or model.pooling == "last":
-        return None
-    if (config := read_config(path)) is None:
-        return None
-    weights = read_weights(path, torch_dtype(model))
-    require_weights(model, names(config), weights)
-    return Bert(config, weights)
-
-
 def no_bars() -> None:
     """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
-
-def _of_transformers(model: Model, path: str) -> Any:
-    from transformers import AutoModel, AutoModelForSequenceClassification
-
-    no_bars()
-    kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
-    return kind.from_pretrained(path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True)
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:

@@ -170,7 +170,17 @@ def require(model: Model) -> Path:
                 f"model {model.name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), "
                 f"which is never run. Use a model whose class is in transformers"
             )
-    _require_files(model, folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfError(
+            f"model {model.name!r}: {folder} has no tokenizer.json. Save the tokenizer in its fast form: "
+            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    if model.kind != "tokenizer":
+        if not (folder / "config.json").is_file():
+            raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
+        inside = modules(folder) if model.loader in SENTENCE_LOADERS else []
+        for module in ["", *(m for m in inside if m.endswith("_Dense"))]:
+            _require_weights(model, folder, folder / module)
     _require_shape(model, folder)
     if model.repo:
         _require_bytes(model, folder)
@@ -209,23 +219,6 @@ def _require_bytes(model: Model, folder: Path) -> None:
         with suppress(OSError):  # a cache that may not be written: each process checks
             note.parent.mkdir(exist_ok=True)
             note.write_text(written)
-
-
-def _require_files(model: Model, folder: Path) -> None:
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfError(
-            f"model {model.name!r}: {folder} has no tokenizer.json. Save the tokenizer in its fast form: "
-            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    if model.kind == "tokenizer":
-        return
-    if not (folder / "config.json").is_file():
-        raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
-    _require_weights(model, folder, folder)
-    if model.loader in SENTENCE_LOADERS:
-        for module in modules(folder):
-            if module.endswith("_Dense"):
-                _require_weights(model, folder, folder / module)
 
 
 def _require_weights(model: Model, folder: Path, inside: Path) -> None:

@@ -138,7 +138,16 @@ def _check_modules(
     base: Path,
 ) -> None:
     """The modules are those of the base that the config targets, and their factors fit its matrices."""
-    modules = _matrices(weights)
+    # Module of the base -> shape of its matrix, [outputs, inputs]; None: its weights are packed (4-bit), so
+    # that no shape says it.
+    modules: dict[str, tuple[int, int] | None] = {}
+    for name, tensor in weights.items():
+        of, _, last = name.rpartition(".")
+        if last == "weight" and len(tensor.shape) == 2:
+            packed = tensor.dtype.startswith(("U", "I"))
+            modules[of] = None if packed else (tensor.shape[0], tensor.shape[1])
+        elif last in ("qweight", "weight_packed"):
+            modules.setdefault(of, None)
     if strange := sorted(pairs.keys() - modules.keys()):
         raise ConfError(
             f"{where}: expected modules of {base}, found {strange[0]} and {len(strange) - 1} more that it "
@@ -161,20 +170,6 @@ def _check_modules(
                 f"{[b[0], a[1]]}: the adapter is of another model. {_AGAIN}"
             )
     _check_targets(where, config, pairs.keys(), modules)
-
-
-def _matrices(weights: Mapping[str, TensorHeader]) -> dict[str, tuple[int, int] | None]:
-    """Module of the base -> the shape of its matrix, [outputs, inputs]; None where the weights are packed
-    (4-bit and the like), so that no shape says it."""
-    found: dict[str, tuple[int, int] | None] = {}
-    for name, tensor in weights.items():
-        module, _, last = name.rpartition(".")
-        if last == "weight" and len(tensor.shape) == 2:
-            packed = tensor.dtype.startswith(("U", "I"))
-            found[module] = None if packed else (tensor.shape[0], tensor.shape[1])
-        elif last in ("qweight", "weight_packed"):
-            found.setdefault(module, None)
-    return found
 
 
 def _check_targets(

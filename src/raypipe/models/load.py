@@ -29,7 +29,8 @@ OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 
 
 def present(model: Model) -> None:
-    """Raises ModelMissing or ConfError unless the model's files are here and may be read."""
+    """Raises ModelMissing or ConfError unless the model's files are here and may be read, and the libraries
+    that its loader needs are installed."""
     if is_path(model.loader):
         if model.path and not Path(model.path).is_dir():
             raise ModelMissing(
@@ -37,20 +38,15 @@ def present(model: Model) -> None:
             )
     elif model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
-        require_libraries(model)
-
-
-def require_libraries(model: Model) -> None:
-    """Raises ModelMissing, with the command that installs it, for a library that the model's loader needs."""
-    needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
-    for name in needed.get(model.loader, ("torch", "transformers")):
-        if importlib.util.find_spec(name) is None:
-            get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
-            also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
-            raise ModelMissing(
-                f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
-                f"installed. Get it with: {get}{also}"
-            )
+        needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
+        for name in needed.get(model.loader, ("torch", "transformers")):
+            if importlib.util.find_spec(name) is None:
+                get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
+                also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
+                raise ModelMissing(
+                    f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
+                    f"installed. Get it with: {get}{also}"
+                )
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:

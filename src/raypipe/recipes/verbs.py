@@ -14,17 +14,14 @@ from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.dense import Dense, Similarity
-from raypipe.steps.embed import Embed, EmbedDocument
-from raypipe.steps.embed_contextual import EmbedContextual
+from raypipe.steps.embed import Embed, EmbedContextual, EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
-from raypipe.steps.fuse import Fuse
+from raypipe.steps.fuse import Fuse, ReadAll
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.listwise import Listwise
 from raypipe.steps.parse import Clean, Parse
-from raypipe.steps.read_all import ReadAll
-from raypipe.steps.rerank import Rerank, Shortlist
+from raypipe.steps.rerank import Listwise, Rerank, Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.stand_alone import StandAlone
 

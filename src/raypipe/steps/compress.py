@@ -17,16 +17,22 @@ from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
-from raypipe.steps.model_replies import ask_each, prompt_values, read_reply, require_prompt, with_replies
-from raypipe.steps.rows import add_hits, skipping
+from raypipe.steps.rows import (
+    add_hits,
+    ask_each,
+    prompt_values,
+    read_reply,
+    require_prompt,
+    skipping,
+    with_replies,
+)
 from raypipe.text import evidence
-from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
-from raypipe.text.evidence import Fitted
+from raypipe.text.evidence import MAX_CHARS, Fitted, Sentence, SourceText
 from raypipe.text.pack import Piece, joined, pack
 from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import require_splitter
 
 SENTENCES = "sentences"
 """Variables that a prompt of this step may use on top of fields and replies: the candidates, numbered from
@@ -37,7 +43,7 @@ SENTENCES = "sentences"
 class Compress:
     """Makes the sentences that matter the new `order`: as many of the best as `tokens` tokens hold.
 
-    Candidates are the sentences of the first `passages` passages (`text.candidates`); of these the `scored`
+    Candidates are the sentences of the first `passages` passages (`text.evidence`); of these the `scored`
     that share most words with the query. Either the ranker of `extract` orders them, by `embedder` and
     `fitted`; or the generator `model` names those that an answer needs, by number, the most important
     first. They are taken in that order as long as the whole fits; one that does not fit is passed over. Then

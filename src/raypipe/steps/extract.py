@@ -18,10 +18,18 @@ from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
-from raypipe.text.candidates import Sentence, SourceText, candidates
-from raypipe.text.evidence import UNFITTED, Fitted, Words, value_of, versions
+from raypipe.text.evidence import (
+    UNFITTED,
+    Fitted,
+    Sentence,
+    SourceText,
+    Words,
+    candidates,
+    value_of,
+    versions,
+)
 from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_span
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import require_splitter
 
 LIKELY = 0.8
 """Probability from which a span is said for its sentence. Of the 460 questions of docs/extract.md that have
@@ -37,7 +45,7 @@ class Extract:
     """Replies with the best candidate of the first `passages` passages of `order`, or "i don't know".
 
     A candidate is a sentence of one block of its page, or a fact of a table with its label
-    (`text.candidates`); the embedder reads the `scored` that share most words with the question. The numbers
+    (`text.evidence`); the embedder reads the `scored` that share most words with the question. The numbers
     of `fitted` give each a probability to hold the answer (`text.evidence`). The likeliest is said:
 
     - to a comparison the side that one sentence decides; else nothing;

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from raypipe.core.records import Block, Layout, Mark, Quote, Span
-from raypipe.text.candidates import MAX_CHARS, Sentence
-from raypipe.text.evidence import ANALYZER, overlaps
-from raypipe.text.windows import sentences
-from raypipe.text.words import analyse
+from raypipe.text.evidence import ANALYZER, MAX_CHARS, Sentence, overlaps
+from raypipe.text.words import analyse, sentences
 
 LEAST = 0.5
 """Share of the answer's words, the rarer the heavier, that a sentence must have to state it."""

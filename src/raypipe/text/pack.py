@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from raypipe.core.protocols import Tokenize
 from raypipe.core.records import Span, chunk_id
-from raypipe.text.candidates import Sentence, SourceText
+from raypipe.text.evidence import Sentence, SourceText
 
 Layout: TypeAlias = Literal["docs", "list"]
 """docs: each passage between <DOC> and </DOC> on lines of their own; list: one line each, after "- "."""
