@@ -370,9 +370,4 @@ class Ranking:
         return ranking.score({row.question: run}, {row.question: row.grades}).per_query[row.question]
 
 
-KINDS: Mapping[str, Callable[[], DataKind]] = {
-    "crag": Crag,
-    "qa": Qa,
-    "qasper": Qasper,
-    "ranking": Ranking,
-}
+KINDS: Mapping[str, Callable[[], DataKind]] = {"crag": Crag, "qa": Qa, "qasper": Qasper, "ranking": Ranking}

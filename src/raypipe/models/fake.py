@@ -113,8 +113,7 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
     if isinstance(constraint, Choice):
         text = " ".join(m.content for m in chat)
         return max(
-            constraint.options,
-            key=lambda o: (len(_bag(o) & _bag(text)), -constraint.options.index(o)),
+            constraint.options, key=lambda o: (len(_bag(o) & _bag(text)), -constraint.options.index(o))
         )
     if isinstance(constraint, JsonSchema):
         return json.dumps(_instance(json.loads(constraint.text)), separators=(",", ":"))

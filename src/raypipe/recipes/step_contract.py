@@ -17,15 +17,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
 from raypipe.core.llm import Sampling
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import (
-    Bound,
-    CorpusBound,
-    CorpusStep,
-    Kit,
-    Model,
-    Reach,
-    Step,
-)
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Kit, Model, Reach, Step
 from raypipe.core.records import Question, SourceKind
 from raypipe.core.references import Reference
 

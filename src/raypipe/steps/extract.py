@@ -18,16 +18,7 @@ from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
-from raypipe.text.evidence import (
-    UNFITTED,
-    Fitted,
-    Sentence,
-    SourceText,
-    Words,
-    candidates,
-    value_of,
-    versions,
-)
+from raypipe.text.evidence import Fitted, Sentence, SourceText, Words
 from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_span
 from raypipe.text.words import require_splitter
 
@@ -162,7 +153,7 @@ async def likely_candidates(
     )
     rows = zip(sources, texts, blocks, hidden, files, strict=True)
     pages = {source: SourceText(text or "", b, h, file) for source, text, b, h, file in rows}
-    found = (candidates(order, pages, most[1]) for order in orders)
+    found = (evidence.candidates(order, pages, most[1]) for order in orders)
     likely = [evidence.likely(query, some, most[2]) for query, some in zip(queries, found, strict=True)]
     return likely, pages
 
@@ -210,7 +201,7 @@ def choose(
         for s, m in zip(found, words.marks, strict=True)
     )
     features = evidence.features(asked, found, words, spans, cosine)
-    p = (fitted or UNFITTED).probability(features)
+    p = (fitted or evidence.UNFITTED).probability(features)
     order = tuple(np.argsort(-p, kind="stable").tolist())
     return RankedCandidates(asked, tuple(found), order, words, spans, features, p)
 
@@ -231,7 +222,7 @@ def say(
     """The answer that a ranking gives, with the probability that it is right. `most`: words and
     characters."""
     asked, found, first = choice.asked, choice.found, choice.order[0]
-    at, *older = versions(found, choice.spans, choice.words, first, pages)
+    at, *older = evidence.versions(found, choice.spans, choice.words, first, pages)
     best, span, nothing = found[at], choice.spans[at], Said(None, None, at)
     if fitted is None:
         return nothing
@@ -239,7 +230,7 @@ def say(
         decided = decide(asked, [found[i].text for i in choice.order])
         return Said(decided[0], fitted.compared, choice.order[decided[1]]) if decided else nothing
     p = float(choice.probability[first])
-    others = tuple(v for v in (value_of(found[i], choice.spans[i]) for i in older) if v is not None)
+    others = tuple(v for v in (evidence.value_of(found[i], choice.spans[i]) for i in older) if v is not None)
     if best.value is None and span is not None and span.only and p >= LIKELY:
         return Said(best.text[slice(*span.span)], p, at, others)
     denies = len(best.text.split()) <= DENIAL_WORDS and _DENIES.search(best.text)

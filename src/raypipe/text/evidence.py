@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
@@ -45,8 +46,7 @@ FEATURES: Mapping[str, str] = {
     "absent": "1 where it lacks a name or number of the question, with its title and heading",
     "rank": "1 / (1 + rank of its passage)",
 }
-"""Features of the one fitted probability, by name. Those of a sentence are 0 for a fact, and the other
-way."""
+"""Features of the one fitted probability. Those of a sentence are 0 for a fact, and the other way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +204,18 @@ def versions(
             if alike and shares[i] >= shares[at] - ABOUT:
                 group.append(i)
                 values.append(value)
-    return sorted(group, key=lambda i: _age(pages[found[i].source]), reverse=True)
 
+    def age(i: int) -> tuple[bool, float, str]:
+        """Sorts sources by age, the newest last; of one day by the times of their files."""
+        page = pages[found[i].source]
+        head = page.text[:HEAD_CHARS]
+        title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
+        name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
+        said = (title, DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " "), head, modified[:10])
+        days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
+        return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified
 
-def _age(page: SourceText) -> tuple[bool, float, str]:
-    """Sorts sources by age, the newest last; of one day by the times of their files."""
-    head = page.text[:HEAD_CHARS]
-    title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
-    name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
-    name = DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
-    said = (title, name, head, modified[:10])
-    days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
-    return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified
+    return sorted(group, key=age, reverse=True)
 
 
 MAX_CHARS = 1000
@@ -256,21 +256,18 @@ class Sentence:
 
     @property
     def meaning(self) -> str:
-        """The text that is embedded: of a fact under the title of its page, which says what it is a fact
-        of."""
+        """The text that is embedded: of a fact under the title of its page, which says what has it."""
         return f"{self.title}. {self.text}" if self.title else self.text
 
 
-@dataclass(frozen=True, slots=True)
-class _Passage:
-    source: str
-    start: int
-    end: int
-    rank: int
+_Passage: TypeAlias = tuple[str, Span, int]
+"""Source id, span in the source's parsed text, and rank."""
 
-    def holds(self, span: Span) -> bool:
-        """Returns whether at least half of a span is inside."""
-        return 2 * (min(span[1], self.end) - max(span[0], self.start)) >= span[1] - span[0]
+
+def _holds(passage: _Passage, span: Span) -> bool:
+    """Returns whether at least half of a span is inside."""
+    _, (start, end), _ = passage
+    return 2 * (min(span[1], end) - max(span[0], start)) >= span[1] - span[0]
 
 
 def candidates(
@@ -283,16 +280,16 @@ def candidates(
     under equal titles, count once, where they are met first. Hidden ones, headings and menus are left out.
     """
     found: dict[str, Sentence] = {}
-    for rank, (source, (start, end)) in enumerate(passages):
-        for s in islice(_candidates(texts[source], _Passage(source, start, end, rank)), most):
+    for rank, (source, span) in enumerate(passages):
+        for s in islice(_candidates(texts[source], (source, span, rank)), most):
             found.setdefault(f"{s.around}\n{s.text}" if s.value else s.text, s)
     return list(found.values())
 
 
 def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
     text, blocks = page.text, page.blocks or (Block(0, len(page.text), "paragraph"),)
-    i = bisect_right([b.end for b in blocks], passage.start)
-    last = bisect_left([b.start for b in blocks], passage.end)
+    i = bisect_right([b.end for b in blocks], passage[1][0])
+    last = bisect_left([b.start for b in blocks], passage[1][1])
     while 0 < i < last and all(_in_table(text, b) for b in blocks[i - 1 : i + 1]):
         i -= 1  # to the begin of the table
     title = next((text[b.start : b.end] for b in blocks if b.kind == "title"), "")
@@ -309,14 +306,18 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
         heading = text[row[0].start : row[0].end] if row[0].kind == "heading" else heading
         above, label, found = f"{title} {heading}".strip(), "", list[Sentence]()
         if row[0].kind in _IN_TABLE:
-            cells = _cells(text, row)
+            start, cells = row[0].start, [(b.start, b.end) for b in row]
+            if text[start] == "|":  # some may be empty
+                inner = _CELL.finditer(text[start : row[0].end].removesuffix("|"))
+                begins = [(start + m.start(1) + len(m[1]) - len(m[1].lstrip()), m[1].strip()) for m in inner]
+                cells = [(at, at + len(cell)) for at, cell in begins]
             said = [text[slice(*c)] for c in cells]
             if names is None:
                 more = i < len(blocks) and _in_table(text, blocks[i])
                 names = said if more and len(said) > 2 and not any(map(_NO_COLUMN.match, said)) else []
                 if names:
                     continue
-            if row[-1].end <= passage.start:
+            if row[-1].end <= passage[1][0]:
                 continue
             found = [replace(f, title=title) for f in _facts(cells, said, names, above, passage)]
             if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term, and much about it
@@ -330,17 +331,6 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
 
 def _in_table(text: str, block: Block) -> bool:
     return block.kind in _IN_TABLE or text[block.start] == "|"  # the rule under the names of columns
-
-
-def _cells(text: str, row: Sequence[Block]) -> list[Span]:
-    """The spans of the cells of a row; those between `|` may be empty."""
-    if text[row[0].start] != "|":
-        return [(b.start, b.end) for b in row]
-    start, line = row[0].start, text[row[0].start : row[0].end].removesuffix("|")
-    inner = (
-        (start + m.start(1) + len(m[1]) - len(m[1].lstrip()), len(m[1].strip())) for m in _CELL.finditer(line)
-    )
-    return [(at, at + chars) for at, chars in inner]
 
 
 def _facts(
@@ -364,19 +354,18 @@ def _facts(
     whole, around = (cells[0][0], cells[-1][1]), " ".join((above, *said)).strip()
     for label, span, value in found:
         likely = label and len(label) <= 2 * _LABEL_CHARS and 0 < len(value) <= _VALUE_CHARS
-        if likely and passage.holds(span) and any(map(str.isalnum, value)) and any(map(str.isalnum, label)):
-            yield Sentence(
-                passage.source, whole, f"{label}: {value}", "row", around, passage.rank, label, span
-            )
+        if likely and _holds(passage, span) and any(map(str.isalnum, value)) and any(map(str.isalnum, label)):
+            yield Sentence(passage[0], whole, f"{label}: {value}", "row", around, passage[2], label, span)
 
 
 def _sentences(text: str, block: Block, around: str, passage: _Passage, term: str = "") -> Iterator[Sentence]:
     """The sentences of a block of which at least half are in the passage. A block may be a whole page: only
     the surroundings of the passage are split."""
-    start = max(block.start, passage.start - MAX_CHARS)
-    for a, b in sentences(text[start : min(block.end, passage.end + MAX_CHARS)]):
+    source, (first, last), rank = passage
+    start = max(block.start, first - MAX_CHARS)
+    for a, b in sentences(text[start : min(block.end, last + MAX_CHARS)]):
         a, b = start + a, min(start + b, start + a + MAX_CHARS)
         said = text[a:b]
-        if passage.holds((a, b)) and any(map(str.isalnum, said)):
+        if _holds(passage, (a, b)) and any(map(str.isalnum, said)):
             label = m[1] if (m := _NAMED.match(said)) and b - a <= _VALUE_CHARS else term
-            yield Sentence(passage.source, (a, b), said, block.kind, around, passage.rank, label)
+            yield Sentence(source, (a, b), said, block.kind, around, rank, label)

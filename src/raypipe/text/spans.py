@@ -166,12 +166,7 @@ def day_of(text: str) -> float | None:
 
 
 Direction: TypeAlias = Literal["more", "less", "earlier", "later"]
-OPPOSITE: Mapping[Direction, Direction] = {
-    "more": "less",
-    "less": "more",
-    "earlier": "later",
-    "later": "earlier",
-}
+_AXES: tuple[frozenset[Direction], ...] = (frozenset({"more", "less"}), frozenset({"earlier", "later"}))
 _WORDS: Mapping[Direction, str] = {
     "earlier": "earlier earliest older oldest first before",
     "later": "later latest newer newest younger youngest last after",
@@ -222,9 +217,8 @@ _NO_SIDE = frozenset(_SMALL.split())
 _BEFORE = re.compile(r"^(?:(?:the|a|an|of|is|was|did|song|film|movie|company)\s+)+(?=\w)")  # of a name
 _DENIES = re.compile(r"\b(?:not|no|neither|nor|as \w+ as)\b|n't\b|\?$")
 _COMPARES = re.compile(r"\A(?=[^.;!?]*+\Z)[^.;!?]*?\b(?:(?:than|before|after|first)\b|the \w{1,30}er \w)")
-_MEASURE = re.compile(
-    r"\b(?:tall|long|short|heavi|light|deep|wid|far|narrow)\w*?(?=er\b|est\b)"
-)  # a longer is no larger
+# A longer is no larger.
+_MEASURE = re.compile(r"\b(?:tall|long|short|heavi|light|deep|wid|far|narrow)\w*?(?=er\b|est\b)")
 _WORD = re.compile(r"\w+")
 
 
@@ -270,6 +264,6 @@ def _first_wins(asked: AskedQuestion, sentence: str, first: Span, second: Span) 
     if set(_MEASURE.findall(between)) != set(_MEASURE.findall(asked.text)):
         return None
     said = {d for w in _WORD.findall(between) for d, words in WORDS.items() if w in words}
-    if not _COMPARES.search(between) or not said & {asked.direction, OPPOSITE[asked.direction]}:
+    if not _COMPARES.search(between) or not any(asked.direction in axis and said & axis for axis in _AXES):
         return None
     return asked.direction in said
