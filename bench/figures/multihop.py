@@ -60,8 +60,8 @@ from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.store.memo.memo import Memo, MemoryMemo
+from raypipe.text.context import pack
 from raypipe.text.moments import moment
-from raypipe.text.pack import pack
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))

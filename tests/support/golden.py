@@ -48,7 +48,7 @@ from raypipe.recipes.check import (
 )
 from raypipe.recipes.executor import fine, with_texts
 from raypipe.recipes.laws import Trial, run
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
+from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide

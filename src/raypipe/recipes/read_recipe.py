@@ -24,8 +24,7 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.recipes.recipe import Labels, Recipe, S, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.recipes.verbs import HALVES, step_of
-from raypipe.recipes.wiring import misfits
+from raypipe.recipes.wiring import HALVES, misfits, step_of
 from raypipe.text.template import ByLabel
 
 KEYS = ("about", "corpus", "question")

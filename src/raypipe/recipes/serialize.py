@@ -23,7 +23,7 @@ from raypipe.core.plugins import Plugin, registered
 from raypipe.core.protocols import Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.text.template import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"

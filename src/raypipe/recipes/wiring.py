@@ -1,30 +1,92 @@
-"""Checks that the steps of a recipe fit together: what each reads, an earlier one writes, and its fitted
-numbers belong to this recipe.
+"""The verbs of a recipe, and checks that its steps fit together: what each reads, an earlier one writes, and
+its fitted numbers belong to this recipe.
 
-Knows stages, what a step may say of a fit, and the folders of adapters; not how either is made.
+Knows the class of each step, of the core and of plugins, what a step may say of a fit, and the folders of
+adapters; not how either is made.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 from raypipe.core.config import Where, collected, did_you_mean, read_yaml
 from raypipe.core.digests import FittedOn, stable
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.protocols import Model
+from raypipe.core.plugins import Plugin, Registry
+from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import digest
 from raypipe.core.references import Reference
 from raypipe.recipes.recipe import Recipe, Stage, ranking_of
-from raypipe.recipes.step_contract import decides, embedder_of, given_by_fit, of_turns, table_of
+from raypipe.recipes.step_contract import decides, embedder_of, given_by_fit, of_turns, step_class, table_of
+from raypipe.steps.bm25 import Bm25, Tokenize
+from raypipe.steps.compress import Compress
+from raypipe.steps.decide import Decide
+from raypipe.steps.dense import Dense, Similarity
+from raypipe.steps.embed import Embed, EmbedContextual, EmbedDocument
+from raypipe.steps.examples import Examples
+from raypipe.steps.extract import Extract
+from raypipe.steps.fuse import Fuse, ReadAll
+from raypipe.steps.generate import Generate
+from raypipe.steps.iterate import Iterate
+from raypipe.steps.parse import Clean, Parse
+from raypipe.steps.rerank import Listwise, Rerank, Shortlist
+from raypipe.steps.split import Split
+from raypipe.steps.stand_alone import StandAlone
 from raypipe.store.adapters import RECIPE
 from raypipe.text.template import ByLabel
 
-if TYPE_CHECKING:
-    from raypipe.core.config import Where
-    from raypipe.recipes.recipe import Recipe, Stage
+CORPUS_STEPS: Registry[type[CorpusStep]] = Registry(
+    "corpus_steps",
+    {
+        "parse": Parse,
+        "clean": Clean,
+        "tokenize": Tokenize,
+        "split": Split,
+        "embed": Embed,
+        "embed_document": EmbedDocument,
+        "embed_contextual": EmbedContextual,
+    },
+    "a step",
+)
+
+QUESTION_STEPS: Registry[type[Step]] = Registry(
+    "question_steps",
+    {
+        "shortlist": Shortlist,
+        "dense": Dense,
+        "bm25": Bm25,
+        "fuse": Fuse,
+        "rerank": Rerank,
+        "extract": Extract,
+        "generate": Generate,
+        "decide": Decide,
+        "examples": Examples,
+        "iterate": Iterate,
+        "compress": Compress,
+        "similarity": Similarity,
+        "listwise": Listwise,
+        "read_all": ReadAll,
+        "stand_alone": StandAlone,
+    },
+    "a step",
+)
+
+HALVES: Mapping[str, Registry[Any]] = MappingProxyType({"corpus": CORPUS_STEPS, "question": QUESTION_STEPS})
+STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type: ignore[arg-type]
+"""Verb -> class. Going over it imports the steps of all plugins."""
+
+
+def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
+    """The class of a verb; and where it comes from, if the digest of its source is part of its identity.
+    Raises KeyError for a verb that the half does not have, ConfError for what is no step."""
+    added = HALVES[half].added(verb)
+    return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
+
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layouts"})
 """Fields of a question before the first step, and where the files of the index lie."""

@@ -27,8 +27,8 @@ from raypipe.steps.rows import (
     with_replies,
 )
 from raypipe.text import evidence
+from raypipe.text.context import Piece, joined, pack
 from raypipe.text.evidence import MAX_CHARS, Fitted, Sentence, SourceText
-from raypipe.text.pack import Piece, joined, pack
 from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer

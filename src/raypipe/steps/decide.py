@@ -19,7 +19,7 @@ from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, INVALID_QUESTION, TRACE, Fault, Question
 from raypipe.steps.rows import row_by_row
-from raypipe.text.pack import cut
+from raypipe.text.context import cut
 from raypipe.text.replies import abstains
 from raypipe.text.spans import read
 from raypipe.text.template import ByLabel

@@ -26,8 +26,7 @@ from raypipe.steps.rows import (
     with_replies,
 )
 from raypipe.text import replies
-from raypipe.text.cite import cite
-from raypipe.text.pack import Layout, characters, pack
+from raypipe.text.context import PassageLayout, characters, cite, pack
 from raypipe.text.replies import Level, ParsedReply
 from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.template import REPLY, ByLabel, Prompt
@@ -49,8 +48,8 @@ class Generate:
     """Asks `model` with `prompt` and keeps what it says as the reply `into`.
 
     A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context: the passages of
-    `order` packed to a budget (`text.pack`), without what their pages hide. Whatever strangers wrote is made
-    harmless first (`text.sanitize`).
+    `order` packed to a budget (`text.context`), without what their pages hide. Whatever strangers wrote is
+    made harmless first (`text.sanitize`).
 
     `reply` says how the text is read (`text.replies`) and so what labels it can have:
 
@@ -98,7 +97,7 @@ class Generate:
     context_tokens: int | None = None  # of the context, as `tokenizer` counts it
     context_chars: int | None = None  # of the context, instead
     tokenizer: Model | None = None  # counts the context; None: the model's own
-    layout: Layout = "docs"
+    layout: PassageLayout = "docs"
     lower: bool = False  # passages in lower case
     temperature: float = 0.0
     top_p: float = 1.0

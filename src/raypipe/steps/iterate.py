@@ -31,8 +31,8 @@ from raypipe.steps.rows import (
     skipping,
     with_replies,
 )
+from raypipe.text.context import pack
 from raypipe.text.filters import parse
-from raypipe.text.pack import pack
 from raypipe.text.replies import read_next_query
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import REPLY, Prompt
