@@ -146,13 +146,6 @@ class EncoderBatch:
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenStates:
-    rows: list[int]  # which of the encodings
-    hidden: torch.Tensor  # (rows, tokens, dim) float32
-    mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
-
-
 class Encoder:
     """A network with its tokenizer, on one device."""
 
@@ -237,19 +230,20 @@ class Encoder:
         with torch.inference_mode():
             return self.net(**inputs)
 
-    def hidden(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        """Of a `Bert` without padding: those of one length at a time."""
+    def hidden(
+        self, encodings: Sequence[Encoding | TokenArray]
+    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+        """Of each batch: which of the encodings, their hidden states (rows, tokens, dim) float32, and a mask
+        (rows, tokens) int64, 0 where padded. Of a `Bert` without padding: those of one length at a time."""
         for batch in () if self.packed else self.batches(encodings):
-            yield HiddenStates(batch.rows, self.run(batch).last_hidden_state.float(), batch.mask)
-        if not self.packed:
-            return
-        for rows in by_length([len(e.ids) for e in encodings], self.budget):
+            yield batch.rows, self.run(batch).last_hidden_state.float(), batch.mask
+        for rows in by_length([len(e.ids) for e in encodings], self.budget) if self.packed else ():
             some = [encodings[i] for i in rows]
             types = [e.type_ids for e in some] if self.typed else None
             at = 0
             for hidden in self.net.hidden_states([e.ids for e in some], types):
                 of, at = rows[at : at + len(hidden)], at + len(hidden)
-                yield HiddenStates(of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64))
+                yield of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64)
 
 
 def no_bars() -> None:
@@ -295,8 +289,8 @@ def pooled_rows(
 ) -> np.ndarray:
     """The pooled token vectors of the encodings of all blocks: (encodings, dim) float32, unit rows."""
 
-    def pooled(states: HiddenStates) -> torch.Tensor:
-        return torch.nn.functional.normalize(pool(states.hidden, states.mask, model.pooling), dim=-1)
+    def pooled(block: Sequence[Encoding | TokenArray]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        for rows, hidden, mask in encoder.hidden(block):
+            yield rows, torch.nn.functional.normalize(pool(hidden, mask, model.pooling), dim=-1)
 
-    parts = (((x.rows, pooled(x)) for x in encoder.hidden(block)) for block in blocks)
-    return in_rows(parts, model.dim)
+    return in_rows(map(pooled, blocks), model.dim)

@@ -276,7 +276,7 @@ class LocalKit:
                         # Without weights no torch is needed, whose import takes three seconds.
                         outside = model.loader in WEIGHTLESS or is_path(model.loader)
                         if self._threads is not None and not outside:
-                            import torch
+                            import torch  # seconds
 
                             torch.set_num_threads(self._threads)
                         self._loaded[key] = load.open_model(

@@ -69,12 +69,6 @@ def searches_all(step: Step) -> bool:
     return getattr(step, "scope", "own") == "all"
 
 
-def conditional(step: Step) -> bool:
-    """Returns whether the step searches only sources whose fields fit a condition (`where`); by default
-    not."""
-    return bool(getattr(step, "where", ""))
-
-
 def approximate(step: Step) -> tuple[Approximate, int] | None:
     """Returns how the step searches the whole store by an approximate index, and for how many chunks, as its
     fields `ann` and `top` say. By default it searches exactly."""

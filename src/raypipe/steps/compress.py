@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -17,19 +16,10 @@ from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
-from raypipe.steps.rows import (
-    add_hits,
-    ask_each,
-    prompt_values,
-    read_reply,
-    require_prompt,
-    skipping,
-    with_replies,
-)
+from raypipe.steps.rows import add_hits, number_asker, require_prompt, skipping, with_replies
 from raypipe.text import evidence
 from raypipe.text.context import Piece, joined, pack
 from raypipe.text.evidence import MAX_CHARS, Fitted, Sentence, SourceText
-from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 from raypipe.text.words import require_splitter
@@ -143,29 +133,21 @@ class Compress:
 
     def _by_generator(self, kit: Kit, model: Model) -> Chooser:
         assert self.prompt is not None
-        generate, render, names = kit.generator(model), self.prompt.renderer(), self.prompt.variables
+        step = f"compress:{self.into}"
+        ask_numbers = number_asker(kit.generator(model), self.prompt, SENTENCES, self.sampling(), step)
 
         async def choices(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
         ) -> list[Choice]:
-            asked = [i for i, some in enumerate(found) if some]
-            chats = []
-            for i in asked:
-                lines = "\n".join(f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found[i], 1))
-                values = prompt_values(questions[i], frozenset(names) - {SENTENCES})
-                chats.append(render({SENTENCES: escape_markup(lines), **values}))
-            ids = [questions[i].id for i in asked]
-            said = await ask_each(generate, ids, chats, self.sampling()) if chats else []
-            out: list[Choice] = [((), None)] * len(found)
-            for i, reply in zip(asked, said, strict=True):
-                read = partial(read_numbers, most=len(found[i]))
-                numbers = read_reply(reply, f"compress:{self.into}", read)
+            shown = [[escape_markup(" ".join(s.text.split())) for s in some] for some in found]
+            out: list[Choice] = []
+            for i, numbers in enumerate(await ask_numbers(questions, shown)):
                 if isinstance(numbers, Reply):
                     words = evidence.words_of(queries[i], found[i])
                     order = np.argsort(-(words.overlap + words.around), kind="stable")
-                    out[i] = tuple(order.tolist()), numbers
+                    out.append((tuple(order.tolist()), numbers))
                 else:
-                    out[i] = tuple(n - 1 for n in numbers), None
+                    out.append((tuple(n - 1 for n in numbers), None))
             return out
 
         return choices

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 from raypipe.core.llm import Sampling
@@ -15,16 +14,13 @@ from raypipe.core.records import ANSWERED, Citation, Question, Reply
 from raypipe.steps.rows import (
     CHARS_PER_TOKEN,
     add_scores,
-    ask_each,
     best_first,
+    number_asker,
     prompt_passages,
-    prompt_values,
-    read_reply,
     require_prompt,
     skipping,
     with_replies,
 )
-from raypipe.text.replies import read_numbers
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 
 
@@ -209,7 +205,12 @@ class Listwise:
                 raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
 
     def reads(self) -> frozenset[str]:
-        return self._variables() | {"hits", "order", "index.text", "index.hidden"}
+        return (frozenset(self.prompt.variables) - {PASSAGES}) | {
+            "hits",
+            "order",
+            "index.text",
+            "index.hidden",
+        }
 
     def writes(self) -> frozenset[str]:
         return frozenset({"order", f"hits.{self.into}", REPLY + self.into})
@@ -232,24 +233,16 @@ class Listwise:
     def open(self, kit: Kit) -> Ask:
         if self.model.absent:
             return skipping(self.into)
-        index, generate, render = kit.index(), kit.generator(self.model), self.prompt.renderer()
+        index, step = kit.index(), f"listwise:{self.into}"
+        ask_numbers = number_asker(kit.generator(self.model), self.prompt, PASSAGES, self.sampling(), step)
 
         async def ask(questions: list[Question]) -> list[Question]:
             orders = [q.order[: self.candidates] for q in questions]
             found = await prompt_passages(index, [c for order in orders for c in order])
-            asked = [i for i, order in enumerate(orders) if order]
-            chats = [
-                render(self._values(questions[i], [found[c].prompted for c in orders[i]])) for i in asked
-            ]
-            ids = [questions[i].id for i in asked]
-            said = await ask_each(generate, ids, chats, self.sampling()) if chats else []
-            replies = dict(zip(asked, said, strict=True))
+            lines = {c: " ".join(p.prompted.split())[: self.passage_chars] for c, p in found.items()}
+            answers = await ask_numbers(questions, [[lines[c] for c in order] for order in orders])
             out = []
-            for i, (q, order) in enumerate(zip(questions, orders, strict=True)):
-                numbers: Reply | tuple[int, ...] = ()
-                if i in replies:
-                    read = partial(read_numbers, most=len(order))
-                    numbers = read_reply(replies[i], f"listwise:{self.into}", read)
+            for q, order, numbers in zip(questions, orders, answers, strict=True):
                 named = () if isinstance(numbers, Reply) else numbers
                 first = list(dict.fromkeys([*(order[n - 1] for n in named), *order]))
                 scores = {chunk: 1 / rank for rank, chunk in enumerate(first, 1)}
@@ -259,14 +252,6 @@ class Listwise:
             return out
 
         return ask
-
-    def _values(self, question: Question, passages: Sequence[str]) -> dict[str, str]:
-        shown = (" ".join(p.split())[: self.passage_chars] for p in passages)
-        lines = "\n".join(f"[{n}] {text}" for n, text in enumerate(shown, 1))
-        return {PASSAGES: lines, **prompt_values(question, self._variables())}
-
-    def _variables(self) -> frozenset[str]:
-        return frozenset(self.prompt.variables) - {PASSAGES}
 
     def sampling(self) -> Sampling:
         """Returns what is sent with each chat."""

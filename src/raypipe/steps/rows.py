@@ -9,8 +9,9 @@ candidate maker says `fuse` with that one score, which ranks by it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 from raypipe.core.calls import about
@@ -30,7 +31,7 @@ from raypipe.core.records import (
     parse_chunk_id,
 )
 from raypipe.text.html import storable
-from raypipe.text.replies import UnreadableReply
+from raypipe.text.replies import UnreadableReply, read_numbers
 from raypipe.text.sanitize import escape_markup, visible
 from raypipe.text.template import REPLY, ByLabel, Prompt, field_of
 from raypipe.text.thoughts import answer_of
@@ -224,3 +225,34 @@ async def prompt_passages(
         fit = escape_markup(visible(text, span, hidden[source]))
         found[chunk] = PromptPassage(source, span, text, hidden[source], fit.lower() if lower else fit)
     return found
+
+
+Numbers: TypeAlias = Callable[
+    [Sequence[Question], Sequence[Sequence[str]]], Awaitable[list[tuple[int, ...] | Reply]]
+]
+"""Questions, and texts shown about each -> the numbers, from 1, of those that a model names, or a fault; ()
+where no text is shown: of that it is not asked."""
+
+
+def number_asker(
+    generate: Generator, prompt: Prompt, variable: str, sampling: Sampling, step: str
+) -> Numbers:
+    """Asks with a prompt that has the texts in `variable`, each on a line behind its number."""
+    render, names = prompt.renderer(), frozenset(prompt.variables) - {variable}
+
+    async def ask(
+        questions: Sequence[Question], shown: Sequence[Sequence[str]]
+    ) -> list[tuple[int, ...] | Reply]:
+        asked = [i for i, texts in enumerate(shown) if texts]
+        chats = []
+        for i in asked:
+            lines = "\n".join(f"[{n}] {text}" for n, text in enumerate(shown[i], 1))
+            chats.append(render({variable: lines, **prompt_values(questions[i], names)}))
+        ids = [questions[i].id for i in asked]
+        said = await ask_each(generate, ids, chats, sampling) if chats else []
+        out: list[tuple[int, ...] | Reply] = [()] * len(shown)
+        for i, reply in zip(asked, said, strict=True):
+            out[i] = read_reply(reply, step, partial(read_numbers, most=len(shown[i])))
+        return out
+
+    return ask
