@@ -197,13 +197,6 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     return result
 
 
-async def answer(
-    recipe: Recipe, kit: Kit, questions: Sequence[Question], memo: Memo | None = None
-) -> list[Question]:
-    """All questions through the question half as one batch."""
-    return await QuestionExecutor(recipe, kit, memo)(questions)
-
-
 @dataclass(frozen=True, slots=True)
 class CorpusTables:
     """Runs the corpus half over a table of sources. Column contracts: arrow.py."""
@@ -282,8 +275,3 @@ def with_texts(chunks: pa.Table, texts: pa.Table) -> pa.Table:
 
 def fine(table: pa.Table) -> pa.Table:
     return table.filter(pc.is_null(table["fault"]))
-
-
-async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> CorpusTables:
-    """The corpus half over one table of sources, as one batch."""
-    return await CorpusExecutor(recipe, kit, memo)(sources)
