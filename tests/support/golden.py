@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -41,7 +44,6 @@ from raypipe.recipes.check import (
     OVERLAP,
     SCRIPTED,
     WHITESPACE,
-    file_digest,
     output_digest,
     questions,
     sources,
@@ -66,6 +68,11 @@ from raypipe.steps.stand_alone import StandAlone
 from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.template import ByLabel, Prompt
+
+
+def _file_digest(cls: type) -> str:
+    return hashlib.blake2b(Path(inspect.getfile(cls)).read_bytes(), digest_size=8).hexdigest()
+
 
 LOCK = ROOT / "conf/steps.lock"
 
@@ -258,7 +265,7 @@ def locked() -> dict[str, dict[str, Any]]:
     """What steps.lock should say now."""
     links = chain()
     return {
-        verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": file_digest(cls)}
+        verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": _file_digest(cls)}
         for verb, cls in in_order(STEPS)
     }
 

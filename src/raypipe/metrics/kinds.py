@@ -129,9 +129,6 @@ class RunScores:
         return {m.measure: m for m in self.measures}[measure]
 
 
-NOT_SCORED = RunScores("", "", blocks=("verdicts",))
-
-
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     """The measures of the questions of a run that have a gold. `name`: of the kind, for reports."""
     values = {r.question: dict(kind.values(r)) for r in rows}

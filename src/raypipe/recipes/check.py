@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import inspect
 import json
 from collections.abc import Mapping
@@ -140,10 +139,6 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_rounded(v) for v in value]
     return value
-
-
-def file_digest(cls: type) -> str:
-    return hashlib.blake2b(Path(inspect.getfile(cls)).read_bytes(), digest_size=8).hexdigest()
 
 
 FAKES: Mapping[ModelKind, Model] = MappingProxyType(

@@ -15,11 +15,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from raypipe.core.records import Block, BlockKind, Span
-
-KINDS: tuple[BlockKind, ...] = get_args(BlockKind)
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "caption", "figcaption", "legend", "summary"})
 _ITEMS = frozenset({"li", "option"})
