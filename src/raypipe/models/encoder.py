@@ -210,7 +210,7 @@ class Encoder:
             for r, i in enumerate(rows):
                 n = lengths[i]
                 ids[r, :n], types[r, :n], mask[r, :n] = encodings[i].ids, encodings[i].type_ids, 1
-            tensors = map(torch.from_numpy, (ids, types, mask))
+            tensors: Iterable[torch.Tensor] = map(torch.from_numpy, (ids, types, mask))
             if self.device != "cpu":
                 # The process goes on at once, where a copy of pageable memory would wait for the GPU.
                 tensors = (t.pin_memory().to(self.device, non_blocking=True) for t in tensors)

@@ -170,7 +170,8 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
         ways = folder.poolings(pooled)
         # FlagEmbedding's classes where its encoders of the BGE family are meant, else the folder's own.
         plain = config.get("model_type") in ("bert", "xlm-roberta") and ways in (["cls"], ["mean"])
-        bge = ("bge-m3" if "bge-m3" in repo.name.lower() else "flagembedding") if _is_bge(repo) else ""
+        own = "bge-m3" if "bge-m3" in repo.name.lower() else "flagembedding"
+        flag = plain and _is_bge(repo)
         width = pooled.get("word_embedding_dimension") or pooled.get("embedding_dimension") or 0
         dim = _module(repo, "Dense").get("out_features") or width * max(1, len(ways))
         dim = int(dim or text_config(config).get("hidden_size") or 0)
@@ -178,8 +179,8 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
             raise ConfError(
                 f"{repo.name}: its files do not say how long its vectors are. Write the entry by hand"
             )
-        entry |= {"loader": bge if bge and plain else "sentence-transformers", **place, "dim": dim}
-        if bge and plain:
+        entry |= {"loader": own if flag else "sentence-transformers", **place, "dim": dim}
+        if flag:
             entry["pooling"] = ways[0]
         entry["max_tokens"] = _max_tokens(repo, config)
     elif found == "reranker":
