@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
@@ -23,6 +23,9 @@ from raypipe.models import fake, folder, generator_files, vllm_terms
 from raypipe.models.device import SharedEncoders
 from raypipe.models.entry import REMOTE, WEIGHTLESS, loader_id
 from raypipe.models.hosts import Backend, EndpointAddress, address_of
+
+if TYPE_CHECKING:
+    from raypipe.models.remote import RemoteModel
 
 OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 """Loaders that are the same with either backend."""
@@ -94,8 +97,7 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
     return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
 
 
-def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Any:
-    """The `remote.RemoteModel` of a model behind an address."""
+def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:
     from raypipe.models.remote import RemoteModel  # which imports an HTTP client
 
     return RemoteModel(model, address_of(model, endpoints))

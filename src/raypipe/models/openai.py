@@ -150,7 +150,6 @@ class OpenAIClient:
         """`sleep` and `clock` (seconds) are for tests."""
         self._model, self._at = model, at
         self.server = ServerClient(at, sleep, clock)
-        self.close = self.server.close
         self._adapters = model.adapter_folders()
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
@@ -164,6 +163,9 @@ class OpenAIClient:
                 got = Fault(STEP, got.reason, got.detail, got.transient)
             replies.append(got)
         return replies
+
+    async def close(self) -> None:
+        await self.server.close()
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
         """The request without its messages. States everything that decides the reply: otherwise an endpoint's
