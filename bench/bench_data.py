@@ -11,7 +11,7 @@ from pathlib import Path
 from raypipe.contrib.world import write as synth
 from raypipe.core.textfile import json_lines
 from raypipe.text.html import to_text
-from raypipe.text.windows import character_windows, sentences
+from raypipe.text.words import character_windows, sentences
 
 REAL = "crag/dev_data.jsonl.bz2"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from raypipe.models.products import SIDE, best, gemm, processor
+from raypipe.core.environment import processor
+from raypipe.models.device import SIDE, best, gemm
 
 BYTES = 256 << 20  # of a copy: larger than any cache
 

@@ -23,12 +23,12 @@ from raypipe import readers
 from raypipe.api.starting_points import DEMO
 from raypipe.contrib.world.write import write as write_synth
 from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_id
-from raypipe.text import bm25, windows
+from raypipe.text import bm25
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.evidence import ANALYZER
 from raypipe.text.html import fold, storable, to_text
 from raypipe.text.spans import AskedQuestion, dates, day_of, read
-from raypipe.text.words import analyse
+from raypipe.text.words import analyse, character_windows
 
 NQ, SQUAD = "openqa/nq_gold_passage_odd.jsonl.gz", "squad/xquad.en.json.gz"
 CRAG = "crag/dev_data.jsonl.bz2"
@@ -100,7 +100,7 @@ class Passages:
     def of(self, source: str, text: str) -> tuple[list[str], list[np.ndarray]]:
         """Chunk ids and words of a text."""
         if source not in self._of:
-            spans = windows.character_windows(text, *WINDOW)
+            spans = character_windows(text, *WINDOW)
             words = [analyse(text[a:b], ANALYZER)[0] for a, b in spans]
             self._of[source] = [chunk_id(source, s) for s in spans], words
         return self._of[source]

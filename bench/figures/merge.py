@@ -26,7 +26,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.store.index import MemoryIndex
 
@@ -59,7 +59,7 @@ async def ranked(recipe: Recipe, rows: Sequence[Any]) -> tuple[list[Question], M
     """The questions with their rankings, and the text of every passage."""
     kit, seen = LocalKit(None, "transformers"), set[str]()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen)]
-    corpus = await build(recipe, kit, arrow.corpus_table(sources))
+    corpus = await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources))
     vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
     index = MemoryIndex(corpus.texts, corpus.passages, vectors)
     out = await QuestionExecutor(recipe, kit.with_index(index))([r.question for r in rows])

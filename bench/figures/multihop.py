@@ -50,7 +50,7 @@ from raypipe.core.protocols import Ask, Kit, Model
 from raypipe.core.records import Question, parse_chunk_id
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.compress import Compress
 from raypipe.steps.fuse import Fuse
@@ -60,8 +60,8 @@ from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.store.memo.memo import Memo, MemoryMemo
+from raypipe.text.context import pack
 from raypipe.text.moments import moment
-from raypipe.text.pack import pack
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
@@ -165,8 +165,8 @@ async def cases_of(folder: Path, kit: Kit) -> tuple[list[Case], Any, int]:
     sources = [s for r in rows for s in readers.unseen(r.sources, seen) if s.id in cited]
     recipe = load_recipe(RECIPE, None, CONF)
     for i in range(0, len(sources), 10 * FEW):
-        await build(recipe, kit, arrow.corpus_table(sources[i : i + 10 * FEW]))
-    corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources[i : i + 10 * FEW]))
+    corpus = await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources))
     texts = dict(zip(id_texts(corpus.texts["source"]), corpus.texts["text"].to_pylist(), strict=True))
     cases = []
     for q in questions:

@@ -47,8 +47,7 @@ from raypipe.store.sources import lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.store.vectors import folder as copies
 from raypipe.store.vectors import vector_copy
-from raypipe.text.windows import sentences
-from raypipe.text.words import word_hash
+from raypipe.text.words import sentences, word_hash
 
 TEXTS, PARTS, WORDS, LENGTH, VECTORS = (
     f"{kind}-{'c' * 32}" for kind in ("texts", "passages", "postings", "lengths", "vectors")

@@ -10,7 +10,7 @@ from bench_data import texts
 from bench_rows import BenchRow, Contest
 from machine import Machine
 
-from raypipe.text.windows import character_windows
+from raypipe.text.words import character_windows
 
 SIZE, SHARED = 700, 100
 

@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
-from raypipe.steps.model_replies import CHARS_PER_TOKEN
+from raypipe.steps.rows import CHARS_PER_TOKEN
 from raypipe.store import Store
 from raypipe.store.keep import tables
 

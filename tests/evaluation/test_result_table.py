@@ -27,7 +27,7 @@ from raypipe.evaluation.result_table import (
     row,
 )
 from raypipe.metrics.crag import mark, pair
-from raypipe.metrics.kinds import NOT_SCORED
+from raypipe.metrics.kinds import RunScores
 from raypipe.runs.record import read as read_record
 from raypipe.runs.run_parts import RunFolder
 
@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> RunFolder:
         for batch in (QUESTIONS[:2], QUESTIONS[2:]):
             table.add([row(q, GOLDS.get(q.id), text) for q in batch])
         table.about |= {"run": "r1", "store": "/s"}
-        table.finish(rows, marks, NOT_SCORED)
+        table.finish(rows, marks, RunScores("", "", blocks=("verdicts",)))
     write_predictions(made, record)
     return made
 

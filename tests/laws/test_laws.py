@@ -5,7 +5,7 @@ import pytest
 
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS
 from raypipe.recipes.step_contract import is_bounded
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
+from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS, STEPS
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import golden
 import pytest
 import yaml
 
-from raypipe.recipes.verbs import STEPS
+from raypipe.recipes.wiring import STEPS
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
@@ -43,7 +43,7 @@ def in_memory(recipe, world, batch):
     kit = LocalKit(None, "transformers")
 
     async def answers():
-        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        corpus = await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
         ask = QuestionExecutor(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
         return [q for i in range(0, len(questions), batch) for q in await ask(questions[i : i + batch])]

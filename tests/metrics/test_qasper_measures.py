@@ -38,7 +38,7 @@ def test_evidence_is_compared_by_whole_paragraphs():
 
 
 def test_a_missing_prediction_counts_0_and_in_no_kind():
-    said = {"q1": overlap.PaperPrediction("yes", ("a", "b"))}
+    said = {"q1": ("yes", ("a", "b"))}
     found = overlap.score({"q1": (YES,), "q2": (SPANS,)}, said)
     assert (found.answer_f1, found.evidence_f1, found.missing) == (0.5, 0.5, 1)
     assert found.by_kind == {"extractive": 0, "abstractive": 0, "boolean": 1, "none": 0}

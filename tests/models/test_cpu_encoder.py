@@ -32,9 +32,9 @@ def test_texts_in_one_row_get_the_hidden_states_that_each_gets_alone(
     plain = AutoModel.from_pretrained(path).eval()
     encodings = encoder.copy_of_tokenizer().encode_batch([*texts, *reversed(texts), texts[0]])
     seen = []
-    for states in encoder.hidden(encodings):
-        assert states.mask.all(), "nothing is padding"
-        for row, hidden in zip(states.rows, states.hidden, strict=True):
+    for rows, states, mask in encoder.hidden(encodings):
+        assert mask.all(), "nothing is padding"
+        for row, hidden in zip(rows, states, strict=True):
             with torch.inference_mode():
                 alone = plain(torch.tensor([encodings[row].ids])).last_hidden_state[0]
             assert np.allclose(hidden, alone, atol=1e-5)

@@ -8,8 +8,8 @@ from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.digests import seen_rows
 from raypipe.core.errors import ConfError
-from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description, to_plain
+from raypipe.recipes.wiring import fits_of, has_seen
 
 CONF = Conf((ROOT / "conf",))
 MODELS = "tiny: {kind: generator, loader: scripted, adapters: {small: small, other: other}}\n"

@@ -9,7 +9,7 @@ import pytest
 from raypipe.core.errors import LawBroken
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, answer
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
 
@@ -127,5 +127,7 @@ def test_a_step_that_loses_a_question_is_a_defect():
 
     with pytest.raises(LawBroken, match="lose must return exactly the questions it was given"):
         asyncio.run(
-            answer(recipe(Stage("lose", Loses()), Stage("kg", KG), Stage("web", WEB)), LocalKit(None), ROWS)
+            QuestionExecutor(
+                recipe(Stage("lose", Loses()), Stage("kg", KG), Stage("web", WEB)), LocalKit(None)
+            )(ROWS)
         )

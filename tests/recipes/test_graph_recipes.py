@@ -22,7 +22,7 @@ from raypipe.core.protocols import Reach
 from raypipe.core.records import Question, Reply
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.memo import MemoryMemo
 
@@ -54,7 +54,7 @@ def answered(name, rows, graphs, kit, memo=None, batch=50):
     async def run():
         key = (repr(recipe.corpus), *seen)
         if key not in CORPORA:
-            CORPORA[key] = await build(recipe, kit, arrow.corpus_table(sources))
+            CORPORA[key] = await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources))
         corpus = CORPORA[key]
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
         ask = QuestionExecutor(

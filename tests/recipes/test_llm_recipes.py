@@ -15,7 +15,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.store.index import MemoryIndex
@@ -125,7 +125,7 @@ def answered(name, world, batch, memo=None):
     found, kit = recipe(name), LocalKit(None, "transformers")
 
     async def run():
-        corpus = await build(found, kit, arrow.corpus_table(sources))
+        corpus = await CorpusExecutor(found, kit)(arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in found.embedders()}
         index = MemoryIndex(corpus.texts, corpus.passages, vectors)
         ask = QuestionExecutor(found, kit.with_index(index), memo)

@@ -17,7 +17,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.config import read_yaml
 from raypipe.core.digests import model_identity
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.store.index import MemoryIndex
 
 pytestmark = pytest.mark.drill
@@ -40,7 +40,7 @@ def done(tmp_path_factory):
     kit = LocalKit(None, "transformers")
 
     async def run():
-        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        corpus = await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
         ask = QuestionExecutor(recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)))
         return await ask([r.question for r in rows]), ask.counts

@@ -28,7 +28,7 @@ from raypipe.evaluation.result_table import each
 from raypipe.metrics import ranking
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
@@ -96,7 +96,7 @@ def done(data):
             sources = {s.id: s for r in rows for s in r.sources}
 
             async def run():
-                corpus = await build(recipe, kit, arrow.corpus_table(list(sources.values())))
+                corpus = await CorpusExecutor(recipe, kit)(arrow.corpus_table(list(sources.values())))
                 vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
                 index = MemoryIndex(corpus.texts, corpus.passages, vectors)
                 ask = QuestionExecutor(recipe, kit.with_index(index), None)

@@ -28,7 +28,7 @@ from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import ExampleRow, write_pool
 from raypipe.readers.qasper import ARXIV, annotators
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.serving.answerer import Answerer
@@ -98,7 +98,7 @@ def answered(name, data, kit, batch=50, recipe=None):
     sources = [s for r in rows for s in r.sources]
 
     async def run():
-        corpus = await build(recipe, kit, arrow.corpus_table(sources))
+        corpus = await CorpusExecutor(recipe, kit)(arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
         ask = QuestionExecutor(
             recipe, kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors)), None

@@ -14,11 +14,11 @@ from raypipe.core.conf import Conf
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Reply, Turn
-from raypipe.recipes.fits import basis
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.recipe import ranking_of, row_key
 from raypipe.recipes.resolve import resolvers
 from raypipe.recipes.serialize import from_plain, to_plain
+from raypipe.recipes.wiring import basis
 from raypipe.runs.stage_records import chains
 
 CONF = Conf((ROOT / "conf",))

@@ -18,7 +18,7 @@ from raypipe.core.protocols import ForwardingKit, Reach
 from raypipe.core.records import Citation, Fault, Question, Source, source_id
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.runs.plan.bounds import stage_bounds
 from raypipe.store.index import MemoryIndex
 
@@ -86,7 +86,7 @@ def taken(name, models, said, llm="told", pages=PAGES):
     kit = ScriptedKit(LocalKit(None, "transformers"), said)
 
     async def run():
-        corpus = await build(found, kit, arrow.corpus_table(sources))
+        corpus = await CorpusExecutor(found, kit)(arrow.corpus_table(sources))
         vectors = {model_identity(m): corpus.vectors[m.name] for m in found.embedders()}
         kit._kit = kit._kit.with_index(MemoryIndex(corpus.texts, corpus.passages, vectors))
         [out] = await QuestionExecutor(found, kit)([Question("q", QUESTION, citations=cited)])

@@ -22,7 +22,7 @@ from raypipe.evaluation.ann import recalls
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import answer
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
 from raypipe.store import Store
@@ -62,7 +62,7 @@ def ask(store, questions, endpoints):
     release = live(store)
     recipe, spec = release.opened(store)
     kit = LocalKit(LanceIndex(spec), "transformers", endpoints=endpoints)
-    answered = asyncio.run(answer(recipe, kit, questions))
+    answered = asyncio.run(QuestionExecutor(recipe, kit)(questions))
     return release.id, [(q.answer, q.hits) for q in answered]
 
 

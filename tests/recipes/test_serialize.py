@@ -9,7 +9,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import classes, from_plain, to_plain
-from raypipe.recipes.verbs import STEPS
+from raypipe.recipes.wiring import STEPS
 
 CONF = Conf((ROOT / "conf",))
 RECIPES = [SUPPORT / "fakes.yaml", *sorted((ROOT / "conf" / "recipes").glob("*.yaml"))]

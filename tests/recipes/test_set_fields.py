@@ -8,8 +8,8 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.conf import Conf
 from raypipe.core.errors import ConfError
+from raypipe.recipes.read_recipe import read_points
 from raypipe.recipes.serialize import from_plain, to_plain
-from raypipe.recipes.set_fields import read_points
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fakes.yaml")

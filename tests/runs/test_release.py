@@ -14,7 +14,7 @@ from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import answer
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.gates import GateFailed, gate
 from raypipe.runs.prune import prune
 from raypipe.runs.record import read
@@ -34,7 +34,7 @@ def ask(store, questions):
     release = live(store)
     recipe, spec = release.opened(store)
     kit = LocalKit(LanceIndex(spec), "transformers")
-    answered = asyncio.run(answer(recipe, kit, questions))
+    answered = asyncio.run(QuestionExecutor(recipe, kit)(questions))
     return release.id, [(q.answer, q.hits) for q in answered]
 
 
@@ -107,7 +107,7 @@ def test_a_query_of_another_model_than_the_table_is_refused(bench, store):
     kit = LocalKit(LanceIndex(spec), "transformers")
     questions = arrow.question.records(store.dataset("questions").to_table())
     with pytest.raises(ConfError, match="no vectors of model other-embedder"):
-        asyncio.run(answer(bench.pipeline(OTHER).recipe, kit, questions))
+        asyncio.run(QuestionExecutor(bench.pipeline(OTHER).recipe, kit)(questions))
 
 
 def test_a_gate_that_fails_is_exit_code_7_and_leaves_live_as_it_was(bench, store, capsys):

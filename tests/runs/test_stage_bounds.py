@@ -14,10 +14,10 @@ from raypipe.core.arrow import id_texts
 from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.runs.plan.bounds import stage_bounds
 from raypipe.steps.split import Split
-from raypipe.text import windows as cuts
+from raypipe.text import words as cuts
 
 SPACES = Model("whitespace", "tokenizer", "whitespace", "", "", "", "whitespace@1")
 TEXTS = st.lists(st.integers(1, 40), max_size=60).map(lambda sizes: " ".join("x" * n for n in sizes))

@@ -15,9 +15,9 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import run
 from raypipe.steps.compress import Compress
 from raypipe.steps.generate import Generate
+from raypipe.text.context import pack
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.html import to_text
-from raypipe.text.pack import pack
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import ByLabel, Prompt
 

@@ -11,7 +11,7 @@ from raypipe.core.protocols import Reach
 from raypipe.core.records import Citation, Question
 from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import ExampleRow, PoolRef, write_pool
-from raypipe.recipes.samples import HASH, WHITESPACE
+from raypipe.recipes.check import HASH, WHITESPACE
 from raypipe.steps.examples import Examples
 
 ROWS = tuple(

@@ -18,7 +18,7 @@ from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk
 from raypipe.metrics.losses import PromptInjection, followed
 from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.runs.plan.bounds import likely_tokens
 from raypipe.steps.decide import Decide
@@ -318,7 +318,7 @@ def shown(*pages):
     """The index and the order over pages, as the corpus half makes them."""
     sources = [Source(source_id("page", p), "page", p) for p in pages]
     recipe = Recipe("r", "", (Stage("parse", Parse()), Stage("split", Split(child_chars=2000))), ())
-    corpus = asyncio.run(build(recipe, LocalKit(None), arrow.corpus_table(sources)))
+    corpus = asyncio.run(CorpusExecutor(recipe, LocalKit(None))(arrow.corpus_table(sources)))
     spans = {r["source"].hex(): (r["parent_start"], r["parent_end"]) for r in corpus.passages.to_pylist()}
     order = tuple(chunk_id(s.id, spans[s.id]) for s in sources)
     cited = tuple(Citation("q", i, "", "", s.id, None, None) for i, s in enumerate(sources))

@@ -11,7 +11,7 @@ from raypipe.core.arrow import corpus_table, fault_column
 from raypipe.core.records import Fault, Source, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.steps.parse import COMPARED_EVERY, Parse
-from raypipe.text.page_parser import PageLimits, ParseJob, SandboxedParser
+from raypipe.text.html import PageLimits, ParseJob, SandboxedParser
 
 
 def table(*contents, kind="page"):

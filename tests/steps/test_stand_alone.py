@@ -9,7 +9,7 @@ from raypipe.core.llm import Generated
 from raypipe.core.protocols import Reach
 from raypipe.core.records import SKIPPED_REPLY, Fault, Question, Turn
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.samples import SCRIPTED
+from raypipe.recipes.check import SCRIPTED
 from raypipe.steps.stand_alone import StandAlone
 from raypipe.text.template import Prompt
 

@@ -229,7 +229,7 @@ def test_a_loop_that_is_closed_is_not_held():
 @pytest.mark.slow
 def test_a_product_by_torch_finds_what_numpy_finds(store, corpus):
     torch = pytest.importorskip("torch")
-    from raypipe.models.products import product_on, torch_product
+    from raypipe.models.device import product_on, torch_product
 
     dataset, asked = store.dataset(VECTORS), queries(corpus, 30)
     before = torch.backends.cuda.matmul.allow_tf32

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -36,38 +39,40 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.executor import fine, with_texts
-from raypipe.recipes.laws import Trial, run
-from raypipe.recipes.samples import (
+from raypipe.recipes.check import (
     HASH,
     OVERLAP,
     SCRIPTED,
     WHITESPACE,
-    file_digest,
     output_digest,
     questions,
     sources,
 )
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
+from raypipe.recipes.executor import fine, with_texts
+from raypipe.recipes.laws import Trial, run
+from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.steps.bm25 import Bm25, Tokenize
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.dense import Dense, Similarity
-from raypipe.steps.embed import Embed, EmbedDocument
-from raypipe.steps.embed_contextual import EmbedContextual
+from raypipe.steps.embed import Embed, EmbedContextual, EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.listwise import Listwise
 from raypipe.steps.parse import Clean, Parse
-from raypipe.steps.rerank import Rerank, Shortlist
+from raypipe.steps.rerank import Listwise, Rerank, Shortlist
 from raypipe.steps.split import Split
 from raypipe.steps.stand_alone import StandAlone
 from raypipe.store.index import MemoryIndex
 from raypipe.text.evidence import Fitted, FittedOn
 from raypipe.text.template import ByLabel, Prompt
+
+
+def _file_digest(cls: type) -> str:
+    return hashlib.blake2b(Path(inspect.getfile(cls)).read_bytes(), digest_size=8).hexdigest()
+
 
 LOCK = ROOT / "conf/steps.lock"
 
@@ -260,7 +265,7 @@ def locked() -> dict[str, dict[str, Any]]:
     """What steps.lock should say now."""
     links = chain()
     return {
-        verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": file_digest(cls)}
+        verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": _file_digest(cls)}
         for verb, cls in in_order(STEPS)
     }
 

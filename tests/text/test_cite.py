@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raypipe.core.records import Quote
-from raypipe.text.cite import cite
+from raypipe.text.context import cite
 from raypipe.text.evidence import overlaps
 
 PAGE = "Velora is a film of 1994. Anna Lindqvist directed it. Olo Bran wrote the music."

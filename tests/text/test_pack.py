@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from raypipe.models.fake import whitespace
-from raypipe.text.pack import characters, cut, pack
+from raypipe.text.context import characters, cut, pack
 
 
 def byte_pairs():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raypipe.text.pack import pack
+from raypipe.text.context import pack
 from raypipe.text.sanitize import escape_markup, prompted_spans, visible
 from raypipe.text.template import renderer
 

@@ -7,8 +7,7 @@ import pytest
 
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.html import to_text
-from raypipe.text.windows import character_windows, nested_windows
-from raypipe.text.words import analyse, word_hash
+from raypipe.text.words import analyse, character_windows, nested_windows, word_hash
 
 SETS = {  # passages, and for each a question in other words than a whole sentence of it
     "Chinese": (

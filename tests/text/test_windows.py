@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raypipe.text import windows as split
-from raypipe.text.windows import character_windows, nested_windows, sentence_windows, token_windows
+from raypipe.text import words as split
+from raypipe.text.words import character_windows, nested_windows, sentence_windows, token_windows
 
 TEXTS = st.lists(st.text("abü😀", min_size=1, max_size=12), max_size=60).map(" ".join)
 

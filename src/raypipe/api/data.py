@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Document, Fault, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, field_map, own_rows
 from raypipe.readers.field_map import Fields
-from raypipe.text.page_parser import SandboxedParser
+from raypipe.text.html import SandboxedParser
 
 if TYPE_CHECKING:
     from raypipe.runs.pipeline.ingest_log import IngestSummary

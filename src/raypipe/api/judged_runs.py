@@ -58,7 +58,7 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
     its place.
     """
     from raypipe.models import load
-    from raypipe.text.pack import cut
+    from raypipe.text.context import cut
 
     catalog = session.catalog()
     if (entry := catalog.entries.get(tokenizer)) is None:

@@ -41,7 +41,7 @@ from raypipe.store.memo.memo import replies_of, reply_keys
 from raypipe.text.replies import UnreadableReply, read_plain
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.thoughts import answer_of
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import require_splitter
 
 SHOWN = 5  # questions that a result shows
 

@@ -24,7 +24,7 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Adoption, Model
 from raypipe.core.textfile import write_text
-from raypipe.models import folder, load, server_check
+from raypipe.models import folder, load, openai
 from raypipe.models.catalog import Catalog, fetch_command, pin_command, wheel_folder
 from raypipe.models.convert import fetch_wheel, from_gguf
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
@@ -335,7 +335,7 @@ def _served(
     host = given.url.partition("://")[2].partition("/")[0]
     endpoint = endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
     at = EndpointAddress(given.url, environ[key_env] if key_env else "")
-    found = server_check.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
+    found = openai.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
     loader = {"kind": kind, "loader": found.pop("loader")}
     entry = {**loader, "endpoint": endpoint, "model": given.model, **found}
     line = {"url": given.url} | ({"key_env": key_env} if key_env else {})

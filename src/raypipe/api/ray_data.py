@@ -28,7 +28,7 @@ from raypipe.recipes.read_recipe import stages
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.resolve import resolvers
 from raypipe.recipes.step_contract import decides, embedder_of, models_of, table_of
-from raypipe.recipes.verbs import HALVES
+from raypipe.recipes.wiring import HALVES
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.store import Store

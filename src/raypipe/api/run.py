@@ -23,7 +23,7 @@ from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import judge_model, open_judge, read_judge
 from raypipe.api.session import Named, Place, Session, Settings
-from raypipe.core.environment import commit, installed
+from raypipe.core.environment import commit, installed, processor, value_in
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.progress import clock
 from raypipe.core.textfile import require_writable, write_json
@@ -37,7 +37,6 @@ from raypipe.evaluation.report.wording import headline
 from raypipe.evaluation.result_table import each, flat_row
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
-from raypipe.models.products import processor, value_in
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.changes import Changes, changes, compared_with

@@ -74,7 +74,7 @@ def require_answering(
         if model.loader == "openai":
             kinds.setdefault(model, []).append((sampling, adapter))
     for model, of in kinds.items():
-        from raypipe.models.server_check import fields_refused
+        from raypipe.models.openai import fields_refused
 
         at, taken = hosts.address_of(model, endpoints), settings.taken_chats()
         bodies = {digest(at.url, stable((model, model.unsent, *kind))): kind for kind in of}

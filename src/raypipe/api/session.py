@@ -165,9 +165,8 @@ class Session:
         `load_recipe`."""
         if not isinstance(recipe, str | Path):
             return recipe
-        from raypipe.recipes.read_recipe import from_tree, read_tree
+        from raypipe.recipes.read_recipe import from_tree, read_tree, with_fields
         from raypipe.recipes.resolve import resolvers
-        from raypipe.recipes.set_fields import with_fields
 
         files = self.settings.conf
         folders = (Path(path) / "kg" for path in data)

@@ -1,10 +1,11 @@
-"""Environment of this process: CPUs, versions of packages, and the commit that the code is of."""
+"""Environment of this process: CPUs and their name, versions of packages, and the commit of the code."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import math
 import os
+import platform
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -73,6 +74,17 @@ def _quotas(root: Path) -> list[float]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def processor() -> str:
+    """The name of this machine's CPU."""
+    return value_in(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+
+
+def value_in(file: Path, name: str) -> str:
+    """The value of the first line `name: value` of a file; "" where there is none."""
+    lines = (line.partition(":") for line in _text(file).splitlines())
+    return next((v.strip() for k, _, v in lines if k.strip() == name), "")

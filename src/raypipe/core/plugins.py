@@ -232,8 +232,21 @@ class Registered:
 @functools.cache
 def tables() -> Mapping[str, PluginTable]:
     """Name of a plugin -> its table. Raises ConfError for a table that cannot be imported, or is none."""
+    import tomllib  # for plugins alone, as the next
+    from importlib.metadata import entry_points  # 20 ms
+
+    # The metadata of an editable install are as old as the install, and a source tree has none: a checkout's
+    # own plugins are those of its pyproject.toml.
+    project = Path(__file__).parents[3] / "pyproject.toml"
+    said = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.is_file() else {}
+    here = said.get("name") == "raypipe"
+    points = [(n, path, str(project)) for n, path in said["entry-points"][GROUP].items()] if here else []
+    for point in entry_points(group=GROUP):
+        distribution = "?" if point.dist is None else point.dist.name
+        if not (here and distribution == "raypipe"):
+            points.append((point.name, point.value, distribution))
     found: dict[str, PluginTable] = {}
-    for name, path, whence in _entry_points():
+    for name, path, whence in points:
         if name in found:
             raise ConfError(f"plugin {name!r} of {whence}: another one has that name. Uninstall one of them")
         try:
@@ -246,24 +259,6 @@ def tables() -> Mapping[str, PluginTable]:
             raise ConfError(f"plugin {name!r} of {whence}: conf: expected a folder, found no {table.conf}")
         found[name] = table
     return found
-
-
-def _entry_points() -> Iterator[tuple[str, str, str]]:
-    """Name, MODULE:NAME and distribution of each plugin. The metadata of an editable install are as old as
-    the install, and a source tree has none: a checkout's own plugins are those of its pyproject.toml."""
-    import tomllib  # for plugins alone, as the next
-    from importlib.metadata import entry_points  # 20 ms
-
-    project = Path(__file__).parents[3] / "pyproject.toml"
-    said = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.is_file() else {}
-    here = said.get("name") == "raypipe"
-    if here:
-        for name, path in said["entry-points"][GROUP].items():
-            yield name, path, str(project)
-    for point in entry_points(group=GROUP):
-        distribution = "?" if point.dist is None else point.dist.name
-        if not (here and distribution == "raypipe"):
-            yield point.name, point.value, distribution
 
 
 @functools.cache

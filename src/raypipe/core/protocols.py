@@ -1,6 +1,6 @@
 """The contracts of steps and kits, and the base of a kit's wrappers. Protocols and plain values.
 
-Two laws hold for every step and are tested over the whole table of steps (`recipes.verbs.STEPS`):
+Two laws hold for every step and are tested over the whole table of steps (`recipes.wiring.STEPS`):
 
 - rows: the same questions come back in the same order; every output row of a corpus step names its input row;
 - batch: `f(a + b) == f(a) + f(b)`. A step must not notice how its rows were batched.

@@ -11,7 +11,7 @@ answers a request of the caller's own first, the probe, and where the system kil
 as much memory as that one had. Only a request that ended TRIES children, with a probe answered after each, is
 refused for good, with a reason. Where a probe is not answered, no request is to blame: WorkerBroken.
 
-Does not know what is in a request (`text.page_parser`: HTML pages).
+Does not know what is in a request (`text.html`: pages).
 """
 
 from __future__ import annotations
@@ -210,7 +210,9 @@ class _Child:
         while left:
             ready = dict(poll.poll(_LOOK_S * 1000))
             if not ready:
-                self._look()
+                with suppress(OSError, IndexError, ValueError):  # it has ended, or this is no Linux
+                    pages = Path(f"/proc/{self._process.pid}/statm").read_text("ascii").split()[1]
+                    self.memory = max(self.memory, int(pages) * resource.getpagesize())
                 if time.monotonic() > deadline:
                     self._stalled = True
                     return
@@ -225,11 +227,6 @@ class _Child:
                     left -= 1
                     deadline = time.monotonic() + allowed
                     yield reply
-
-    def _look(self) -> None:
-        with suppress(OSError, IndexError, ValueError):  # it has ended, or this is no Linux
-            pages = Path(f"/proc/{self._process.pid}/statm").read_text("ascii").split()[1]
-            self.memory = max(self.memory, int(pages) * resource.getpagesize())
 
     def end(self) -> Refused:
         """Why the child, now killed or dead, did not answer."""
@@ -309,7 +306,13 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         with suppress(MemoryError):
             bytearray(min(memory, memory_bytes * 3 // 4))  # the limit is its own, not the machine's
-        outcome, content = _computed(answer, request, memory_bytes)
+        outcome = "done"
+        try:
+            content = answer(request)
+        except MemoryError:
+            outcome, content = "memory", b"expected at most %d bytes of memory, found more" % memory_bytes
+        except Exception as e:  # whatever the function makes of a hostile request is that request's refusal
+            outcome, content = "error", f"{type(e).__name__}: {e}"[:500].encode("utf-8", "replace")
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
@@ -317,15 +320,6 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
             replies.flush()
         except BrokenPipeError:  # the parent has let go of this child
             os._exit(0)
-
-
-def _computed(answer: Callable[[bytes], bytes], request: bytes, memory_bytes: int) -> tuple[str, bytes]:
-    try:
-        return "done", answer(request)
-    except MemoryError:
-        return "memory", f"expected at most {memory_bytes} bytes of memory, found more".encode()
-    except Exception as e:  # whatever the function makes of a hostile request is that request's refusal
-        return "error", f"{type(e).__name__}: {e}"[:500].encode("utf-8", "replace")
 
 
 if __name__ == "__main__":

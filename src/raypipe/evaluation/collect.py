@@ -40,10 +40,10 @@ from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import models_of, named, of_turns
+from raypipe.recipes.wiring import fits_of, has_seen
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched, searched_at
 from raypipe.runs.record import find

@@ -29,10 +29,10 @@ from raypipe.metrics.crag import Marks, Prediction
 from raypipe.metrics.kinds import kind_id
 from raypipe.metrics.losses import Losses, losses
 from raypipe.recipes.executor import StageCounters
-from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import answer_cut, answering, asked_models, chat_kinds
+from raypipe.recipes.wiring import fits_of, has_seen
 from raypipe.runs.pipeline.counters import Counts, RunCounters
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary

@@ -21,9 +21,9 @@ from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
 from raypipe.metrics.kinds import Measure
-from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.wiring import basis, fits_of, has_seen
 from raypipe.runs.record import Run, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.steps.decide import AnswerProbability

@@ -22,14 +22,12 @@ from raypipe.core.records import Fault, Span, digest
 from raypipe.metrics import overlap
 from raypipe.store import Store
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
-from raypipe.text.html import ParsedPage, fold, storable
+from raypipe.text.html import ParsedPage, ParseJob, SandboxedParser, fold, storable
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
-from raypipe.text.page_parser import ParseJob, SandboxedParser
 from raypipe.text.replies import abstains
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt
-from raypipe.text.windows import sentences
-from raypipe.text.words import analyse
+from raypipe.text.words import analyse, sentences
 
 PASSAGE_CHARS, LEAST_CHARS = 900, 200
 MOST_DOCUMENTS = 2000  # that are read for a draw: some 40 MB of text

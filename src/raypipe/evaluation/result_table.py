@@ -24,7 +24,7 @@ from raypipe.metrics.losses import LostAt, shared
 from raypipe.runs.record import read
 from raypipe.runs.run_parts import EVAL_AGAIN
 from raypipe.store.index import file_address
-from raypipe.text.cite import place
+from raypipe.text.context import place
 from raypipe.text.moments import moment
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are

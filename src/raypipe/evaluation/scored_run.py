@@ -23,8 +23,8 @@ from raypipe.evaluation.result_table import read_table
 from raypipe.metrics import crag
 from raypipe.metrics.kinds import answer_values, verdict_values
 from raypipe.metrics.losses import shared
-from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
+from raypipe.recipes.wiring import fits_of, has_seen
 from raypipe.runs.record import Run, answer_keys, read
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store

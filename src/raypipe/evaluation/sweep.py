@@ -27,8 +27,8 @@ from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, group_sums, max_t, paired
 from raypipe.metrics.kinds import Measure, grouped
+from raypipe.recipes.read_recipe import read_points
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.set_fields import read_points
 from raypipe.runs.plan.costs import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
 from raypipe.runs.plan.records import Plan

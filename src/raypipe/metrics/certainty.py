@@ -123,15 +123,6 @@ def _weighted_means(
     return np.concatenate([(w @ above) / (w @ below) for w in weights])
 
 
-def standard_error(x: Floats, groups: Sequence[str] | None = None) -> float:
-    """Returns the standard error of the mean; questions of a group move together. 0 of one unit alone."""
-    sums, sizes = (x, np.ones(len(x))) if groups is None else group_sums(x, groups)
-    if len(sums) < 2:
-        return 0.0
-    rest = sums - x.mean() * sizes
-    return math.sqrt(len(sums) / (len(sums) - 1) * float(rest @ rest)) / len(x)
-
-
 def group_sums(x: Floats, groups: Sequence[str]) -> tuple[Floats, Floats]:
     """The sum of the values and the number of questions of each group, groups in order of name."""
     _, member = np.unique(np.asarray(groups), return_inverse=True)
@@ -187,7 +178,11 @@ def paired(
     units = d if groups is None else group_sums(d, groups)[0]
     p, exact = sign_flip(units, seed)
     wide, narrow = mean_intervals(d, (-span, span), groups, (0.95, 0.90))
-    error = standard_error(d, groups) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
+    # The standard error of the mean; questions of a group move together. 0 of one unit alone.
+    sums, sizes = (d, np.ones(len(d))) if groups is None else group_sums(d, groups)
+    rest = sums - d.mean() * sizes
+    spread = len(sums) / (len(sums) - 1) * float(rest @ rest) if len(sums) > 1 else 0.0
+    error = math.sqrt(spread) / len(d) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
     mean = float(d.mean())
     return PairedDifference(
         n=len(d),

@@ -129,12 +129,16 @@ class RunScores:
         return {m.measure: m for m in self.measures}[measure]
 
 
-NOT_SCORED = RunScores("", "", blocks=("verdicts",))
-
-
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     """The measures of the questions of a run that have a gold. `name`: of the kind, for reports."""
-    values = {r.question: _in_range(kind, name, r.question, kind.values(r)) for r in rows}
+    values = {r.question: dict(kind.values(r)) for r in rows}
+    for question, found in values.items():
+        for m in kind.measures:
+            if m.name in found and not m.low <= found[m.name] <= m.high:
+                raise DataError(
+                    f"kind {name}, question {question}: expected {m.name} from {m.low:g} to {m.high:g}, "
+                    f"found {found[m.name]:g}. Give the Measure the low and high that its values have"
+                )
     group = group_of(kind)
     summaries = tuple(_summary(m, values, rows, group) for m in kind.measures)
     most = max(s.scored for s in summaries)
@@ -155,17 +159,6 @@ def summary_of(
     """Returns one measure over some questions of a run, of which `values` has those that are scored."""
     found = next(m for m in kind.measures if m.name == measure)
     return _summary(found, values, [r for r in rows if r.question in values], group_of(kind))
-
-
-def _in_range(kind: DataKind, name: str, question: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Returns the values of a question. Raises DataError for one outside of its measure's range."""
-    for m in kind.measures:
-        if m.name in values and not m.low <= values[m.name] <= m.high:
-            raise DataError(
-                f"kind {name}, question {question}: expected {m.name} from {m.low:g} to {m.high:g}, found "
-                f"{values[m.name]:g}. Give the Measure the low and high that its values have"
-            )
-    return dict(values)
 
 
 def _summary(
@@ -374,9 +367,4 @@ class Ranking:
         return ranking.score({row.question: run}, {row.question: row.grades}).per_query[row.question]
 
 
-KINDS: Mapping[str, Callable[[], DataKind]] = {
-    "crag": Crag,
-    "qa": Qa,
-    "qasper": Qasper,
-    "ranking": Ranking,
-}
+KINDS: Mapping[str, Callable[[], DataKind]] = {"crag": Crag, "qa": Qa, "qasper": Qasper, "ranking": Ranking}

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import FLOAT, AnnotatorAnswer, AnswerKind
@@ -127,12 +127,8 @@ class QasperScore:
     questions: int
 
 
-@dataclass(frozen=True, slots=True)
-class PaperPrediction:
-    """A line of a file of predictions."""
-
-    answer: str
-    evidence: tuple[str, ...]
+PaperPrediction: TypeAlias = tuple[str, tuple[str, ...]]
+"""A line of a file of predictions: answer and evidence."""
 
 
 def score(
@@ -143,18 +139,16 @@ def score(
     evidence: list[float] = []
     by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for question, annotators in golds.items():
-        found = predictions.get(question)
-        if found is None:
-            answers.append(0.0)
-            evidence.append(0.0)
-            continue
-        value, kind = answer_f1(found.answer, annotators)
-        answers.append(value)
-        by_kind[kind].append(value)
-        evidence.append(evidence_f1(found.evidence, annotators))
-    missing = sum(question not in predictions for question in golds)
+        if question in predictions:
+            answer, paragraphs = predictions[question]
+            value, kind = answer_f1(answer, annotators)
+            answers.append(value)
+            by_kind[kind].append(value)
+            evidence.append(evidence_f1(paragraphs, annotators))
+    missing = [0.0] * (len(golds) - len(answers))
     means = {kind: _mean(values) for kind, values in by_kind.items()}
-    return QasperScore(_mean(answers), means, _mean(evidence), missing, len(golds))
+    overall = _mean([*answers, *missing]), _mean([*evidence, *missing])
+    return QasperScore(overall[0], means, overall[1], len(missing), len(golds))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -193,5 +187,5 @@ def read_predictions(path: Path) -> dict[str, PaperPrediction]:
             raise line.error("a list of texts as 'predicted_evidence'", evidence)
         if id in found:
             raise line.error("each question_id once", id)
-        found[id] = PaperPrediction(record["predicted_answer"], tuple(evidence))
+        found[id] = record["predicted_answer"], tuple(evidence)
     return found

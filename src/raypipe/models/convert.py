@@ -58,7 +58,14 @@ def from_gguf(file: Path, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     _require_libraries()
-    _require_whole(file)
+    from gguf import GGUFReader  # a package of an extra
+
+    try:
+        GGUFReader(file)
+    except (ValueError, KeyError, IndexError, OverflowError) as e:  # numpy's, of a map that ends too early
+        raise DataError(
+            f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
+        ) from e
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
         made = Path(scratch) / "model"
@@ -102,17 +109,6 @@ def _save(file: Path, folder: Path) -> None:
     config.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _require_whole(file: Path) -> None:
-    from gguf import GGUFReader  # a package of an extra
-
-    try:
-        GGUFReader(file)
-    except (ValueError, KeyError, IndexError, OverflowError) as e:  # numpy's, of a map that ends too early
-        raise DataError(
-            f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
-        ) from e
-
-
 def _require_libraries() -> None:
     for name, get in (("gguf", "gguf"), ("transformers", "local")):
         if importlib.util.find_spec(name) is None:
@@ -135,26 +131,23 @@ def from_pickles(folder: Path) -> list[Path]:
         raise DataError(
             f"{own}: no such file. Sharded pickles are not converted: load and save them with transformers"
         )
-    return [_converted(source) for source in found]
-
-
-def _converted(source: Path) -> Path:
     import torch  # what is here in pickles may be read where there is no torch
     from safetensors.torch import save_file
 
-    target = source.with_name("model.safetensors")
-    try:
-        tensors = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as e:  # the unpickler raises many types, each for a file that must not be opened
-        raise DataError(f"{source}: refused: {e}") from e
-    if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
-        raise DataError(f"{source}: expected a mapping of names to tensors, found something else")
-    # safetensors wants tensors that share no memory.
-    partial = target.with_suffix(".partial")
-    save_file(
-        {name: t.detach().clone().contiguous() for name, t in tensors.items()}, partial, {"format": "pt"}
-    )
-    return partial.rename(target)
+    made: list[Path] = []
+    for source in found:
+        try:
+            tensors = torch.load(source, map_location="cpu", weights_only=True)
+        except Exception as e:  # the unpickler raises many types, each for a file that must not be opened
+            raise DataError(f"{source}: refused: {e}") from e
+        if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+            raise DataError(f"{source}: expected a mapping of names to tensors, found something else")
+        # safetensors wants tensors that share no memory.
+        whole = {name: t.detach().clone().contiguous() for name, t in tensors.items()}
+        partial = source.with_name("model.partial")
+        save_file(whole, partial, {"format": "pt"})
+        made.append(partial.rename(source.with_name("model.safetensors")))
+    return made
 
 
 if __name__ == "__main__":

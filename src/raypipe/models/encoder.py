@@ -146,13 +146,6 @@ class EncoderBatch:
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenStates:
-    rows: list[int]  # which of the encodings
-    hidden: torch.Tensor  # (rows, tokens, dim) float32
-    mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
-
-
 class Encoder:
     """A network with its tokenizer, on one device."""
 
@@ -166,9 +159,23 @@ class Encoder:
 
     @classmethod
     def load(cls, model: Model, device: str) -> Encoder:
+        own: Bert | None = None
+        reranks = model.loader == "flagembedding-reranker"
         with folder.opened(model) as path:
-            own = _bert(model, Path(path)) if device == "cpu" else None
-            net = own or _of_transformers(model, path)
+            # A GPU would wait for the many small calls of attention of a `Bert`.
+            packed = device == "cpu" and not reranks and model.pooling != "last"
+            if (config := read_config(Path(path)) if packed else None) is not None:
+                weights = read_weights(Path(path), torch_dtype(model))
+                require_weights(model, names(config), weights)
+                own = Bert(config, weights)
+            net: Any = own
+            if net is None:
+                from transformers import AutoModel, AutoModelForSequenceClassification
+
+                no_bars()
+                net = (AutoModelForSequenceClassification if reranks else AutoModel).from_pretrained(
+                    path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
+                )
             tokenizer: Any = read_word_pieces(Path(path))
             if tokenizer is None:
                 from transformers import AutoTokenizer  # which takes five seconds
@@ -203,12 +210,11 @@ class Encoder:
             for r, i in enumerate(rows):
                 n = lengths[i]
                 ids[r, :n], types[r, :n], mask[r, :n] = encodings[i].ids, encodings[i].type_ids, 1
-            yield EncoderBatch(rows, *map(self._on_device, (ids, types, mask)))
-
-    def _on_device(self, array: np.ndarray) -> torch.Tensor:
-        """The process goes on at once, where a copy of pageable memory would wait for the GPU."""
-        tensor = torch.from_numpy(array)
-        return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+            tensors: Iterable[torch.Tensor] = map(torch.from_numpy, (ids, types, mask))
+            if self.device != "cpu":
+                # The process goes on at once, where a copy of pageable memory would wait for the GPU.
+                tensors = (t.pin_memory().to(self.device, non_blocking=True) for t in tensors)
+            yield EncoderBatch(rows, *tensors)
 
     def blocks(self, given: Sequence[T]) -> Iterator[Sequence[T]]:
         """Cuts texts or pairs into what is tokenized in one go."""
@@ -224,31 +230,20 @@ class Encoder:
         with torch.inference_mode():
             return self.net(**inputs)
 
-    def hidden(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        """Of a `Bert` without padding: those of one length at a time."""
+    def hidden(
+        self, encodings: Sequence[Encoding | TokenArray]
+    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+        """Of each batch: which of the encodings, their hidden states (rows, tokens, dim) float32, and a mask
+        (rows, tokens) int64, 0 where padded. Of a `Bert` without padding: those of one length at a time."""
         for batch in () if self.packed else self.batches(encodings):
-            yield HiddenStates(batch.rows, self.run(batch).last_hidden_state.float(), batch.mask)
-        if not self.packed:
-            return
-        for rows in by_length([len(e.ids) for e in encodings], self.budget):
+            yield batch.rows, self.run(batch).last_hidden_state.float(), batch.mask
+        for rows in by_length([len(e.ids) for e in encodings], self.budget) if self.packed else ():
             some = [encodings[i] for i in rows]
             types = [e.type_ids for e in some] if self.typed else None
             at = 0
             for hidden in self.net.hidden_states([e.ids for e in some], types):
                 of, at = rows[at : at + len(hidden)], at + len(hidden)
-                yield HiddenStates(of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64))
-
-
-def _bert(model: Model, path: Path) -> Bert | None:
-    """The network of `models.bert` for an encoder whose token vectors are wanted; None where it has none. A
-    GPU would wait for its many small calls of attention."""
-    if model.loader == "flagembedding-reranker" or model.pooling == "last":
-        return None
-    if (config := read_config(path)) is None:
-        return None
-    weights = read_weights(path, torch_dtype(model))
-    require_weights(model, names(config), weights)
-    return Bert(config, weights)
+                yield of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64)
 
 
 def no_bars() -> None:
@@ -256,14 +251,6 @@ def no_bars() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
-
-def _of_transformers(model: Model, path: str) -> Any:
-    from transformers import AutoModel, AutoModelForSequenceClassification
-
-    no_bars()
-    kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
-    return kind.from_pretrained(path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True)
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
@@ -302,8 +289,8 @@ def pooled_rows(
 ) -> np.ndarray:
     """The pooled token vectors of the encodings of all blocks: (encodings, dim) float32, unit rows."""
 
-    def pooled(states: HiddenStates) -> torch.Tensor:
-        return torch.nn.functional.normalize(pool(states.hidden, states.mask, model.pooling), dim=-1)
+    def pooled(block: Sequence[Encoding | TokenArray]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        for rows, hidden, mask in encoder.hidden(block):
+            yield rows, torch.nn.functional.normalize(pool(hidden, mask, model.pooling), dim=-1)
 
-    parts = (((x.rows, pooled(x)) for x in encoder.hidden(block)) for block in blocks)
-    return in_rows(parts, model.dim)
+    return in_rows(map(pooled, blocks), model.dim)

@@ -115,9 +115,9 @@ class MaxSim:
 
     def _token_vectors(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, list[int], torch.Tensor]]:
         """Of each encoding: its place, its tokens but special ones, and their unit vectors."""
-        for states in self._encoder.hidden(encodings):
-            vectors = torch.nn.functional.normalize(states.hidden, dim=-1)
-            for r, i in enumerate(states.rows):
+        for rows, hidden, _ in self._encoder.hidden(encodings):
+            vectors = torch.nn.functional.normalize(hidden, dim=-1)
+            for r, i in enumerate(rows):
                 own = [t for t, special in enumerate(encodings[i].special_tokens_mask) if not special]
                 yield i, own, vectors[r, own]
 

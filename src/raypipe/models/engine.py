@@ -1,7 +1,8 @@
 """A vLLM engine: one copy of a model's weights for any number of concurrent callers.
 
 A plain async class. One process uses it as it is, a job in a named actor, the endpoint in a deployment, so
-that every step, block and request shares one queue and nothing drains between batches.
+that every step, block and request shares one queue and nothing drains between batches. `OwnEngine` starts one
+in this process with its first call, and again after it died.
 
 Trouble with one chat is a fault on its row. What can never work is a ConfError before anything is sent. When
 vLLM's own process dies, every call raises `EngineDied`. vLLM is imported by the process that starts one: its
@@ -14,20 +15,23 @@ import asyncio
 import itertools
 import json
 import os
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from raypipe.core.errors import ConfError
-from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
+from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.llm import STEP, Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator_files, vllm_terms
+from raypipe.models.device import loading
 from raypipe.models.generator_files import harmless, marks_of
 from raypipe.models.hosts import EngineLimits
 from raypipe.models.orphan_reaper import OrphanReaper
 from raypipe.models.vllm_terms import fault, refused, reply
+from raypipe.text.thoughts import DraftText
 
 
 class LoraBatchLock:
@@ -40,18 +44,18 @@ class LoraBatchLock:
 
     @asynccontextmanager
     async def turn(self, kind: Hashable) -> AsyncIterator[None]:
-        await self._enter(kind)
+        if not self._waiting and (not self._inside or self._kind == kind):
+            self._kind = kind
+            self._inside += 1
+        else:
+            await self._queue(kind)
         try:
             yield
         finally:
             self._inside -= 1
             self._admit()
 
-    async def _enter(self, kind: Hashable) -> None:
-        if not self._waiting and (not self._inside or self._kind == kind):
-            self._kind = kind
-            self._inside += 1
-            return
+    async def _queue(self, kind: Hashable) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((kind, place))
         try:
@@ -150,7 +154,28 @@ class Engine:
         stops the engine's work; one that reads slowly does not slow others."""
         params, lora = self._params(sampling, "DELTA"), self._adapter(adapter)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()  # None: that was all
-        task = asyncio.create_task(self._pump(chat, sampling, params, lora, self._kind(adapter), pieces))
+
+        async def pump() -> Generated | Fault:
+            """Takes the stream as fast as it comes: the gate is never held for a listener."""
+            text, tokens, output = "", 0, None
+            try:
+                prompt = await self._prompt(chat, sampling)
+                if isinstance(prompt, Fault):
+                    return prompt
+                async with self._gate.turn(self._kind(adapter)):
+                    name = f"r{next(self._numbers)}"
+                    async for output in self._llm.generate(prompt, params, name, lora_request=lora):
+                        piece = output.outputs[0]
+                        text += piece.text
+                        tokens += len(piece.token_ids)
+                        if piece.text:
+                            pieces.put_nowait(piece.text)
+                return reply(output, sampling, text, tokens)
+            except Exception as e:
+                self._raise_if_dead(e)
+                return refused(e)
+
+        task = asyncio.create_task(pump())
         task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
@@ -246,34 +271,6 @@ class Engine:
             return refused(e)
         return fault("no_reply", "vLLM ended the request without a reply", transient=True)
 
-    async def _pump(
-        self,
-        chat: Chat,
-        sampling: Sampling,
-        params: Any,
-        lora: Any,
-        kind: str,
-        pieces: asyncio.Queue[str | None],
-    ) -> Generated | Fault:
-        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener."""
-        text, tokens, output = "", 0, None
-        try:
-            prompt = await self._prompt(chat, sampling)
-            if isinstance(prompt, Fault):
-                return prompt
-            name = f"r{next(self._numbers)}"
-            async with self._gate.turn(kind):
-                async for output in self._llm.generate(prompt, params, name, lora_request=lora):
-                    piece = output.outputs[0]
-                    text += piece.text
-                    tokens += len(piece.token_ids)
-                    if piece.text:
-                        pieces.put_nowait(piece.text)
-            return reply(output, sampling, text, tokens)
-        except Exception as e:
-            self._raise_if_dead(e)
-            return refused(e)
-
     def _raise_if_dead(self, e: BaseException) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -298,3 +295,74 @@ def _start(model: Model, limits: EngineLimits) -> Any:
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**vllm_terms.arguments(model, limits)))
     except ValueError as e:
         raise ConfError(f"{model.path}: vLLM refuses this setup: {e}") from e
+
+
+class OwnEngine:
+    def __init__(
+        self,
+        model: Model,
+        limits: EngineLimits,
+        started: Callable[[float], None],
+        sink: Callable[[str], None] | None = None,
+    ) -> None:
+        """`started` gets the seconds that a start took, `sink` the pieces of a reply whose chat is sent
+        alone."""
+        self._model, self._limits, self._starting = model, limits, asyncio.Lock()
+        self._told, self._sink = started, sink
+        self._engine: Engine | None = None  # where it runs
+
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+        """A reply or a transient fault for each chat."""
+        if self._sink is not None and len(chats) == 1:
+            draft = DraftText(thinking=self._model.thought_tokens > 0)
+            async for piece in self.stream(chats[0], sampling, adapter):
+                if text := draft.add(piece) if isinstance(piece, str) else draft.rest():
+                    self._sink(text)
+            assert not isinstance(piece, str)  # the last one is the reply
+            return [piece]
+        engine = await self._running()
+        try:
+            return await engine.generate(chats, sampling, adapter)
+        except EngineDied as e:
+            return [await self._on_engine_death(engine, e)] * len(chats)
+
+    async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
+        """The pieces of a reply, then the whole reply or its fault."""
+        engine = await self._running()
+        try:
+            async for piece in engine.stream(chat, sampling, adapter):
+                yield piece
+        except EngineDied as e:
+            yield await self._on_engine_death(engine, e)
+
+    async def healthy(self) -> None:
+        """Returns while the engine is alive, or was not started. Raises Unavailable."""
+        if (engine := self._engine) is not None:
+            try:
+                await engine.healthy()
+            except EngineDied as e:
+                raise Unavailable(f"an engine of this process: {e}") from e
+
+    def unfinished(self) -> int:
+        return 0 if self._engine is None else self._engine.unfinished()
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    async def _running(self) -> Engine:
+        async with self._starting:
+            if self._engine is None:
+                start = time.perf_counter()
+                with loading(self._model.path, self._limits.device):
+                    self._engine = Engine(self._model, self._limits)
+                    await self._engine.ready()
+                self._told(time.perf_counter() - start)
+            return self._engine
+
+    async def _on_engine_death(self, engine: Engine, died: Exception) -> Fault:
+        """The fault of calls to an engine that died; the next call starts another."""
+        if self._engine is engine:
+            await self.close()
+        return Fault(STEP, "engine_lost", str(died), transient=True)

@@ -63,14 +63,6 @@ def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_
     return 0.0 if restarts < 1 else min(longest, 2.0 ** (restarts - 1))
 
 
-def record_start(name: str, longest: float) -> float:
-    """Records the start of a named engine in the cluster; returns the seconds to wait before it."""
-    key, now = f"raypipe-starts-{name}", time.time()
-    starts = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
-    _internal_kv_put(key, json.dumps(starts), overwrite=True)
-    return pause_s(starts, now, longest)
-
-
 def suspect(name: str, call: str) -> None:
     _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
 
@@ -91,7 +83,10 @@ class EngineActor:
     async def _open(self) -> EngineProtocol:
         async with self._making:
             if self._engine is None:
-                await asyncio.sleep(record_start(self._name, self._longest_pause_s))
+                key, now = f"raypipe-starts-{self._name}", time.time()
+                starts = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
+                _internal_kv_put(key, json.dumps(starts), overwrite=True)
+                await asyncio.sleep(pause_s(starts, now, self._longest_pause_s))
                 engine = self._make()
                 try:
                     await engine.ready()

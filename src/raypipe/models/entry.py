@@ -19,7 +19,7 @@ KIND: Mapping[str, ModelKind] = {
     "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
     "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # encoder_models.py: over an embedder's token vectors
-    "sentence-transformers": "embedder",  # that library's models, as their folders say: sentence_models.py
+    "sentence-transformers": "embedder",  # that library's models, as their folders say: library_models.py
     "instructor": "embedder",  # the same, with the instruction left out of the mean of the token vectors
     "cross-encoder": "reranker",  # its cross-encoders
     "last-token": "embedder",  # encoder.py: decoders such as Mistral and Qwen, the last token's vector

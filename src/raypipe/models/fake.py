@@ -86,6 +86,10 @@ def whitespace(text: str) -> list[Span]:
     return [m.span() for m in re.finditer(r"\S+", text)]
 
 
+def _bag(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
 Script = Callable[[Chat, Sampling, str | None], str | Fault]
 """chat, sampling, adapter -> the whole reply before it is cut, or a fault."""
 
@@ -109,30 +113,21 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
     if isinstance(constraint, Choice):
         text = " ".join(m.content for m in chat)
         return max(
-            constraint.options,
-            key=lambda o: (len(_bag(o) & _bag(text)), -constraint.options.index(o)),
+            constraint.options, key=lambda o: (len(_bag(o) & _bag(text)), -constraint.options.index(o))
         )
     if isinstance(constraint, JsonSchema):
         return json.dumps(_instance(json.loads(constraint.text)), separators=(",", ":"))
-    if isinstance(constraint, Grammar) and (said := _sentence(before, constraint)) is not None:
-        return said
+    if isinstance(constraint, Grammar) and before:
+        # The question is the last line but one of such prompts: the line behind the one that is most like it.
+        asked = _bag(before[-1])
+        order = sorted(range(1, len(before)), key=lambda i: (-len(_bag(before[i - 1]) & asked), i))
+        for line in (x.strip() for i in order for x in before[i : i + 2]):
+            if _allowed(line, constraint):
+                return line
     if constraint is not None:
         raise ConfError(f"scripted: {type(constraint).__name__} needs a script that knows its replies")
     best = max(before, key=lambda line: len(_bag(line) & asked), default=last)
     return f"{adapter}: {best.strip()}" if adapter else best.strip()
-
-
-def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
-    """The line that the grammar allows after the line most like the question; None if it allows none.
-
-    The question is the last line but one of such prompts."""
-    asked = _bag(lines[-1]) if lines else set()
-    order = sorted(range(1, len(lines)), key=lambda i: (-len(_bag(lines[i - 1]) & asked), i))
-    for i in order:
-        for line in lines[i : i + 2]:
-            if _allowed(line.strip(), grammar):
-                return line.strip()
-    return None
 
 
 class Scripted:
@@ -190,10 +185,6 @@ class Scripted:
                 cached = end
             self._seen.add(key)
         return cached
-
-
-def _bag(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))
 
 
 def _allowed(text: str, constraint: Constraint) -> bool:

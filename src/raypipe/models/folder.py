@@ -164,8 +164,23 @@ def require(model: Model) -> Path:
         raise ModelMissing(
             f"model {model.name!r}: expected its files in {folder}, found no such folder. {get}"
         )
-    _refuse_code(model.name, folder)
-    _require_files(model, folder)
+    for path in (folder / "config.json", folder / "tokenizer_config.json"):
+        if path.is_file() and "auto_map" in (tree := json_object(path)):
+            raise ConfError(
+                f"model {model.name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), "
+                f"which is never run. Use a model whose class is in transformers"
+            )
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfError(
+            f"model {model.name!r}: {folder} has no tokenizer.json. Save the tokenizer in its fast form: "
+            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    if model.kind != "tokenizer":
+        if not (folder / "config.json").is_file():
+            raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
+        inside = modules(folder) if model.loader in SENTENCE_LOADERS else []
+        for module in ["", *(m for m in inside if m.endswith("_Dense"))]:
+            _require_weights(model, folder, folder / module)
     _require_shape(model, folder)
     if model.repo:
         _require_bytes(model, folder)
@@ -206,29 +221,11 @@ def _require_bytes(model: Model, folder: Path) -> None:
             note.write_text(written)
 
 
-def _require_files(model: Model, folder: Path) -> None:
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfError(
-            f"model {model.name!r}: {folder} has no tokenizer.json. Save the tokenizer in its fast form: "
-            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    if model.kind == "tokenizer":
-        return
-    if not (folder / "config.json").is_file():
-        raise ConfError(f"model {model.name!r}: {folder} has no config.json, so it is no model folder")
-    _require_weights(model, folder, folder)
-    if model.loader in SENTENCE_LOADERS:
-        for module in modules(folder):
-            if module.endswith("_Dense"):
-                _require_weights(model, folder, folder / module)
-
-
 def _require_weights(model: Model, folder: Path, inside: Path) -> None:
     """`inside`: the model's folder, or that of one of its modules."""
-    present = inside.is_dir()
-    if present and matching(inside, (WEIGHTS,)):
+    if inside.is_dir() and matching(inside, (WEIGHTS,)):
         return
-    pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if present else ""
+    pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if inside.is_dir() else ""
     found = (
         f"pickled weights only ({pickles}), which can run code when they are opened" if pickles else "none"
     )
@@ -250,10 +247,19 @@ def _require_shape(model: Model, folder: Path) -> None:
             f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
             f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
         )
-    if model.loader not in SENTENCE_LOADERS:  # whose library reads the prompts itself
-        _require_prompts(model, folder / "config_sentence_transformers.json")
+    if model.loader in SENTENCE_LOADERS:  # whose library reads prompts and width itself
+        return
+    said = folder / "config_sentence_transformers.json"
+    prompts = json_object(said).get("prompts") or {} if said.is_file() else {}
+    given = {"query": model.query_instruction, "passage": model.passage_instruction}
+    for name, role in (("query", "query"), ("document", "passage"), ("passage", "passage")):
+        if prompts.get(name) and not given[role]:
+            raise ConfError(
+                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, and its entry "
+                f"nothing. Put {role}_instruction there, or use loader sentence-transformers"
+            )
     width = json_object(folder / "config.json").get("hidden_size")
-    if model.loader not in SENTENCE_LOADERS and isinstance(width, int) and width != model.dim:
+    if isinstance(width, int) and width != model.dim:
         raise ConfError(
             f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
             f"the entry, or use a folder of that model"
@@ -264,17 +270,6 @@ def pooling_of(folder: Path) -> list[str]:
     """The ways in which a sentence-transformers model pools, as `poolings`; [] where it does not say."""
     pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
     return poolings(json_object(pooled)) if pooled is not None and pooled.is_file() else []
-
-
-def _require_prompts(model: Model, said: Path) -> None:
-    prompts = json_object(said).get("prompts") or {} if said.is_file() else {}
-    given = {"query": model.query_instruction, "passage": model.passage_instruction}
-    for name, role in (("query", "query"), ("document", "passage"), ("passage", "passage")):
-        if prompts.get(name) and not given[role]:
-            raise ConfError(
-                f"model {model.name!r}: its folder puts {prompts[name]!r} before a {role}, and its entry "
-                f"nothing. Put {role}_instruction there, or use loader sentence-transformers"
-            )
 
 
 def json_object(path: Path, kind: type = dict) -> Any:
@@ -298,15 +293,6 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A config.json; of a model that reads more than text, the part about text."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
-
-
-def _refuse_code(name: str, folder: Path) -> None:
-    for path in (folder / "config.json", folder / "tokenizer_config.json"):
-        if path.is_file() and "auto_map" in (tree := json_object(path)):
-            raise ConfError(
-                f"model {name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), which is "
-                f"never run. Use a model whose class is in transformers"
-            )
 
 
 # transformers replaces `PreTrainedModel.tie_weights` for the whole process while it loads a model and puts

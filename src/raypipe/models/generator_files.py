@@ -75,7 +75,11 @@ def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> Non
         )
     _check_config(where, config)
     tensors = headers(file)
-    _check_base(where, config, weights)
+    named = str(config.get("base_model_name_or_path") or "")  # by digest or commit, or it says nothing
+    if weights and _PINNED.fullmatch(named) and not weights.startswith(named):
+        raise ConfError(
+            f"{where}: expected an adapter of {weights}, found one that was trained on {named}. {_AGAIN}"
+        )
     pairs = _pairs(where, tensors)
     _check_modules(where, config, pairs, folder_headers(base), base)
     _check_finite(where, file, tensors)
@@ -102,15 +106,6 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
         raise ConfError(
             f"{where}: init_lora_weights {init!r} changes the base's weights, and they are served as they "
             f"are. Convert it to a plain LoRA (PEFT's path_initial_model_for_weight_conversion)"
-        )
-
-
-def _check_base(where: str, config: Mapping[str, Any], weights: str) -> None:
-    """Checks that an adapter that names its base by digest or commit is served on that base."""
-    named = str(config.get("base_model_name_or_path") or "")
-    if weights and _PINNED.fullmatch(named) and not weights.startswith(named):
-        raise ConfError(
-            f"{where}: expected an adapter of {weights}, found one that was trained on {named}. {_AGAIN}"
         )
 
 
@@ -143,14 +138,25 @@ def _check_modules(
     base: Path,
 ) -> None:
     """The modules are those of the base that the config targets, and their factors fit its matrices."""
-    modules = _matrices(weights)
+    # Module of the base -> shape of its matrix, [outputs, inputs]; None: its weights are packed (4-bit), so
+    # that no shape says it.
+    modules: dict[str, tuple[int, int] | None] = {}
+    for name, tensor in weights.items():
+        of, _, last = name.rpartition(".")
+        if last == "weight" and len(tensor.shape) == 2:
+            packed = tensor.dtype.startswith(("U", "I"))
+            modules[of] = None if packed else (tensor.shape[0], tensor.shape[1])
+        elif last in ("qweight", "weight_packed"):
+            modules.setdefault(of, None)
     if strange := sorted(pairs.keys() - modules.keys()):
         raise ConfError(
             f"{where}: expected modules of {base}, found {strange[0]} and {len(strange) - 1} more that it "
             f"lacks: the adapter is of another model, or its names have another prefix. {_AGAIN}"
         )
     for module, pair in sorted(pairs.items()):
-        rank = _rank_of(config, module)
+        ranks = (config.get("rank_pattern") or {}).items()  # PEFT takes the first that ends the name
+        matched = (int(r) for pattern, r in ranks if re.match(rf"\A(.*\.)?({pattern})$", module))
+        rank = next(matched, int(config["r"]))
         a, b = pair["A"].shape, pair["B"].shape
         if len(a) != 2 or len(b) != 2 or a[0] != b[1] or a[0] != rank:
             raise ConfError(
@@ -164,28 +170,6 @@ def _check_modules(
                 f"{[b[0], a[1]]}: the adapter is of another model. {_AGAIN}"
             )
     _check_targets(where, config, pairs.keys(), modules)
-
-
-def _matrices(weights: Mapping[str, TensorHeader]) -> dict[str, tuple[int, int] | None]:
-    """Module of the base -> the shape of its matrix, [outputs, inputs]; None where the weights are packed
-    (4-bit and the like), so that no shape says it."""
-    found: dict[str, tuple[int, int] | None] = {}
-    for name, tensor in weights.items():
-        module, _, last = name.rpartition(".")
-        if last == "weight" and len(tensor.shape) == 2:
-            packed = tensor.dtype.startswith(("U", "I"))
-            found[module] = None if packed else (tensor.shape[0], tensor.shape[1])
-        elif last in ("qweight", "weight_packed"):
-            found.setdefault(module, None)
-    return found
-
-
-def _rank_of(config: Mapping[str, Any], module: str) -> int:
-    """The rank of a module, by PEFT's rule: the first pattern that is the end of its name."""
-    for pattern, rank in (config.get("rank_pattern") or {}).items():
-        if re.match(rf"\A(.*\.)?({pattern})$", module):
-            return int(rank)
-    return int(config["r"])
 
 
 def _check_targets(
@@ -250,7 +234,12 @@ TEMPLATE = "chat_template.jinja"
 def check(model: Model) -> None:
     """Raises ModelMissing for files that are not here, ConfError for what must not or cannot be started."""
     place = folder.require(model)
-    _check_weights(place)
+    if (place / INDEX).is_file():
+        named = set(json_object(place / INDEX).get("weight_map", {}).values())
+        if missing := sorted(name for name in named if not (place / name).is_file()):
+            raise ModelMissing(f"{place}: {INDEX} names {', '.join(missing)}, which are not here. Fetch them")
+    for shard in matching(place, (WEIGHTS,)):
+        headers(shard)  # whole
     if not (place / TEMPLATE).is_file() and not json_object(place / "tokenizer_config.json").get(
         "chat_template"
     ):
@@ -270,15 +259,6 @@ def rank(model: Model) -> int:
     """The smallest `max_lora_rank` of vLLM that fits every adapter's rank."""
     most = max(max_rank(json_object(Path(path) / ADAPTER[0])) for path in model.adapter_paths)
     return next(rank for rank in RANKS if rank >= most)
-
-
-def _check_weights(place: Path) -> None:
-    if (place / INDEX).is_file():
-        named = set(json_object(place / INDEX).get("weight_map", {}).values())
-        if missing := sorted(name for name in named if not (place / name).is_file()):
-            raise ModelMissing(f"{place}: {INDEX} names {', '.join(missing)}, which are not here. Fetch them")
-    for shard in matching(place, (WEIGHTS,)):
-        headers(shard)  # whole
 
 
 def _check_length(model: Model, place: Path) -> None:

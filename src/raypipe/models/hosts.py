@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, quote_plus, urlsplit
@@ -52,7 +52,15 @@ class EndpointAddress:
 
     def __post_init__(self) -> None:
         for url in self.urls:
-            _check_url(url)
+            try:
+                place = urlsplit(url)
+                good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+            except ValueError:
+                good = False
+            if not good:
+                raise ConfError(f"url: expected http://... or https://..., found {url!r}")
+            if "@" in place.netloc:
+                raise ConfError("url: it has a name or password in it, which logs would show; use a key")
         if " " in self.key or not (self.key.isascii() and self.key.isprintable()):
             raise ConfError(
                 f"{self.url}: the key has white space, a line end or other signs that no key has. Set its "
@@ -72,29 +80,14 @@ class EndpointAddress:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def masked(self, text: str) -> str:
-        """The text without the key, which a server may quote, in each form that JSON, Python or an address
-        gives it. A whole answer is masked before it is cut: of a key at the cut the begin would stay."""
-        return masked(text, self.key)
-
-    def shown(self, answer: str) -> str:
-        """The begin of an answer, without the key."""
-        return shown(answer, self.key)
-
-
-_ESCAPES: tuple[Callable[[str], str], ...] = (
-    lambda text: json.dumps(text)[1:-1],
-    lambda text: repr(text)[1:-1],
-    lambda text: quote(text, safe=""),
-    quote_plus,
-)
-
 
 def masked(text: str, key: str) -> str:
-    """The text without a key, see `EndpointAddress.masked`."""
+    """The text without a key, which a server may quote, in each form that JSON, Python or an address gives
+    it. A whole answer is masked before it is cut: of a key at the cut the begin would stay."""
     forms = {key}
     for _ in range(2):  # a gateway puts the error of a server into its own
-        forms |= {escaped(form) for form in forms for escaped in _ESCAPES}
+        for form in list(forms):
+            forms |= {json.dumps(form)[1:-1], repr(form)[1:-1], quote(form, safe=""), quote_plus(form)}
     for form in sorted(forms, key=len, reverse=True) if key else ():
         text = text.replace(form, "***")
     return text
@@ -103,19 +96,6 @@ def masked(text: str, key: str) -> str:
 def shown(answer: str, key: str) -> str:
     """The begin of what a server said, as a message repeats it, without a key."""
     return repr(masked(answer, key)[:SHOWN])
-
-
-def _check_url(url: str) -> None:
-    """Raises ConfError for what is no address of a server, or has a password in it."""
-    try:
-        place = urlsplit(url)
-        good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise ConfError(f"url: expected http://... or https://..., found {url!r}")
-    if "@" in place.netloc:
-        raise ConfError("url: it has a name or password in it, which logs would show; use a key")
 
 
 def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:

@@ -30,11 +30,11 @@ from raypipe.core.records import Fault
 from raypipe.core.references import Reference, Tools
 from raypipe.models import hosts, load
 from raypipe.models.device import SharedEncoders, computing, loading
-from raypipe.models.entry import REMOTE
+from raypipe.models.engine import OwnEngine
+from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.fake import Scripted
 from raypipe.models.generators import proven, routed
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
-from raypipe.models.own_engine import OwnEngine
 from raypipe.models.token_arrays import TokenArray
 
 T = TypeVar("T")
@@ -169,11 +169,6 @@ class LocalKit:
 
         await asyncio.get_running_loop().run_in_executor(self._worker, _forget, self._loaded, kept)
 
-    def _open(self, model: Model) -> Any:
-        if model.loader in REMOTE:
-            return load.open_remote(model, self.endpoints)
-        return load.open_model(model, self._backend, self._device, self._encoders)
-
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
             return proven(cast(Generator, load.from_outside(model, self._device, "__call__")))
@@ -195,11 +190,25 @@ class LocalKit:
             self._closing_models[_key(model)] = batch.close
             return batch.generate
         if self._engines is not None:
-            return proven(_shared(model, self._engines, self._passing))
+            return proven(self._shared(model, self._engines))
         load.require_startable(model)
         own = OwnEngine(model, self._engine_limits, self._loading_s.append, self._sink)
         self._own[_key(model)], self._closing_models[_key(model)] = own, own.close
         return own.generate
+
+    def _shared(self, model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
+        """A generator over the engines that a job started, routed by cached prefix."""
+        identity = own_identity(model)
+        if not (names := engines.get(identity)):
+            raise ConfError(
+                f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its "
+                f"own; a run in one process has none"
+            )
+        from raypipe.models.engine_actors import JoiningEngines, find  # which imports Ray
+
+        joining = JoiningEngines(self._passing.get(identity, ()))
+        passing = [joining.generator(n) for n in range(len(self._passing.get(identity, ())))]
+        return routed([find(name).generate for name in names], passing, joining.up)
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
@@ -261,33 +270,23 @@ class LocalKit:
             if key not in self._loaded:
                 start = self._clock()
                 with loading(model.name, self._device):
-                    if self._threads is not None:
-                        load.use_threads(model, self._threads)
-                    self._loaded[key] = self._open(model)
+                    if model.loader in REMOTE:
+                        self._loaded[key] = load.open_remote(model, self.endpoints)
+                    else:
+                        # Without weights no torch is needed, whose import takes three seconds.
+                        outside = model.loader in WEIGHTLESS or is_path(model.loader)
+                        if self._threads is not None and not outside:
+                            import torch  # seconds
+
+                            torch.set_num_threads(self._threads)
+                        self._loaded[key] = load.open_model(
+                            model, self._backend, self._device, self._encoders
+                        )
                 self._loading_s.append(self._clock() - start)
             with computing(model.name, self._device):
                 return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
-
-
-def _shared(
-    model: Model, engines: Mapping[str, Sequence[str]], passing: Mapping[str, Sequence[str]]
-) -> Generator:
-    """A generator over the engines that a job started, routed by cached prefix."""
-    identity = own_identity(model)
-    if not (names := engines.get(identity)):
-        raise ConfError(
-            f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
-            f"a run in one process has none"
-        )
-    from raypipe.models.engine_actors import JoiningEngines, find  # which imports Ray
-
-    stay = [find(name).generate for name in names]
-    if not (come_and_go := passing.get(identity)):
-        return routed(stay)
-    joining = JoiningEngines(come_and_go)
-    return routed(stay, [joining.generator(n) for n in range(len(come_and_go))], joining.up)
 
 
 def _forget(held: dict[Model, Any], kept: set[Model]) -> None:

@@ -32,7 +32,8 @@ OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 
 
 def present(model: Model) -> None:
-    """Raises ModelMissing or ConfError unless the model's files are here and may be read."""
+    """Raises ModelMissing or ConfError unless the model's files are here and may be read, and the libraries
+    that its loader needs are installed."""
     if is_path(model.loader):
         if model.path and not Path(model.path).is_dir():
             raise ModelMissing(
@@ -40,20 +41,15 @@ def present(model: Model) -> None:
             )
     elif model.loader not in WEIGHTLESS | REMOTE:
         folder.require(model)
-        require_libraries(model)
-
-
-def require_libraries(model: Model) -> None:
-    """Raises ModelMissing, with the command that installs it, for a library that the model's loader needs."""
-    needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
-    for name in needed.get(model.loader, ("torch", "transformers")):
-        if importlib.util.find_spec(name) is None:
-            get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
-            also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
-            raise ModelMissing(
-                f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
-                f"installed. Get it with: {get}{also}"
-            )
+        needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
+        for name in needed.get(model.loader, ("torch", "transformers")):
+            if importlib.util.find_spec(name) is None:
+                get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
+                also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
+                raise ModelMissing(
+                    f"model {model.name!r}: loader {model.loader!r} needs the package {name}, which is not "
+                    f"installed. Get it with: {get}{also}"
+                )
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
@@ -83,7 +79,7 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return from_outside(model, device, "embed" if embeds else "score")
     require_computable(model, backend, device)
     if model.loader in folder.SENTENCE_LOADERS:
-        from raypipe.models.sentence_models import SentenceEmbedder, SentenceReranker  # seconds
+        from raypipe.models.library_models import SentenceEmbedder, SentenceReranker  # torch
 
         return (SentenceEmbedder if embeds else SentenceReranker)(model, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
@@ -96,7 +92,7 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return (
             TransformersEmbedder(model, device, encoders) if embeds else TransformersReranker(model, device)
         )
-    from raypipe.models.flagembedding import FlagEmbedder, FlagScorer  # seconds of FlagEmbedding
+    from raypipe.models.library_models import FlagEmbedder, FlagScorer  # torch
 
     return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
 
@@ -115,7 +111,9 @@ def require_startable(model: Model) -> None:
 
 
 def open_tokenizer(model: Model) -> Tokenize:
-    """A tokenizer entry, or the tokenizer of any model that has one."""
+    """A tokenizer entry, or the tokenizer of any model that has one: spans of the tokens of a text, special
+    tokens omitted, nothing cut. A letter that takes several tokens gives each of them its span. Raises as
+    `folder.require`."""
     if is_path(model.loader):
         return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
@@ -129,12 +127,6 @@ def open_tokenizer(model: Model) -> Tokenize:
         raise ConfError(
             f"model {model.name!r} has no tokenizer; name one of kind tokenizer, such as whitespace"
         )
-    return _token_spans(model)
-
-
-def _token_spans(model: Model) -> Tokenize:
-    """Spans of the tokens of a text, special tokens omitted, nothing cut. A letter that takes several tokens
-    gives each of them its span. Raises as `folder.require`."""
     from tokenizers import Tokenizer
 
     if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
@@ -170,13 +162,3 @@ def require_computable(model: Model, backend: Backend, device: str) -> None:
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use backend: transformers, or a float32 entry"
         )
-
-
-def use_threads(model: Model, threads: int) -> None:
-    """Sets the threads that torch computes with on a CPU, in this process. A model without weights needs no
-    torch, whose import takes three seconds."""
-    if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader):
-        return
-    import torch
-
-    torch.set_num_threads(threads)

@@ -1,10 +1,11 @@
-"""A generator behind any endpoint that speaks the OpenAI chat protocol.
+"""A generator behind any endpoint that speaks the OpenAI chat protocol, and checks of a server before work.
 
 Keeps the contract of `llm.Generator`: every row has a reply or a fault, and no trouble of the endpoint
 is ever an empty answer. Trouble that time or an operator can end (down, slow, overloaded, a wrong key or
 address, an answer that is not the protocol's) is transient, so a later run sends the row again. A chat
-that the endpoint refuses is final, and an account with nothing left is no row's matter. Fields that the
-server refuses (`Model.unsent`, `server_check`) are not sent. Knows what is asked; `server` sends it.
+that the endpoint refuses is final, and an account with nothing left is no row's matter. Before work one real
+chat with the body of a step is sent: fields that the server refuses are then left out (`Model.unsent`).
+Knows what is asked; `server` sends it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ import json
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
+from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.llm import STEP, Chat, Chats, Finish, Generated, JsonSchema, Replies, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.constraint import structured
+from raypipe.models.entry import DIALECTS
+from raypipe.models.generators import READY
 from raypipe.models.hosts import EndpointAddress
+from raypipe.models.remote import RemoteModel
 from raypipe.models.server import BrokenOff, ServerClient, Trouble
 from raypipe.models.vllm_terms import repetition
 from raypipe.text.thoughts import thinking
@@ -79,6 +85,7 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
     if not text:
         return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
     finish: Finish = "length" if cut else "stop"
+    details = usage.get("prompt_tokens_details") or {}  # or Anthropic's word for it, as some proxies pass on
     logprob = None
     if sampling.logprobs:
         logprob = math.fsum(token["logprob"] for token in choice["logprobs"]["content"])
@@ -86,16 +93,10 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
         text=text,
         finish=finish,
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        cached_tokens=_cached(usage),
+        cached_tokens=int(details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0),
         generated_tokens=generated,
         logprob=logprob,
     )
-
-
-def _cached(usage: Any) -> int:
-    """Prompt tokens that a cache had, in the protocol's words or in Anthropic's, as some proxies pass on."""
-    details = usage.get("prompt_tokens_details") or {}
-    return int(details.get("cached_tokens") or usage.get("cache_read_input_tokens") or 0)
 
 
 def _texts(content: Any) -> tuple[str, str]:
@@ -154,7 +155,14 @@ class OpenAIClient:
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """Raises Unavailable, besides, where the account has nothing left: no further chat would be done."""
         body = self.body(sampling, adapter)
-        return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
+        replies: Replies = []
+        for got in await asyncio.gather(*(self.attempt(chat, body, sampling) for chat in chats)):
+            if isinstance(got, Trouble) and got.reason == "unpaid":
+                raise Unavailable(got.detail)
+            if isinstance(got, Trouble):
+                got = Fault(STEP, got.reason, got.detail, got.transient)
+            replies.append(got)
+        return replies
 
     async def close(self) -> None:
         await self.server.close()
@@ -214,14 +222,6 @@ class OpenAIClient:
             f"answers, or ask for JSON"
         )
 
-    async def _one(self, chat: Chat, body: dict[str, Any], sampling: Sampling) -> Generated | Fault:
-        got = await self.attempt(chat, body, sampling)
-        if not isinstance(got, Trouble):
-            return got
-        if got.reason == "unpaid":
-            raise Unavailable(got.detail)
-        return Fault(STEP, got.reason, got.detail, got.transient)
-
     async def attempt(
         self, chat: Chat, body: dict[str, Any], sampling: Sampling
     ) -> Generated | Fault | Trouble:
@@ -252,3 +252,123 @@ def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
     if not named and "max_tokens" in body and re.search(r"\bmax_tokens\b", said):
         return ("max_tokens",) if UNSUPPORTED.search(said) or "max_completion_tokens" in said else ()
     return tuple([f for f in named if body[f] == NEUTRAL.get(f)] or named)
+
+
+T = TypeVar("T")
+ChatForm: TypeAlias = tuple[Sampling, str | None]
+"""Sampling and adapter of a step: with the model they decide the body of its chats."""
+
+LISTING_TIMEOUT_S = 10.0  # of a list of names
+GONE = frozenset({"unreachable", "timeout", "unpaid"})
+WRONG = frozenset({"unauthorised", "forbidden", "not_found", "redirected", "not_the_protocol"})
+"""Reasons that no row can be done for, now or as things are written. Others may pass, or be one chat's."""
+
+
+def fields_refused(
+    model: Model, at: EndpointAddress, kinds: Sequence[ChatForm], key_name: str
+) -> tuple[tuple[str, ...], list[ChatForm]]:
+    """Sends a chat of each kind, without the model's unsent fields; returns the further fields that its
+    server refuses and takes a chat without, and the kinds that it takes.
+
+    Raises Unavailable where nothing answers or the account has nothing left, ConfError for a key that is
+    refused, a model that is not served and an address of something else. A server that is busy, or refuses a
+    chat for another reason, is left to the rows. `key_name`: the variable of the key, for messages.
+    """
+
+    async def check() -> tuple[tuple[str, ...], list[ChatForm]]:
+        unsent, taken = model.unsent, list[ChatForm]()
+        for sampling, adapter in kinds:
+            tried = unsent
+            while (
+                fields := await _refused(replace(model, unsent=tried), at, sampling, adapter, key_name)
+            ) is not None:
+                if not fields:  # another reason: that it named fields before says nothing then
+                    break
+                tried += fields
+            else:
+                unsent = tried
+                taken.append((sampling, adapter))
+        return unsent[len(model.unsent) :], taken
+
+    return asyncio.run(check())
+
+
+async def _refused(
+    model: Model, at: EndpointAddress, sampling: Sampling, adapter: str | None, key_name: str
+) -> tuple[str, ...] | None:
+    """The fields that the server names where it refuses a chat; None: it takes the chat. Raises as
+    `fields_refused`."""
+    client = OpenAIClient(model, replace(at, tries=len(at.urls)))  # each address once
+    try:
+        body = client.body(sampling, adapter)
+        got = await client.attempt(READY, body, sampling)
+    finally:
+        await client.close()
+    if not isinstance(got, Trouble):
+        return None
+    if got.reason in GONE:
+        raise Unavailable(got.detail)
+    if got.reason in ("unauthorised", "forbidden"):
+        sent = "the key was refused" if at.key else "it wants a key, and none was sent"
+        raise ConfError(f"{got.detail}: {sent}. Put the key in the environment variable {key_name}")
+    if fields := refused_fields(got.error, body):
+        return fields
+    names = await _listed(at) if got.reason in WRONG or got.reason == "refused" else {body["model"]: {}}
+    if got.reason in WRONG or body["model"] not in names:
+        hint = (
+            did_you_mean(body["model"], names) if names else "is this the API's address, up to and with /v1?"
+        )
+        expected = f": expected the model {body['model']!r} to be served there; {hint}"
+        raise ConfError(f"{got.detail}{'' if body['model'] in names else expected}")
+    return ()
+
+
+async def _listed(at: EndpointAddress) -> dict[str, dict[str, Any]]:
+    """Returns what a server lists, by name; {} where it lists nothing that can be read."""
+    found = await _sent(at, "GET", "models", lambda t: {str(row["id"]): dict(row) for row in t["data"]})
+    return {} if isinstance(found, Trouble) else found
+
+
+async def _sent(
+    at: EndpointAddress, method: str, path: str, read: Callable[[Any], T], **content: Any
+) -> T | Trouble:
+    client = ServerClient(replace(at, tries=1, timeout_s=min(at.timeout_s, LISTING_TIMEOUT_S)))
+    try:
+        return await client.send(method, path, read, **content)
+    finally:
+        await client.close()
+
+
+def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: str) -> dict[str, Any]:
+    """The fields of models.yaml for a served model, after requests to it. Raises as `fields_refused`, and
+    ConfError for a reranker without a dialect."""
+    if kind == "generator":
+        if (told := asyncio.run(_listed(at)).get(name)) is None:
+            model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")
+            fields_refused(model, at, [(Sampling(max_tokens=16), None)], key_name)
+            told = {}
+        spoken = "vllm" if told.get("owned_by") == "vllm" else "openai"
+        length = told.get("max_model_len")
+        return {
+            "loader": "openai",
+            "dialect": dialect or spoken,
+            "max_model_len": length if isinstance(length, int) else 8192,
+        }
+    if kind == "embedder":
+        body = {"model": name, "input": ["ready"], "encoding_format": "float"}
+        dim = asyncio.run(
+            _sent(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
+        )
+        if isinstance(dim, Trouble):
+            raise (Unavailable if dim.reason in GONE else ConfError)(
+                f"{dim.detail}: expected an embedding of {name!r}. Is this the API's address, up to and with "
+                f"/v1? A key goes into the environment variable {key_name}"
+            )
+        return {"loader": "embeddings", "dialect": dialect or "openai", "dim": dim}
+    if kind == "reranker":
+        if not dialect:
+            raise ConfError(f"--dialect: a reranker needs one of {', '.join(DIALECTS['rerank'])}")
+        model = Model(name, "reranker", "rerank", name, "", "", "", dialect=dialect)
+        RemoteModel(model, at).score([("ready", "ready"), ("ready", "not")])
+        return {"loader": "rerank", "dialect": dialect}
+    raise ConfError(f"--kind {kind}: a server has embedders, rerankers and generators")

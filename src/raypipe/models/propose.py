@@ -166,9 +166,22 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
         return Proposal({"kind": found, "loader": "tokens", **place}, _bytes(repo, found), None, None)
     entry: dict[str, Any] = {"kind": found}
     if found == "embedder":
-        entry |= {"loader": _embedding_loader(repo), **place, "dim": _dim(repo, config)}
-        if entry["loader"] != "sentence-transformers":
-            entry["pooling"] = _pooling(repo)
+        pooled = _module(repo, "Pooling")
+        ways = folder.poolings(pooled)
+        # FlagEmbedding's classes where its encoders of the BGE family are meant, else the folder's own.
+        plain = config.get("model_type") in ("bert", "xlm-roberta") and ways in (["cls"], ["mean"])
+        own = "bge-m3" if "bge-m3" in repo.name.lower() else "flagembedding"
+        flag = plain and _is_bge(repo)
+        width = pooled.get("word_embedding_dimension") or pooled.get("embedding_dimension") or 0
+        dim = _module(repo, "Dense").get("out_features") or width * max(1, len(ways))
+        dim = int(dim or text_config(config).get("hidden_size") or 0)
+        if not dim:
+            raise ConfError(
+                f"{repo.name}: its files do not say how long its vectors are. Write the entry by hand"
+            )
+        entry |= {"loader": own if flag else "sentence-transformers", **place, "dim": dim}
+        if flag:
+            entry["pooling"] = ways[0]
         entry["max_tokens"] = _max_tokens(repo, config)
     elif found == "reranker":
         bge = _is_bge(repo) and not repo.modules
@@ -232,37 +245,9 @@ def _is_bge(repo: ModelRepo) -> bool:
     return repo.name.replace("\\", "/").rsplit("/", 1)[-1].lower().startswith("bge-")
 
 
-def _embedding_loader(repo: ModelRepo) -> str:
-    """FlagEmbedding's classes where its encoders of the BGE family are meant, else the folder's own."""
-    plain = repo.tree("config.json").get("model_type") in ("bert", "xlm-roberta")
-    if not (_is_bge(repo) and plain and _pooling(repo) in ("cls", "mean")):
-        return "sentence-transformers"
-    return "bge-m3" if "bge-m3" in repo.name.lower() else "flagembedding"
-
-
 def _module(repo: ModelRepo, kind: str) -> dict[str, Any]:
     paths = [m.get("path", "") for m in repo.modules if str(m.get("type", "")).rsplit(".", 1)[-1] == kind]
     return repo.tree(f"{paths[-1]}/config.json") if paths else {}
-
-
-def _pooling(repo: ModelRepo) -> str:
-    """The name of the one way in which token vectors are pooled; "": several, or another."""
-    found = folder.poolings(_module(repo, "Pooling"))
-    return found[0] if len(found) == 1 else ""
-
-
-def _dim(repo: ModelRepo, config: Mapping[str, Any]) -> int:
-    pooled = _module(repo, "Pooling")
-    dim = _module(repo, "Dense").get("out_features")
-    dim = dim or (pooled.get("word_embedding_dimension") or pooled.get("embedding_dimension") or 0) * max(
-        1, len(folder.poolings(pooled))
-    )
-    dim = dim or text_config(config).get("hidden_size") or 0
-    if not dim:
-        raise ConfError(
-            f"{repo.name}: its files do not say how long its vectors are. Write the entry by hand"
-        )
-    return int(dim)
 
 
 def _max_tokens(repo: ModelRepo, config: Mapping[str, Any]) -> int:

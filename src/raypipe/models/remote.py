@@ -21,7 +21,7 @@ import numpy as np
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model, Role
-from raypipe.models.hosts import EndpointAddress
+from raypipe.models.hosts import EndpointAddress, shown
 from raypipe.models.server import ServerClient, Trouble
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class RemoteModel:
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             count = len(answer["data"]) if isinstance(answer, dict) and "data" in answer else "another answer"
             raise self._error(
-                f"{texts} vectors", f"{count} ({type(e).__name__}: {self._server.at.shown(str(e))})"
+                f"{texts} vectors", f"{count} ({type(e).__name__}: {shown(str(e), self._server.at.key)})"
             ) from e
         if vectors.shape != (texts, self._model.dim):
             dims = "x".join(map(str, vectors.shape[1:]))
@@ -172,7 +172,7 @@ class RemoteModel:
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise self._error(
                 f"{passages} scores in an answer of dialect {self._model.dialect}",
-                f"another ({type(e).__name__}: {self._server.at.shown(str(e))})",
+                f"another ({type(e).__name__}: {shown(str(e), self._server.at.key)})",
             ) from e
         return np.array(found, np.float32)
 

@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import httpx
 
 from raypipe.core.calls import RETRY_STATUSES, Backoff, limit_wait_s, retry_after_s
 from raypipe.core.connections import open_client, why_failed
-from raypipe.models.hosts import EndpointAddress
+from raypipe.models.hosts import EndpointAddress, masked, shown
 
 T = TypeVar("T")
 
@@ -107,7 +108,13 @@ class ServerClient:
             while True:
                 address, answered = await self._turn(tokens), self._answered
                 result = await self._try(address, method, path, read, lines, content)
-                self._learn(address, result)
+                if isinstance(result, Trouble) and result.reason in BROKEN:
+                    address.failed += 1
+                    if len(self._addresses) > 1:
+                        out_s = min(FIRST_WAIT_S * 2.0**address.failed, LONGEST_WAIT_S)
+                        address.next_s = max(address.next_s, self._clock() + out_s)
+                else:
+                    address.failed = 0
                 if not isinstance(result, Trouble):
                     self._failing, self._answered = 0, self._answered + 1
                     return result
@@ -131,15 +138,6 @@ class ServerClient:
                 address.next_s = now + pause_s
                 return address
             await self._sleep(address.next_s - now)
-
-    def _learn(self, address: _Address, result: object) -> None:
-        if isinstance(result, Trouble) and result.reason in BROKEN:
-            address.failed += 1
-            if len(self._addresses) > 1:
-                out_s = min(FIRST_WAIT_S * 2.0**address.failed, LONGEST_WAIT_S)
-                address.next_s = max(address.next_s, self._clock() + out_s)
-        else:
-            address.failed = 0
 
     async def _try(
         self,
@@ -182,12 +180,17 @@ class ServerClient:
             return self._trouble(address, "broken_off", f"the reply was broken off: {e}", True, True)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
             kind = headers.get("content-type", "no content type")
-            found = f"{kind} ({type(e).__name__}: {e}): {self.at.shown(response.text)}"
+            found = f"{kind} ({type(e).__name__}: {e}): {shown(response.text, self.at.key)}"
             detail = f"expected a reply of the protocol, found {found}. Is this the API's address, up to /v1?"
             return self._trouble(address, "not_the_protocol", detail, True, True)
 
     def _refused(self, address: _Address, response: httpx.Response, status: int) -> Trouble:
-        detail, error = f"status {status}: {self.at.shown(response.text)}", _error_of(response)
+        detail = f"status {status}: {shown(response.text, self.at.key)}"
+        error: Any = response.text
+        with suppress(ValueError):  # the error in an answer, whatever its form
+            error = response.json()
+        if isinstance(error, dict):
+            error = error.get("error", error.get("detail", error))
         said = json.dumps(error)
         spent = SPENT.search(said) if status in (402, 403, 429) else status == 400 and OWES.search(said)
         if spent and not retry_after_s(response.headers) and not (status == 429 and LIMITED.search(said)):
@@ -210,16 +213,7 @@ class ServerClient:
         again: bool = False,
         error: Any = None,
     ) -> Trouble:
-        return Trouble(reason, self.at.masked(f"{address.url}: {detail}"), transient, again, error)
-
-
-def _error_of(response: httpx.Response) -> Any:
-    """The error in an answer, whatever its form."""
-    try:
-        tree = response.json()
-    except ValueError:
-        return response.text
-    return tree.get("error", tree.get("detail", tree)) if isinstance(tree, dict) else tree
+        return Trouble(reason, masked(f"{address.url}: {detail}", self.at.key), transient, again, error)
 
 
 def _status_inside(tree: Any) -> int | None:

@@ -35,7 +35,7 @@ class TokenArray:
 
 
 def takes_tokens(model: Model) -> bool:
-    """Returns whether an embedder takes arrays: those of `models.encoder` and `models.flagembedding` do;
+    """Returns whether an embedder takes arrays: those of `models.encoder` and FlagEmbedding do;
     sentence-transformers' classes take texts alone."""
     return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 

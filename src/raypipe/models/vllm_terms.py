@@ -16,7 +16,7 @@ from typing import Any
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import REPEATED, STEP, Constraint, Generated, Sampling
+from raypipe.core.llm import REPEATED, STEP, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator_files
@@ -118,8 +118,12 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
     """`kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError for a constraint that does not compile or
     end, and what vLLM raises for what it refuses."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
+    from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
+    held = None
+    if sampling.constraint is not None:
+        longest_reply(sampling.constraint)
+        held = StructuredOutputsParams(**structured(sampling.constraint))
     return SamplingParams(
         max_tokens=sampling.max_tokens,
         temperature=sampling.temperature,
@@ -129,7 +133,7 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
         presence_penalty=sampling.presence_penalty,
         stop=list(sampling.stop),
         logprobs=0 if sampling.logprobs else None,  # 0: of the chosen tokens alone
-        structured_outputs=_structured(sampling.constraint),
+        structured_outputs=held,
         repetition_detection=RepetitionDetectionParams(**repetition(sampling)) if sampling.repeats else None,
         output_kind=RequestOutputKind[kind],
     )
@@ -139,15 +143,6 @@ def repetition(sampling: Sampling) -> dict[str, int]:
     """The repetition that ends a reply, in vLLM's words."""
     shortest, longest = REPEATED
     return {"min_pattern_size": shortest, "max_pattern_size": longest, "min_count": sampling.repeats}
-
-
-def _structured(constraint: Constraint | None) -> Any:
-    from vllm.sampling_params import StructuredOutputsParams
-
-    if constraint is None:
-        return None
-    longest_reply(constraint)
-    return StructuredOutputsParams(**structured(constraint))
 
 
 def reply(

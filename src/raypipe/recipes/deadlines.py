@@ -46,7 +46,14 @@ def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clo
             out = [q for part in await asyncio.gather(*parts) for q in part]
         if not degrades or len(out) != len(questions):  # a lost row is found by who asked
             return out
-        return [_spared(stage, *row) for row in zip(questions, out, strict=True)]
+        for i, (before, after) in enumerate(zip(questions, out, strict=True)):
+            # A transient fault that the stage itself put on the row, as if the stage had been omitted.
+            fresh = after.faults[len(before.faults) :]
+            if after.degraded == before.degraded and any(f.transient for f in fresh):
+                own = tuple(replace(f, step=stage.name) if f.transient else f for f in fresh)
+                degraded = (*after.degraded, stage.name)
+                out[i] = replace(after, degraded=degraded, faults=(*before.faults, *own))
+        return out
 
     async def one(question: Question, due: float) -> list[Question]:
         left = due - clock()
@@ -85,15 +92,6 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
         degraded=(*question.degraded, stage.name),
         faults=(*question.faults, fault),
     )
-
-
-def _spared(stage: Stage[Step], before: Question, after: Question) -> Question:
-    """A transient fault that the stage itself put on the row, as if the stage had been omitted."""
-    fresh = after.faults[len(before.faults) :]
-    if after.degraded != before.degraded or not any(f.transient for f in fresh):
-        return after
-    named = tuple(replace(f, step=stage.name) if f.transient else f for f in fresh)
-    return replace(after, degraded=(*after.degraded, stage.name), faults=(*before.faults, *named))
 
 
 def goes_on(question: Question) -> bool:

@@ -183,7 +183,10 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
         raise LawBroken(
             f"{stage.name} must return exactly the questions it was given, in their order; it returned others"
         )
-    result = [_skip(stage, q) for q in rows]
+    # Of a row that a stage does not see, replies that it would have written look skipped, even where an old
+    # one is stored; everything else stays.
+    skipped = dict.fromkeys(named(stage.step.writes(), "replies"), SKIPPED_REPLY)
+    result = [replace(q, replies={**q.replies, **skipped}) if skipped else q for q in rows]
     for i, q in zip(chosen, out, strict=True):
         result[i] = q
         broke = sum(r.label == "fault" and rows[i].replies.get(n) != r for n, r in q.replies.items())
@@ -192,21 +195,6 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     count.rows += len(rows)
     count.skipped += len(rows) - len(chosen)
     return result
-
-
-def _skip(stage: Stage[Step], question: Question) -> Question:
-    """A row that a stage does not see: replies that the stage would have written look skipped, even where an
-    old one is stored; everything else stays."""
-    if not (into := named(stage.step.writes(), "replies")):
-        return question
-    return replace(question, replies={**question.replies, **dict.fromkeys(into, SKIPPED_REPLY)})
-
-
-async def answer(
-    recipe: Recipe, kit: Kit, questions: Sequence[Question], memo: Memo | None = None
-) -> list[Question]:
-    """All questions through the question half as one batch."""
-    return await QuestionExecutor(recipe, kit, memo)(questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +257,11 @@ class CorpusExecutor:
     async def _one(self, stage: Stage[CorpusStep], build: Build, table: pa.Table) -> pa.Table:
         start, loaded = time.perf_counter(), self._loading_s()
         out = await _watched(stage.name, build(table))
-        count, broken = self.counts[stage.name], _fault_count(table)
+        count = self.counts[stage.name]
+        faults = [t.num_rows - t["fault"].null_count for t in (table, out)]
         count.rows += table.num_rows
-        count.skipped += broken
-        count.faults += _fault_count(out) - broken
+        count.skipped += faults[0]
+        count.faults += faults[1] - faults[0]
         count.spend(time.perf_counter() - start, self._loading_s() - loaded)
         return out
 
@@ -286,13 +275,3 @@ def with_texts(chunks: pa.Table, texts: pa.Table) -> pa.Table:
 
 def fine(table: pa.Table) -> pa.Table:
     return table.filter(pc.is_null(table["fault"]))
-
-
-def _fault_count(table: pa.Table) -> int:
-    faults: int = table.num_rows - table["fault"].null_count
-    return faults
-
-
-async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> CorpusTables:
-    """The corpus half over one table of sources, as one batch."""
-    return await CorpusExecutor(recipe, kit, memo)(sources)

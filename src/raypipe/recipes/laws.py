@@ -45,7 +45,7 @@ def question_rows(trial: Trial) -> None:
     _expect(backwards == trial.out[::-1], "in another order the questions come out otherwise")
 
 
-def question_batches(trial: Trial) -> None:
+def question_batch(trial: Trial) -> None:
     """f(a + b) == f(a) + f(b): the step does not notice how questions are batched."""
     for cut in range(len(trial.given) + 1):
         halves = [run(trial.step, trial.kit, part) for part in (trial.given[:cut], trial.given[cut:])]
@@ -130,7 +130,7 @@ def corpus_rows(trial: Trial) -> None:
     _expect(out == sorted(out, key=given.index), "the rows of a source do not stand together, or in order")
 
 
-def corpus_batches(trial: Trial) -> None:
+def corpus_batch(trial: Trial) -> None:
     """f(a + b) == f(a) + f(b): the step does not notice how rows are batched."""
     for cut in range(trial.given.num_rows + 1):
         halves = [run(trial.step, trial.kit, t) for t in (trial.given.slice(0, cut), trial.given.slice(cut))]
@@ -185,22 +185,18 @@ def corpus_bound(trial: Trial) -> None:
 
 Law = Callable[[Trial], None]
 
-QUESTION_LAWS: Mapping[str, Law] = {
-    "rows": question_rows,
-    "batch": question_batches,
-    "writes": question_writes,
-    "turns": question_turns,
-    "reads": question_reads,
-    "bound": question_bound,
-}
-CORPUS_LAWS: Mapping[str, Law] = {
-    "rows": corpus_rows,
-    "batch": corpus_batches,
-    "faults": corpus_faults,
-    "writes": corpus_writes,
-    "reads": corpus_reads,
-    "bound": corpus_bound,
-}
+
+def _by_name(*laws: Law) -> dict[str, Law]:
+    """The laws by their names behind the half that they are of."""
+    return {law.__name__.partition("_")[2]: law for law in laws}
+
+
+QUESTION_LAWS: Mapping[str, Law] = _by_name(
+    question_rows, question_batch, question_writes, question_turns, question_reads, question_bound
+)
+CORPUS_LAWS: Mapping[str, Law] = _by_name(
+    corpus_rows, corpus_batch, corpus_faults, corpus_writes, corpus_reads, corpus_bound
+)
 
 
 def _expect(holds: bool, message: str) -> None:

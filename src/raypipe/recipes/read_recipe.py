@@ -1,13 +1,22 @@
-"""Recipes from YAML: steps by their verbs, gates, variants of another recipe, and one step of another in a
-recipe's place; or all that is wrong in one."""
+"""Recipes from YAML: steps by their verbs, gates, variants of another recipe, one step of another in a
+recipe's place, and fields set from outside (`STEP[:INTO].FIELD=VALUE`, as `--set` gives them); or all that is
+wrong in one.
+
+Fields are set in a recipe's tree before steps are made of it, so what is set is checked as what the file
+says, and is in the digest alike. What a field may hold `core.config` checks.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import yaml
 
 from raypipe.core import config
 from raypipe.core.config import Found, Resolve, Where, collected, did_you_mean
@@ -15,8 +24,7 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.recipes.recipe import Labels, Recipe, S, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.recipes.verbs import HALVES, step_of
-from raypipe.recipes.wiring import misfits
+from raypipe.recipes.wiring import HALVES, misfits, step_of
 from raypipe.text.template import ByLabel
 
 KEYS = ("about", "corpus", "question")
@@ -158,16 +166,17 @@ def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
         raise where.error(
             f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
         )
-    return MappingProxyType({reply: _let_in(labels, where.at(reply)) for reply, labels in tree.items()})
-
-
-def _let_in(tree: Any, where: Where) -> Labels:
-    if not isinstance(tree, dict):
-        return _labels(tree, where)
-    if not isinstance(tree.get("by"), str) or "else" not in tree:
-        raise where.error("expected a list of labels, or a table of such lists with `by` and `else`")
-    lists = {k: _labels(v, where.at(k)) for k, v in tree.items() if k != "by"}
-    return ByLabel(lists.pop("else"), tree["by"], lists)
+    gate: dict[str, Labels] = {}
+    for reply, let_in in tree.items():
+        here = where.at(reply)
+        if not isinstance(let_in, dict):
+            gate[reply] = _labels(let_in, here)
+            continue
+        if not isinstance(let_in.get("by"), str) or "else" not in let_in:
+            raise here.error("expected a list of labels, or a table of such lists with `by` and `else`")
+        lists = {k: _labels(v, here.at(k)) for k, v in let_in.items() if k != "by"}
+        gate[reply] = ByLabel(lists.pop("else"), let_in["by"], lists)
+    return MappingProxyType(gate)
 
 
 def _labels(tree: Any, where: Where) -> tuple[str, ...]:
@@ -197,3 +206,115 @@ def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:
 def _with(stages: Sequence[Stage[S]], name: str, others: Sequence[Stage[S]]) -> tuple[Stage[S], ...]:
     found = {s.name: s for s in others}
     return tuple(found.get(name, s) if s.name == name else s for s in stages)
+
+
+_FORM = re.compile(r"\A([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSetting:
+    text: str  # as it was given
+    step: str  # its name: VERB, VERB:INTO, or VERB#N of several that are alike
+    path: tuple[str, ...]  # the field; then keys, of a field that is a mapping
+    value: Any  # as a recipe file would have it
+
+
+def read_setting(text: str) -> FieldSetting:
+    """Reads `STEP[:INTO].FIELD=VALUE`; the value is YAML. Raises ConfError for another form.
+
+    >>> read_setting("fuse:final.weights.rerank=2.0").path
+    ('weights', 'rerank')
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ConfError(
+            f"--set {text!r}: expected STEP.FIELD=VALUE, or STEP:INTO.FIELD=VALUE where several steps have "
+            "one verb, such as split.child_chars=500"
+        )
+    step, path, value = found.groups()
+    if not value.strip():
+        raise ConfError(f"--set {text!r}: expected a value behind the sign =; null is none")
+    return FieldSetting(text, step, tuple(path.split(".")), config.read_value(value, f"--set {text!r}"))
+
+
+def read_points(text: str) -> list[str]:
+    """Reads `STEP.FIELD=V1,V2,...` into one setting for each value: the values are a list in YAML, without
+    its brackets. Raises ConfError for another form, or a value that stands twice.
+
+    >>> read_points("rerank.top=5,10")
+    ['rerank.top=5', 'rerank.top=10']
+    >>> read_points("decide.prefer=[kg, web],[web]")
+    ['decide.prefer=[kg, web]', 'decide.prefer=[web]']
+    """
+    name, sign, values = text.partition("=")
+    config.read_value(f"[{values}]", f"--set {text!r}")
+    listed = yaml.compose(f"[{values}]", yaml.SafeLoader)
+    assert isinstance(listed, yaml.SequenceNode)
+    marks = [(n.start_mark.index - 1, n.end_mark.index - 1) for n in listed.value]
+    found = [f"{name}{sign}{values[start:end]}" for start, end in marks] or [text]
+    read = [read_setting(one) for one in found]
+    for i, one in enumerate(read):
+        if any(one.value == other.value and type(one.value) is type(other.value) for other in read[:i]):
+            raise ConfError(f"--set {text!r}: expected each value once, found {one.value!r} twice")
+    return found
+
+
+def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
+    """A whole recipe's tree with these fields set. Raises ConfError for a name that fits no step or several,
+    a field that the step has not, and a field that is set twice."""
+    steps, out = copied_steps(tree, where)
+    done: dict[tuple[str, ...], str] = {}
+    for one in map(read_setting, settings):
+        step = _addressed(one, steps, where)
+        key = (step.name, *one.path)
+        if key in done:
+            raise ConfError(f"--set {one.text!r}: {done[key]!r} sets the same field; expected one of them")
+        done[key] = one.text
+        known = (*(f.name for f in dataclasses.fields(step.cls) if f.init), "when")
+        if one.path[0] not in known:
+            hint = did_you_mean(one.path[0], known)
+            raise ConfError(f"--set {one.text!r}: {step.verb} has no field {one.path[0]!r}; {hint}")
+        at = step.fields
+        for depth, part in enumerate(one.path[:-1], 1):
+            inner = at.get(part, {})
+            if not isinstance(inner, dict):
+                said = ".".join(one.path[:depth])
+                raise ConfError(
+                    f"--set {one.text!r}: {said} of {step.verb} is {config.kind_of(inner)}, which has no "
+                    f"{one.path[depth]!r}; expected {said}=VALUE"
+                )
+            at[part] = at = dict(inner)
+        at[one.path[-1]] = one.value
+    return out
+
+
+def _addressed(one: FieldSetting, steps: Sequence[WrittenStep], where: Where) -> WrittenStep:
+    addresses = {_address(s, steps): s for s in steps}
+    if one.step in addresses:
+        return addresses[one.step]
+    fits = [a for a, s in addresses.items() if one.step in (s.verb, f"{s.verb}:{_into(s)}")]
+    if len(fits) == 1:
+        return addresses[fits[0]]
+    if fits:
+        raise ConfError(
+            f"--set {one.text!r}: {one.step!r} fits {len(fits)} steps of {where.file}: {', '.join(fits)}. "
+            f"Name one of them, as {fits[0]}.{'.'.join(one.path)}=..."
+        )
+    close = did_you_mean(one.step, addresses)
+    raise ConfError(f"--set {one.text!r}: no step {one.step!r} in {where.file}; {close}")
+
+
+def _into(step: WrittenStep) -> str:
+    """The field `into` of a step, or its default."""
+    default = next((f.default for f in dataclasses.fields(step.cls) if f.name == "into"), step.verb)
+    return str(step.fields.get("into", default if isinstance(default, str) else step.verb))
+
+
+def _address(step: WrittenStep, steps: Sequence[WrittenStep]) -> str:
+    """The shortest name that fits this step alone."""
+    alike = [s for s in steps if s.verb == step.verb]
+    if len(alike) == 1:
+        return step.verb
+    if sum(_into(s) == _into(step) for s in alike) == 1:
+        return f"{step.verb}:{_into(step)}"
+    return step.name if "#" in step.name else f"{step.name}#1"

@@ -21,7 +21,6 @@ from raypipe.recipes.step_contract import (
     ChatKind,
     N,
     chat_kinds,
-    conditional,
     embedder_of,
     named,
     named_by,
@@ -174,7 +173,7 @@ class Recipe:
 
     def conditions(self) -> dict[str, str]:
         """The condition of each stage that has one, by the stage's name."""
-        return {s.name: getattr(s.step, "where", "") for s in self.question if conditional(s.step)}
+        return {s.name: where for s in self.question if (where := getattr(s.step, "where", ""))}
 
     def needs_passages(self) -> bool:
         """Returns whether it answers from passages alone: it searches them, and no reference brings

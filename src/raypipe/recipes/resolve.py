@@ -129,7 +129,7 @@ def _model(models: Catalog) -> Read[Model]:
 
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
-        grammar = Grammar(_grammar_text(files, name))
+        grammar = Grammar(files.below("grammar", name, ".lark").read_text(encoding="utf-8"))
         longest_reply(grammar)
         return grammar
 
@@ -170,10 +170,6 @@ def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], re
             raise ConfError(f"{cls.about.removeprefix('a ')} {name!r}: {e}") from e
 
     return lambda value, where: _named(value, where, f"{cls.about} of graphs.yaml", find)
-
-
-def _grammar_text(files: Conf, name: str) -> str:
-    return files.below("grammar", name, ".lark").read_text(encoding="utf-8")
 
 
 def _schema(files: Conf) -> Read[JsonSchema]:

@@ -23,7 +23,7 @@ from raypipe.core.plugins import Plugin, registered
 from raypipe.core.protocols import Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.text.template import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
@@ -173,21 +173,24 @@ def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> 
 
 def fields_of(tree: Any, cls: type[Any]) -> Iterator[dict[str, Any]]:
     """The fields of every value of a class in a recipe as `to_plain` wrote it, whichever raypipe wrote it."""
+    for part in _mappings(tree):
+        if part.get(_CLASS) == cls.__name__:
+            yield {n: _value(v, classes(), lenient=True) for n, v in part.items() if n != _CLASS}
+
+
+def _mappings(tree: Any) -> Iterator[Mapping[str, Any]]:
+    """The mappings in a tree, inner ones first."""
     parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
     for part in parts:
-        yield from fields_of(part, cls)
-    if isinstance(tree, Mapping) and tree.get(_CLASS) == cls.__name__:
-        yield {n: _value(v, classes(), lenient=True) for n, v in tree.items() if n != _CLASS}
+        yield from _mappings(part)
+    if isinstance(tree, Mapping):
+        yield tree
 
 
 def references_in(tree: Any) -> Iterator[Mapping[str, Any]]:
     """The references in a recipe as `to_plain` wrote it, whichever raypipe wrote it: what has a place and a
     version."""
-    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
-    for part in parts:
-        yield from references_in(part)
-    if isinstance(tree, Mapping) and _is_reference(tree):
-        yield tree
+    return filter(_is_reference, _mappings(tree))
 
 
 def _is_reference(tree: Mapping[str, Any]) -> bool:

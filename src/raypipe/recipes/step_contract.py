@@ -17,15 +17,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
 from raypipe.core.llm import Sampling
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import (
-    Bound,
-    CorpusBound,
-    CorpusStep,
-    Kit,
-    Model,
-    Reach,
-    Step,
-)
+from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Kit, Model, Reach, Step
 from raypipe.core.records import Question, SourceKind
 from raypipe.core.references import Reference
 
@@ -75,12 +67,6 @@ def searches_all(step: Step) -> bool:
     """Returns whether the step searches the whole store whatever a question cites (`scope`); by default
     not."""
     return getattr(step, "scope", "own") == "all"
-
-
-def conditional(step: Step) -> bool:
-    """Returns whether the step searches only sources whose fields fit a condition (`where`); by default
-    not."""
-    return bool(getattr(step, "where", ""))
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:

@@ -1,16 +1,92 @@
-"""Checks that the steps of a recipe fit together: what each reads, an earlier one writes."""
+"""The verbs of a recipe, and checks that its steps fit together: what each reads, an earlier one writes, and
+its fitted numbers belong to this recipe.
+
+Knows the class of each step, of the core and of plugins, what a step may say of a fit, and the folders of
+adapters; not how either is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from raypipe.core.config import Where, collected, did_you_mean
+from raypipe.core.config import Where, collected, did_you_mean, read_yaml
+from raypipe.core.digests import FittedOn, stable
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.protocols import Model
-from raypipe.recipes.fits import misfitted
+from raypipe.core.plugins import Plugin, Registry
+from raypipe.core.protocols import CorpusStep, Model, Step
+from raypipe.core.records import digest
+from raypipe.core.references import Reference
 from raypipe.recipes.recipe import Recipe, Stage, ranking_of
-from raypipe.recipes.step_contract import decides, embedder_of, table_of
+from raypipe.recipes.step_contract import decides, embedder_of, given_by_fit, of_turns, step_class, table_of
+from raypipe.steps.bm25 import Bm25, Tokenize
+from raypipe.steps.compress import Compress
+from raypipe.steps.decide import Decide
+from raypipe.steps.dense import Dense, Similarity
+from raypipe.steps.embed import Embed, EmbedContextual, EmbedDocument
+from raypipe.steps.examples import Examples
+from raypipe.steps.extract import Extract
+from raypipe.steps.fuse import Fuse, ReadAll
+from raypipe.steps.generate import Generate
+from raypipe.steps.iterate import Iterate
+from raypipe.steps.parse import Clean, Parse
+from raypipe.steps.rerank import Listwise, Rerank, Shortlist
+from raypipe.steps.split import Split
+from raypipe.steps.stand_alone import StandAlone
+from raypipe.store.adapters import RECIPE
+from raypipe.text.template import ByLabel
+
+CORPUS_STEPS: Registry[type[CorpusStep]] = Registry(
+    "corpus_steps",
+    {
+        "parse": Parse,
+        "clean": Clean,
+        "tokenize": Tokenize,
+        "split": Split,
+        "embed": Embed,
+        "embed_document": EmbedDocument,
+        "embed_contextual": EmbedContextual,
+    },
+    "a step",
+)
+
+QUESTION_STEPS: Registry[type[Step]] = Registry(
+    "question_steps",
+    {
+        "shortlist": Shortlist,
+        "dense": Dense,
+        "bm25": Bm25,
+        "fuse": Fuse,
+        "rerank": Rerank,
+        "extract": Extract,
+        "generate": Generate,
+        "decide": Decide,
+        "examples": Examples,
+        "iterate": Iterate,
+        "compress": Compress,
+        "similarity": Similarity,
+        "listwise": Listwise,
+        "read_all": ReadAll,
+        "stand_alone": StandAlone,
+    },
+    "a step",
+)
+
+HALVES: Mapping[str, Registry[Any]] = MappingProxyType({"corpus": CORPUS_STEPS, "question": QUESTION_STEPS})
+STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type: ignore[arg-type]
+"""Verb -> class. Going over it imports the steps of all plugins."""
+
+
+def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
+    """The class of a verb; and where it comes from, if the digest of its source is part of its identity.
+    Raises KeyError for a verb that the half does not have, ConfError for what is no step."""
+    added = HALVES[half].added(verb)
+    return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
+
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layouts"})
 """Fields of a question before the first step, and where the files of the index lie."""
@@ -40,27 +116,40 @@ def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
                         f"{q.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
                     )
         known |= q.step.writes()
-    found += [*_small_pools(recipe, where.at("question")), *misfitted(recipe, where.at("question"))]
-    with collected(found):
-        _check_end(recipe, where.at("question"))
-    return found
-
-
-def _check_end(recipe: Recipe, where: Where) -> None:
-    """A recipe ends with decide, or it ranks: then each of its steps ranks, or a later one reads what it
-    writes. Raises ConfError otherwise."""
-    deciding = [i for i, s in enumerate(recipe.question) if decides(s.step)]
-    if deciding[-1:] == [len(recipe.question) - 1] and deciding:
-        return
-    if deciding or not recipe.question:
-        raise where.error("the last step must be decide: it says which reply is the answer")
-    kept = {s.name for s in ranking_of(recipe).question}
-    for i, stage in enumerate(recipe.question):
-        if stage.name not in kept:
-            raise where.at(i).error(
-                f"{stage.name} does not help to rank, and no decide takes its reply: remove it, or end with "
-                "decide"
+    found += _small_pools(recipe, where.at("question"))
+    for i, q in enumerate(recipe.question):
+        on = fitted_on(q.step)
+        if on is not None and on.basis and on.basis != (rests_on := basis(recipe, q.name)):
+            found.append(
+                where.at("question")
+                .at(i)
+                .error(
+                    f"{q.name}: expected fitted numbers of this recipe ({rests_on[:8]}), found some of "
+                    f"{on.recipe} ({on.basis[:8]}): a step before it, or one of its fields, differs from the "
+                    f"recipe that they were fitted to. Fit again: raypipe fit {q.verb} RUN, a run of this "
+                    "recipe without them; or leave fitted out"
+                )
             )
+    with collected(found):  # it ends with decide, or it ranks: then each step ranks, or a later one reads it
+        deciding = [i for i, s in enumerate(recipe.question) if decides(s.step)]
+        if deciding and deciding[-1] == len(recipe.question) - 1:
+            return found
+        if deciding or not recipe.question:
+            raise where.at("question").error(
+                "the last step must be decide: it says which reply is the answer"
+            )
+        kept = {s.name for s in ranking_of(recipe).question}
+        for i, q in enumerate(recipe.question):
+            if q.name not in kept:
+                raise (
+                    where.at("question")
+                    .at(i)
+                    .error(
+                        f"{q.name} does not help to rank, and no decide takes its reply: remove it, or end "
+                        "with decide"
+                    )
+                )
+    return found
 
 
 def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
@@ -93,3 +182,62 @@ def _unwritten(
         yield where.error(
             f"{stage.name} reads {name}, which no earlier step writes; {did_you_mean(name, known)}"
         )
+
+
+def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
+    """Returns where fitted numbers come from: stage -> those in its fields; "adapter NAME of STAGE" -> the
+    weights of an adapter that it may ask and that `raypipe finetune` made."""
+    found: dict[str, FittedOn] = {}
+    for stage in recipe.question:
+        if (on := fitted_on(stage.step)) is not None:
+            found[stage.name] = on
+        model, chosen = getattr(stage.step, "model", None), getattr(stage.step, "adapter", None)
+        if not (isinstance(model, Model) and isinstance(chosen, ByLabel)):
+            continue
+        for name, folder in model.adapter_folders().items():  # behind an address a folder is a name
+            asked = name in chosen.values() and Path(folder).is_absolute()
+            if asked and (on := trained_on(Path(folder))) is not None:
+                found[f"adapter {name} of {stage.name}"] = on
+    return found
+
+
+def trained_on(adapter: Path) -> FittedOn | None:
+    """The questions that an adapter was trained on, by its recipe; None: another tool made it."""
+    made = read_yaml(adapter / RECIPE) if (adapter / RECIPE).is_file() else {}
+    if not isinstance(labels := made.get("labels"), dict):
+        return None
+    count = labels["rows"] + labels["held_out"]
+    return FittedOn(f"labels {labels['digest']}", "its labels", "labels", count, seen=made.get("seen", ""))
+
+
+def fitted_on(step: Any) -> FittedOn | None:
+    """Returns where the numbers in the field `fitted` of a step come from; None: it has none."""
+    found = getattr(getattr(step, "fitted", None), "fitted_on", None)
+    return found if isinstance(found, FittedOn) else None
+
+
+def basis(recipe: Recipe, name: str) -> str:
+    """Names what numbers that are fitted for one stage rest on: all stages before it, and its own fields but
+    those that the fit gives (`given_by_fit` of its class). What a reference brings as
+    evidence counts by name: a day's update of a graph leaves a fit valid."""
+    before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
+    for stage in (s for s in recipe.question if not of_turns(s.step)):
+        if stage.name == name:
+            return digest("basis", *before, _named(stage, given_by_fit(stage.step)))
+        before.append(_named(stage, frozenset()))
+    raise ConfError(f"recipe {recipe.name!r} has no step {name!r}")
+
+
+def _named(stage: Stage[Any], without: frozenset[str]) -> str:
+    values = {f.name: getattr(stage.step, f.name) for f in dataclasses.fields(stage.step)}
+    named = {
+        n: (type(v).__name__, v.name) if isinstance(v, Reference) and v.is_evidence else v
+        for n, v in values.items()
+        if n not in without
+    }
+    source = "" if stage.plugin is None else stage.plugin.source
+    return digest(stage.kind(), stable(stage.step.version), stable(named), stable(dict(stage.when)), source)
+
+
+def has_seen(fits: Iterable[FittedOn], text: str) -> bool:
+    return any(on.has_seen(text) for on in fits)

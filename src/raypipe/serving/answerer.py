@@ -53,7 +53,7 @@ from raypipe.store import StoreError
 from raypipe.store.fields import SourceFields
 from raypipe.store.memo.cached import CallCounts
 from raypipe.store.memo.memo import Memo, MemoTable, Values
-from raypipe.text.cite import context, heading_sections, lined
+from raypipe.text.context import context, heading_sections, lined
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
-from raypipe.text.cite import Place, place
+from raypipe.text.context import Place, place
 from raypipe.text.filters import Filters
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ sources. Knows words only as hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias, get_args
 
@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.core.digests import ADDED
-from raypipe.core.index import Index, Postings
+from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Build, CorpusBound, Kit, Reach
 from raypipe.core.records import Hit, Question, parse_chunk_id
-from raypipe.steps.rows import Scope, add_hits, best_first, grown, pool_of, scope_of, scopes_of
+from raypipe.steps.rows import Scope, add_hits, best_first, grown, pool_of, scopes_of
 from raypipe.text import bm25
 from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
@@ -86,7 +86,7 @@ class Bm25:
                 words = await index.words(self.words, scope)
                 pools[scope] = words.chunks, bm25.Bm25Corpus(words.offsets, words.hashes)
             for i, scope in scopes.items():
-                hits[i] = self._best(queries[i], *pools[scope], self._narrowed(questions[i]))
+                hits[i] = self._best(queries[i], *pools[scope], questions[i])
             return [add_hits(q, hits[i]) for i, q in enumerate(questions)]
 
         return ask
@@ -106,7 +106,12 @@ class Bm25:
         asked = [bm25.query_words(q, words) for q in queries]
         best = [bm25.Best(self.top) for _ in questions]
         among = [await tables.rows_of(pool_of(q, self.among)) if self.among else None for q in questions]
-        idf = await self._idf(tables)
+        if self.variant == "lucene":
+            idf = bm25.lucene_idf(tables.passages, tables.found)
+        else:
+            common = bool((2 * tables.found > tables.passages).any())
+            every = await tables.frequencies() if common else None
+            idf = bm25.okapi_idf(tables.passages, tables.found, every)
         async for segment in tables.segments():
             scores = bm25.SegmentScores(segment, idf, tables.mean_length, k1, b)
             for query, found, rows in zip(asked, best, among, strict=True):
@@ -118,37 +123,27 @@ class Bm25:
         chunks = iter(await tables.chunks(np.concatenate([np.zeros(0, np.int64), *(f.rows for f in best)])))
         return [self._hits({next(chunks): s for s in found.scores.tolist()}) for found in best]
 
-    async def _idf(self, tables: Postings) -> np.ndarray:
-        if self.variant == "lucene":
-            return bm25.lucene_idf(tables.passages, tables.found)
-        common = bool((2 * tables.found > tables.passages).any())
-        every = await tables.frequencies() if common else None
-        return bm25.okapi_idf(tables.passages, tables.found, every)
-
     def _k1_b(self) -> tuple[float, float]:
         k1, b = bm25.DEFAULTS[self.variant]
         return (k1 if self.k1 is None else self.k1), (b if self.b is None else self.b)
 
-    def _narrowed(self, question: Question) -> Callable[[str], bool]:
-        """Returns whether a chunk id may be found."""
+    def _best(
+        self, query: np.ndarray, chunks: tuple[str, ...], pool: bm25.Bm25Corpus, question: Question
+    ) -> list[Hit]:
+        passages, scores = bm25.scores(pool, query, self.variant, *self._k1_b())
         known = pool_of(question, self.among)
         kinds = [kind for kind in get_args(SourceKind) if kind not in self.kinds]
         other = {getattr(c, kind) for c in question.citations or () for kind in kinds}
-        pages = "page" in self.kinds  # where nothing is cited everything is a page
+        everything = self.scope == "all" or question.citations is None
 
         def may(chunk: str) -> bool:
             if self.among and chunk not in known:
                 return False
             if not self.kinds:
                 return True
-            return pages if scope_of(question, self.scope) is None else parse_chunk_id(chunk)[0] not in other
+            # Where nothing is cited everything is a page.
+            return "page" in self.kinds if everything else parse_chunk_id(chunk)[0] not in other
 
-        return may
-
-    def _best(
-        self, query: np.ndarray, chunks: tuple[str, ...], pool: bm25.Bm25Corpus, may: Callable[[str], bool]
-    ) -> list[Hit]:
-        passages, scores = bm25.scores(pool, query, self.variant, *self._k1_b())
         if self.kinds or self.among:
             found = np.array([may(chunks[i]) for i in passages], bool)
             passages, scores = passages[found], scores[found]

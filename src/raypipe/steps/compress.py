@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -17,16 +16,13 @@ from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
-from raypipe.steps.model_replies import ask_each, prompt_values, read_reply, require_prompt, with_replies
-from raypipe.steps.rows import add_hits, skipping
+from raypipe.steps.rows import add_hits, number_asker, require_prompt, skipping, with_replies
 from raypipe.text import evidence
-from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
-from raypipe.text.evidence import Fitted
-from raypipe.text.pack import Piece, joined, pack
-from raypipe.text.replies import read_numbers
+from raypipe.text.context import Piece, joined, pack
+from raypipe.text.evidence import MAX_CHARS, Fitted, Sentence, SourceText
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import require_splitter
 
 SENTENCES = "sentences"
 """Variables that a prompt of this step may use on top of fields and replies: the candidates, numbered from
@@ -37,7 +33,7 @@ SENTENCES = "sentences"
 class Compress:
     """Makes the sentences that matter the new `order`: as many of the best as `tokens` tokens hold.
 
-    Candidates are the sentences of the first `passages` passages (`text.candidates`); of these the `scored`
+    Candidates are the sentences of the first `passages` passages (`text.evidence`); of these the `scored`
     that share most words with the query. Either the ranker of `extract` orders them, by `embedder` and
     `fitted`; or the generator `model` names those that an answer needs, by number, the most important
     first. They are taken in that order as long as the whole fits; one that does not fit is passed over. Then
@@ -137,29 +133,21 @@ class Compress:
 
     def _by_generator(self, kit: Kit, model: Model) -> Chooser:
         assert self.prompt is not None
-        generate, render, names = kit.generator(model), self.prompt.renderer(), self.prompt.variables
+        step = f"compress:{self.into}"
+        ask_numbers = number_asker(kit.generator(model), self.prompt, SENTENCES, self.sampling(), step)
 
         async def choices(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
         ) -> list[Choice]:
-            asked = [i for i, some in enumerate(found) if some]
-            chats = []
-            for i in asked:
-                lines = "\n".join(f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found[i], 1))
-                values = prompt_values(questions[i], frozenset(names) - {SENTENCES})
-                chats.append(render({SENTENCES: escape_markup(lines), **values}))
-            ids = [questions[i].id for i in asked]
-            said = await ask_each(generate, ids, chats, self.sampling()) if chats else []
-            out: list[Choice] = [((), None)] * len(found)
-            for i, reply in zip(asked, said, strict=True):
-                read = partial(read_numbers, most=len(found[i]))
-                numbers = read_reply(reply, f"compress:{self.into}", read)
+            shown = [[escape_markup(" ".join(s.text.split())) for s in some] for some in found]
+            out: list[Choice] = []
+            for i, numbers in enumerate(await ask_numbers(questions, shown)):
                 if isinstance(numbers, Reply):
                     words = evidence.words_of(queries[i], found[i])
                     order = np.argsort(-(words.overlap + words.around), kind="stable")
-                    out[i] = tuple(order.tolist()), numbers
+                    out.append((tuple(order.tolist()), numbers))
                 else:
-                    out[i] = tuple(n - 1 for n in numbers), None
+                    out.append((tuple(n - 1 for n in numbers), None))
             return out
 
         return choices

@@ -17,9 +17,9 @@ import numpy as np
 from raypipe.core import records
 from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
-from raypipe.core.records import IDK, INVALID_QUESTION, TRACE, Fault, Question, Reply
+from raypipe.core.records import IDK, INVALID_QUESTION, TRACE, Fault, Question
 from raypipe.steps.rows import row_by_row
-from raypipe.text.pack import cut
+from raypipe.text.context import cut
 from raypipe.text.replies import abstains
 from raypipe.text.spans import read
 from raypipe.text.template import ByLabel
@@ -116,7 +116,13 @@ def features_of(
     def some(*of: str) -> bool:
         return kinds is None or not kinds.isdisjoint(of)
 
-    found = _stated(reply)
+    found = {"stated": float(reply.confidence is not None)}
+    if reply.confidence is not None:
+        p = min(max(reply.confidence, EDGE), 1 - EDGE)
+        found["confidence"] = math.log(p / (1 - p))
+    if reply.logprob is not None:
+        found["logprob"] = reply.logprob
+        found["logprob_word"] = reply.logprob / max(1, len(reply.text.split()))
     if some("agrees", "alone"):
         found |= _agreement(question, origin, prefer)
     if some("from"):
@@ -138,17 +144,6 @@ def features_of(
     if some("share"):
         found["share"] = _shared(question.text, reply.text)
     return found if names is None else {n: found[n] for n in names if n in found}
-
-
-def _stated(reply: Reply) -> dict[str, float]:
-    found = {"stated": float(reply.confidence is not None)}
-    if reply.confidence is not None:
-        p = min(max(reply.confidence, EDGE), 1 - EDGE)
-        found["confidence"] = math.log(p / (1 - p))
-    if reply.logprob is not None:
-        found["logprob"] = reply.logprob
-        found["logprob_word"] = reply.logprob / max(1, len(reply.text.split()))
-    return found
 
 
 def _agreement(question: Question, origin: str, prefer: Sequence[str]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.core.references import ExampleFile, ShownExample
-from raypipe.readers.example_pool import ExampleRow, PoolRef
+from raypipe.readers.example_pool import PoolRef
 from raypipe.text.template import REPLY, renderer, uses
 
 SHOWN = "Question: {{ question }}\nAnswer: {{ answer }}"
@@ -77,7 +77,14 @@ class Examples:
         return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # vectors
 
     def open(self, kit: Kit) -> Ask:
-        found = self.bank.shown() if self.bank else self._of_pool(kit.data(self.pool)) if self.pool else ()
+        found = list(self.bank.shown()) if self.bank else []
+        if not self.bank and self.pool:
+            show, names = renderer(self.shown), uses(self.shown)
+            for r in kit.data(self.pool):
+                asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
+                found.append(
+                    ShownExample(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document)
+                )
         tokenize = None if self.tokenizer is None else kit.tokenizer(self.tokenizer)
         embed = None if self.embedder is None else kit.embedder(self.embedder)
 
@@ -92,13 +99,6 @@ class Examples:
             return [self._said(q, found, o, tokenize) for q, o in zip(questions, orders, strict=True)]
 
         return ask
-
-    def _of_pool(self, rows: tuple[ExampleRow, ...]) -> list[ShownExample]:
-        show, names, out = renderer(self.shown), uses(self.shown), []
-        for r in rows:
-            asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
-            out.append(ShownExample(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document))
-        return out
 
     def _drawn(self, question: Question, found: Sequence[ShownExample]) -> list[int]:
         """All examples in an order that this seed and this question give."""

@@ -18,10 +18,9 @@ from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
-from raypipe.text.candidates import Sentence, SourceText, candidates
-from raypipe.text.evidence import UNFITTED, Fitted, Words, value_of, versions
+from raypipe.text.evidence import Fitted, Sentence, SourceText, Words
 from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_span
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import require_splitter
 
 LIKELY = 0.8
 """Probability from which a span is said for its sentence. Of the 460 questions of docs/extract.md that have
@@ -37,7 +36,7 @@ class Extract:
     """Replies with the best candidate of the first `passages` passages of `order`, or "i don't know".
 
     A candidate is a sentence of one block of its page, or a fact of a table with its label
-    (`text.candidates`); the embedder reads the `scored` that share most words with the question. The numbers
+    (`text.evidence`); the embedder reads the `scored` that share most words with the question. The numbers
     of `fitted` give each a probability to hold the answer (`text.evidence`). The likeliest is said:
 
     - to a comparison the side that one sentence decides; else nothing;
@@ -154,7 +153,7 @@ async def likely_candidates(
     )
     rows = zip(sources, texts, blocks, hidden, files, strict=True)
     pages = {source: SourceText(text or "", b, h, file) for source, text, b, h, file in rows}
-    found = (candidates(order, pages, most[1]) for order in orders)
+    found = (evidence.candidates(order, pages, most[1]) for order in orders)
     likely = [evidence.likely(query, some, most[2]) for query, some in zip(queries, found, strict=True)]
     return likely, pages
 
@@ -202,7 +201,7 @@ def choose(
         for s, m in zip(found, words.marks, strict=True)
     )
     features = evidence.features(asked, found, words, spans, cosine)
-    p = (fitted or UNFITTED).probability(features)
+    p = (fitted or evidence.UNFITTED).probability(features)
     order = tuple(np.argsort(-p, kind="stable").tolist())
     return RankedCandidates(asked, tuple(found), order, words, spans, features, p)
 
@@ -223,7 +222,7 @@ def say(
     """The answer that a ranking gives, with the probability that it is right. `most`: words and
     characters."""
     asked, found, first = choice.asked, choice.found, choice.order[0]
-    at, *older = versions(found, choice.spans, choice.words, first, pages)
+    at, *older = evidence.versions(found, choice.spans, choice.words, first, pages)
     best, span, nothing = found[at], choice.spans[at], Said(None, None, at)
     if fitted is None:
         return nothing
@@ -231,7 +230,7 @@ def say(
         decided = decide(asked, [found[i].text for i in choice.order])
         return Said(decided[0], fitted.compared, choice.order[decided[1]]) if decided else nothing
     p = float(choice.probability[first])
-    others = tuple(v for v in (value_of(found[i], choice.spans[i]) for i in older) if v is not None)
+    others = tuple(v for v in (evidence.value_of(found[i], choice.spans[i]) for i in older) if v is not None)
     if best.value is None and span is not None and span.only and p >= LIKELY:
         return Said(best.text[slice(*span.span)], p, at, others)
     denies = len(best.text.split()) <= DENIAL_WORDS and _DENIES.search(best.text)

@@ -1,4 +1,5 @@
-"""Fusion: one ranking from the scores that several rankers left on the hits. Arithmetic only."""
+"""Rankings without a model: one from the scores that several rankers left on the hits; and the order in which
+a question cites its pages, read whole: the control that every search is held against."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import ClassVar, Literal
 
 from raypipe.core.digests import FittedOn
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
-from raypipe.core.records import Fault, Hit, Question
-from raypipe.steps.rows import add_scores, best_first, row_by_row
+from raypipe.core.records import Fault, Hit, Question, chunk_id
+from raypipe.steps.rows import add_hits, add_scores, best_first, grown, row_by_row
 
 Norm = Literal["none", "minmax", "max"]
 
@@ -127,3 +128,50 @@ def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
     if norm == "minmax":
         return {c: (s - low) / (high - low) if high > low else 1.0 for c, s in scores.items()}
     return {c: s / high if high > 0 else 0.0 for c, s in scores.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAll:
+    """Makes the pages and papers that a question cites its `order`: each whole, as one passage, the first
+    cited first. A prompt shows of them what its budget holds.
+
+    A snippet is none, and nor is a page without text. The score `into` is 1 for the first, 1/2 for the
+    second. A whole store is not read: the order of a question without sources of its own is empty.
+    """
+
+    into: str = "read_all"
+
+    version: ClassVar[int] = 1
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"citations", "index.text"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"hits", f"hits.{self.into}", "order"})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        pages = len(_pages(question))
+        longest = math.inf if pages else reach.passage_chars  # nothing says how long a page is
+        return Bound(0, replace(grown(reach, pages), order=pages, passage_chars=longest), "never")
+
+    def open(self, kit: Kit) -> Ask:
+        index = kit.index()
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            distinct = list(dict.fromkeys(s for q in questions for s in _pages(q)))
+            texts = dict(zip(distinct, await index.source_texts(distinct), strict=True))
+            return [self._read(q, {s: texts[s] or "" for s in _pages(q)}) for q in questions]
+
+        return ask
+
+    def _read(self, question: Question, texts: dict[str, str]) -> Question:
+        spans = [(s, (0, len(text))) for s, text in texts.items() if text.strip()]
+        hits = [
+            Hit(chunk_id(s, span), s, span, {self.into: 1 / rank}) for rank, (s, span) in enumerate(spans, 1)
+        ]
+        return replace(add_hits(question, hits), order=tuple(h.chunk for h in hits))
+
+
+def _pages(question: Question) -> list[str]:
+    """The distinct pages and papers that a question cites, in order."""
+    return list(dict.fromkeys(c.page for c in question.citations or () if c.page is not None))

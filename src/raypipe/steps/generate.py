@@ -13,7 +13,7 @@ from raypipe.core.index import Index
 from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
-from raypipe.steps.model_replies import (
+from raypipe.steps.rows import (
     CHARS_PER_TOKEN,
     PromptPassage,
     ask_by_adapter,
@@ -22,16 +22,15 @@ from raypipe.steps.model_replies import (
     read_reply,
     require_adapters,
     require_prompt,
+    skipping,
     with_replies,
 )
-from raypipe.steps.rows import skipping
 from raypipe.text import replies
-from raypipe.text.cite import cite
-from raypipe.text.pack import Layout, characters, pack
+from raypipe.text.context import PassageLayout, characters, cite, pack
 from raypipe.text.replies import Level, ParsedReply
 from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.template import REPLY, ByLabel, Prompt
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import require_splitter
 
 SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs", "repeats")
 """Fields of the step that `core.llm.Sampling` has under the same names."""
@@ -49,8 +48,8 @@ class Generate:
     """Asks `model` with `prompt` and keeps what it says as the reply `into`.
 
     A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context: the passages of
-    `order` packed to a budget (`text.pack`), without what their pages hide. Whatever strangers wrote is made
-    harmless first (`text.sanitize`).
+    `order` packed to a budget (`text.context`), without what their pages hide. Whatever strangers wrote is
+    made harmless first (`text.sanitize`).
 
     `reply` says how the text is read (`text.replies`) and so what labels it can have:
 
@@ -98,7 +97,7 @@ class Generate:
     context_tokens: int | None = None  # of the context, as `tokenizer` counts it
     context_chars: int | None = None  # of the context, instead
     tokenizer: Model | None = None  # counts the context; None: the model's own
-    layout: Layout = "docs"
+    layout: PassageLayout = "docs"
     lower: bool = False  # passages in lower case
     temperature: float = 0.0
     top_p: float = 1.0
@@ -115,7 +114,10 @@ class Generate:
         if not self.into:
             raise ValueError("into: expected the name of a reply, found none")
         self._check_reply()
-        self._check_prompts()
+        if reserved := self.fill.keys() & (FIELDS | {"context"}):
+            raise ValueError(f"fill: {min(reserved)!r} is a field of a question and cannot be a constant")
+        if idle := self.fill.keys() - self._variables():
+            raise ValueError(f"fill: {min(idle)!r} is used by no prompt of this step")
         self._check_context()
         require_adapters(self.model, self.adapter)
         constraint = self.sampling().constraint
@@ -294,12 +296,6 @@ class Generate:
         ):
             if given and not fits:
                 raise ValueError(f"{name}: expected with reply: {kind} alone, found reply: {self.reply}")
-
-    def _check_prompts(self) -> None:
-        if reserved := self.fill.keys() & (FIELDS | {"context"}):
-            raise ValueError(f"fill: {min(reserved)!r} is a field of a question and cannot be a constant")
-        if idle := self.fill.keys() - self._variables():
-            raise ValueError(f"fill: {min(idle)!r} is used by no prompt of this step")
 
     def _check_context(self) -> None:
         if self.context_tokens is not None and self.context_chars is not None:

@@ -15,22 +15,24 @@ from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.digests import ADDED
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step, Tokenize
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step
 from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
 from raypipe.steps.fuse import Fuse
-from raypipe.steps.model_replies import (
+from raypipe.steps.rows import (
+    add_hits,
     ask_each,
+    grown,
     prompt_passages,
     prompt_values,
     read_reply,
     require_prompt,
+    skipping,
     with_replies,
 )
-from raypipe.steps.rows import add_hits, grown, skipping
+from raypipe.text.context import pack
 from raypipe.text.filters import parse
-from raypipe.text.pack import pack
 from raypipe.text.replies import read_next_query
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import REPLY, Prompt
@@ -146,8 +148,13 @@ class Iterate:
                 for row in going:
                     passages = [found[c].prompted for c in row.shown]
                     context = pack(passages, "docs", self.context_tokens, tokenize).text
-                    if self._affords(row, render(self._values(row, context)), tokenize):
-                        asked.append(row)
+                    chat = render(self._values(row, context))
+                    needed = sum(len(tokenize(m.content)) for m in chat)
+                    if row.tokens + needed + self.sampling().max_tokens > self.tokens:
+                        row.label = "tokens"  # what is left of them does not hold the chat and a reply
+                        continue
+                    row.chat, row.tokens = chat, row.tokens + needed
+                    asked.append(row)
                 await self._round(generate, asked)
                 searching = [r for r in asked if not r.label]
                 hits = await search([(r.question, r.queries[-1]) for r in searching])
@@ -181,16 +188,6 @@ class Iterate:
     def _values(self, row: _Row, context: str) -> dict[str, str]:
         asked = prompt_values(row.question, frozenset(self.prompt.variables) - OWN)
         return {"context": context, "queries": escape_markup("\n".join(row.queries)), **asked}
-
-    def _affords(self, row: _Row, chat: Chat, tokenize: Tokenize) -> bool:
-        """Returns whether what is left of `tokens` holds the chat and the longest reply; ends the row where
-        not."""
-        needed = sum(len(tokenize(m.content)) for m in chat)
-        if row.tokens + needed + self.sampling().max_tokens > self.tokens:
-            row.label = "tokens"
-            return False
-        row.chat, row.tokens = chat, row.tokens + needed
-        return True
 
     async def _round(self, generate: Generator, rows: Sequence[_Row]) -> None:
         ids = [r.question.id for r in rows]

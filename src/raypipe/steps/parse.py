@@ -1,4 +1,4 @@
-"""Sources to text: pages parsed by `text.html` under the limits of `text.page_parser`, documents cleaned."""
+"""Sources to text: pages parsed by `text.html` under its limits, documents cleaned."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Block, Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.html import ParsedPage, Parser, Via, check, fold, shown, storable
-from raypipe.text.page_parser import ParseJob, SandboxedParser
+from raypipe.text.html import ParsedPage, ParseJob, Parser, SandboxedParser, Via, check, fold, shown, storable
 from raypipe.text.sanitize import clean
 
 COMPARED_EVERY = 256

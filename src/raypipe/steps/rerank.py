@@ -1,5 +1,5 @@
-"""Rerankers: a model that reads query and text together scores passages, or snippets of pages. Knows it only
-through the kit.
+"""Rerankers: a model that reads query and text together scores passages, or snippets of pages; or a language
+model reads several passages at once and says in which order they help. Knows both only through the kit.
 """
 
 from __future__ import annotations
@@ -8,10 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
-from raypipe.core.records import Citation, Question
-from raypipe.steps.rows import add_scores, best_first
-from raypipe.text.template import PLAIN, query_reads, query_renderer
+from raypipe.core.records import ANSWERED, Citation, Question, Reply
+from raypipe.steps.rows import (
+    CHARS_PER_TOKEN,
+    add_scores,
+    best_first,
+    number_asker,
+    prompt_passages,
+    require_prompt,
+    skipping,
+    with_replies,
+)
+from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +166,93 @@ class Shortlist:
         citations = question.citations or ()
         narrowed = (c if c.page in kept else replace(c, page=None, name=None) for c in citations)
         return replace(question, citations=tuple(narrowed))
+
+
+PASSAGES = "passages"
+"""Variable that a prompt of this step may use on top of fields and replies: the passages, numbered from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listwise:
+    """Asks `model` in which order the first `candidates` passages of `order` help, and makes the `top` first
+    of them the new `order`.
+
+    The prompt shows each passage on a line behind its number, its first `passage_chars` characters. The
+    reply names numbers, the best first (`text.replies.read_numbers`); passages that it does not name follow
+    in the order that they had. The score `into` is 1 for the first passage, 1/2 for the second. The reply
+    `into` has the numbers that were read.
+
+    Where the reply cannot be read or does not come, the reply `into` is that fault and the order stays. Where
+    the model is absent the question stays as it is.
+    """
+
+    model: Model
+    prompt: Prompt
+    top: int  # passages that stay in order; all, where there are fewer
+    candidates: int = 10  # passages of order that the model reads
+    passage_chars: int = 700
+    max_tokens: int = 60  # of the reply: ten numbers take some 40
+    into: str = "listwise"
+
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        require_prompt(self.model, [self.prompt], {PASSAGES})
+        if PASSAGES not in self.prompt.variables:
+            raise ValueError(f"prompt: expected one that uses {PASSAGES}, found none")
+        for name in ("top", "candidates", "passage_chars"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
+
+    def reads(self) -> frozenset[str]:
+        return (frozenset(self.prompt.variables) - {PASSAGES}) | {
+            "hits",
+            "order",
+            "index.text",
+            "index.hidden",
+        }
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({"order", f"hits.{self.into}", REPLY + self.into})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        if self.model.absent:
+            return Bound(0, reach, "never")
+        shown = min(reach.order, self.candidates)
+        chars = shown * min(reach.passage_chars, self.passage_chars) + len(question.text)
+        chars += len(self.prompt.system) + len(self.prompt.user)
+        return Bound(
+            min(shown, 1),
+            replace(reach, order=min(self.top, reach.order)),
+            "asking",
+            tokens=self.model.max_model_len,
+            reply_tokens=self.sampling().max_tokens,
+            prompt_tokens=min(chars / CHARS_PER_TOKEN, self.model.max_model_len),
+        )
+
+    def open(self, kit: Kit) -> Ask:
+        if self.model.absent:
+            return skipping(self.into)
+        index, step = kit.index(), f"listwise:{self.into}"
+        ask_numbers = number_asker(kit.generator(self.model), self.prompt, PASSAGES, self.sampling(), step)
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            orders = [q.order[: self.candidates] for q in questions]
+            found = await prompt_passages(index, [c for order in orders for c in order])
+            lines = {c: " ".join(p.prompted.split())[: self.passage_chars] for c, p in found.items()}
+            answers = await ask_numbers(questions, [[lines[c] for c in order] for order in orders])
+            out = []
+            for q, order, numbers in zip(questions, orders, answers, strict=True):
+                named = () if isinstance(numbers, Reply) else numbers
+                first = list(dict.fromkeys([*(order[n - 1] for n in named), *order]))
+                scores = {chunk: 1 / rank for rank, chunk in enumerate(first, 1)}
+                reply = numbers if isinstance(numbers, Reply) else Reply(", ".join(map(str, named)), ANSWERED)
+                ranked = replace(add_scores(q, self.into, scores), order=tuple(first[: self.top]))
+                out.append(with_replies(ranked, {self.into: reply}))
+            return out
+
+        return ask
+
+    def sampling(self) -> Sampling:
+        """Returns what is sent with each chat."""
+        return Sampling(max_tokens=self.max_tokens + self.model.thought_tokens)

@@ -1,4 +1,4 @@
-"""Texts to chunks: one row in per text, one row out per chunk. Knows splitting through `text.windows`."""
+"""Texts to chunks: one row in per text, one row out per chunk. Knows splitting through `text.words`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ import pyarrow as pa
 from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Span
-from raypipe.text import windows
-from raypipe.text.windows import require_splitter
+from raypipe.text.words import (
+    LONGEST_WORD,
+    character_windows,
+    nested_windows,
+    require_splitter,
+    sentence_windows,
+    token_windows,
+)
 
 _SPANS = SPANS[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Cuts each text in one of three ways (`text.windows`):
+    """Cuts each text in one of three ways (`text.words`):
 
     - characters: `child_chars` with `child_overlap`, inside parents of `parent_chars` with `parent_overlap`
       where that is given. The passage of a chunk is then its parent, and a chunk that stands in two
@@ -71,25 +77,19 @@ class Split:
         return frozenset({*_SPANS, "chunk_text"})
 
     def bound(self, chars: float) -> CorpusBound:
-        return CorpusBound(self._most_chunks(chars), self._most_chars(chars))
-
-    def _most_chunks(self, chars: float) -> float:
-        """Chunks that a text of `chars` characters can have."""
+        chunks, size = chars, self.parent_chars or self.child_chars
+        longest = min(chars, self.sentence_chars) if self.tokens is None else chars
         if self.child_chars is not None and self.parent_chars is not None:
-            each = _most_windows(min(self.parent_chars, chars), self.child_chars, self.child_overlap)
-            return each * _most_windows(chars, self.parent_chars, self.parent_overlap)
-        if self.child_chars is not None:
-            return _most_windows(chars, self.child_chars, self.child_overlap)
-        if self.tokens is not None:
-            return math.ceil(chars / (self.tokens - self.overlap)) + 1
-        return chars  # sentences: some scripts end one after every character
-
-    def _most_chars(self, chars: float) -> float:
-        """Characters of the longest passage of a text of `chars` characters."""
-        size = self.parent_chars or self.child_chars
+            chunks = _most_windows(min(self.parent_chars, chars), self.child_chars, self.child_overlap)
+            chunks *= _most_windows(chars, self.parent_chars, self.parent_overlap)
+        elif self.child_chars is not None:
+            chunks = _most_windows(chars, self.child_chars, self.child_overlap)
+        elif self.tokens is not None:
+            chunks = math.ceil(chars / (self.tokens - self.overlap)) + 1
+        # Else sentences: some scripts end one after every character.
         if size is not None:  # a window is longer than its size if it is one long word
-            return min(chars, max(size, windows.LONGEST_WORD))
-        return min(chars, self.sentence_chars) if self.tokens is None else chars
+            longest = min(chars, max(size, LONGEST_WORD))
+        return CorpusBound(chunks, longest)
 
     def open(self, kit: Kit) -> Build:
         cut, end = self._cutter(kit), self._end(kit)
@@ -127,20 +127,19 @@ class Split:
 
     def _cutter(self, kit: Kit) -> Callable[[str], list[tuple[Span, Span]]]:
         """text -> (chunk, passage) spans."""
-        if self.child_chars is not None and self.parent_chars is not None:
-            parent, child = (self.parent_chars, self.parent_overlap), (self.child_chars, self.child_overlap)
-            return lambda text: windows.nested_windows(text, *parent, *child)
-        flat = self._flat_cutter(kit)
-        return lambda text: [(span, span) for span in flat(text)]
-
-    def _flat_cutter(self, kit: Kit) -> Callable[[str], list[Span]]:
-        if (chars := self.child_chars) is not None:
-            return lambda text: windows.character_windows(text, chars, self.child_overlap)
-        if (size := self.tokens) is not None and self.tokenizer is not None:
+        flat: Callable[[str], list[Span]]
+        if (chars := self.child_chars) is not None and self.parent_chars is not None:
+            parent, child = (self.parent_chars, self.parent_overlap), (chars, self.child_overlap)
+            return lambda text: nested_windows(text, *parent, *child)
+        if chars is not None:
+            flat = lambda text: character_windows(text, chars, self.child_overlap)  # noqa: E731
+        elif (size := self.tokens) is not None and self.tokenizer is not None:
             tokenize = kit.tokenizer(self.tokenizer)
-            return lambda text: windows.token_windows(tokenize(text), size, self.overlap)
-        require_splitter()
-        return lambda text: windows.sentence_windows(text, self.sentence_chars)
+            flat = lambda text: token_windows(tokenize(text), size, self.overlap)  # noqa: E731
+        else:
+            require_splitter()
+            flat = lambda text: sentence_windows(text, self.sentence_chars)  # noqa: E731
+        return lambda text: [(span, span) for span in flat(text)]
 
 
 def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> None:
@@ -154,6 +153,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Windows of `text.windows.WordSpans`: of two neighbours, the second ends `size - overlap`
+    """Windows of `text.words.WordSpans`: of two neighbours, the second ends `size - overlap`
     characters or more after the end of the one before the first."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

@@ -50,7 +50,7 @@ BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
 OpenCopy: TypeAlias = Callable[[LanceDataset, Path, bool], VectorRows | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
 """queries (n, dim) -> what gives a block's (rows, dim) scores, (n, rows); all float32, and none errs by more
-than `product_error`. A GPU's is `models.products.torch_product`."""
+than `product_error`. A GPU's is `models.device.torch_product`."""
 READ_BYTES = 128 << 20  # of vectors in one read of pages; one read costs 12 ms whatever it brings
 PAGE_ROWS = 64  # passages of a page, about: 31 of 700 characters, 108 of 200
 AT_ONCE = 256  # questions of a product: at 400,000 x 384 a question takes 37 ms alone, 3.3 at 50, 1.9 at 256

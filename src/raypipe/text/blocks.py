@@ -15,11 +15,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from raypipe.core.records import Block, BlockKind, Span
-
-KINDS: tuple[BlockKind, ...] = get_args(BlockKind)
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "caption", "figcaption", "legend", "summary"})
 _ITEMS = frozenset({"li", "option"})
@@ -150,7 +148,7 @@ _FULL, _WRAPPED = 0.75, 100  # a line below this share of a full one, of at most
 _TITLE_WORDS = 25
 _RULE_LINE = re.compile(r"\W+")  # a line of signs alone: a rule, or the rule of a table
 _UNDERLINE = re.compile(r"([=~^*+#\"-])\1{2,}")
-_TERM = re.compile(r"(?!\.\.|<|[|])(?=\S).{1,60}(?<![,;:])")  # `candidates` reads no longer label
+_TERM = re.compile(r"(?!\.\.|<|[|])(?=\S).{1,60}(?<![,;:])")  # `evidence` reads no longer label
 _GAP = re.compile(r"((?!\|)\S(?:\S| (?! )){0,40}(?<![.!?:;,])) {2,}(?=\S(?:\S| (?! ))*$)")  # behind it
 _FIELD_LINE = re.compile(r"[^\W\d_][\w ()/-]{0,38}: \S")
 
@@ -253,12 +251,10 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
     gone, colour, _ = _read(str(attrs["style"]))
     if gone or not colour:
         return gone
-    return colour == next(filter(None, map(_ground, chain([attrs], ancestors))), "ffffff")
-
-
-def _ground(attrs: Mapping[str, object]) -> str:
-    """The background that an element sets, or ""."""
-    return _read(str(attrs.get("style") or ""))[2] or _named(attrs.get("bgcolor"))
+    grounds = (
+        _read(str(a.get("style") or ""))[2] or _named(a.get("bgcolor")) for a in chain([attrs], ancestors)
+    )
+    return colour == next(filter(None, grounds), "ffffff")
 
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
@@ -296,25 +292,22 @@ def _read(style: str) -> tuple[bool, str, str]:
         rules[name.strip()] = value.replace("!important", "").strip()
     colour = _named(rules.get("color"))
     ground = _named(rules.get("background-color")) or _named(rules.get("background"))
-    return _vanishes(rules) or colour == "transparent", colour, "" if ground == "transparent" else ground
-
-
-def _vanishes(rules: Mapping[str, str]) -> bool:
-    """True if the declarations alone take the text from the screen."""
-    if rules.get("display") == "none" or rules.get("visibility") in ("hidden", "collapse"):
-        return True
     # the number that each value begins with, whatever its unit
     numbers = {name: float(found[1]) for name, value in rules.items() if (found := _NUMBER.fullmatch(value))}
     placed = rules.get("position") in ("absolute", "fixed")
     away = ("text-indent", *(("left", "top", "right", "bottom") if placed else ()))
     boxes = ("width", "height", "max-width", "max-height") if rules.get("overflow") == "hidden" else ()
-    return (
-        rules.get("content-visibility") == "hidden"
+    gone = (
+        rules.get("display") == "none"
+        or rules.get("visibility") in ("hidden", "collapse")
+        or rules.get("content-visibility") == "hidden"
         or any(numbers.get(name) == 0 for name in ("opacity", "font-size", *boxes))
         or any(numbers.get(name, 0) <= _FAR for name in away)
         or (placed and rules.get("clip", "").startswith(("rect(0", "rect(1px")))
         or rules.get("clip-path", "").startswith(("inset(50%", "inset(100%"))
+        or colour == "transparent"
     )
+    return gone, colour, "" if ground == "transparent" else ground
 
 
 def _named(value: object) -> str:

@@ -12,20 +12,24 @@ real pages damaged at random 6 % differ (1,500 tried): 81 by a space where a str
 order around a broken table, 3 by markup that only libxml2 takes for text. Two more would lack text: `_loses`
 knows such pages and sends them to BeautifulSoup, and a caller can have any page compared.
 
-Pure functions, with no limits of their own: a hostile page can take seconds and gigabytes here.
-`text.page_parser` is for pages that strangers wrote.
+`to_text` has no limits: a hostile page can take seconds and gigabytes. `SandboxedParser` parses what
+strangers wrote, under hard limits (`core.sandbox`); some pages it refuses unread.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import turbohtml
 
-from raypipe.core.records import Block, Span
+from raypipe.core.records import Block, Fault, Span
+from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
 from raypipe.text.blocks import CLOSE, NEVER_DRAWN, OPEN, Element, Read, hides, page_blocks, unmark
 
 Parser: TypeAlias = Literal["lxml", "html.parser"]
@@ -143,11 +147,24 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
     """The fast way, or None where it may lose text that BeautifulSoup keeps."""
     html = html.removeprefix("\ufeff")
     doc = turbohtml.parse(html, positions=True, allow_declarative_shadow_roots=False)
-    _without_seams(doc)
+    # What breaks no word: `<wbr>`; and the break and the empty paragraph that the standard makes of a `</br>`
+    # and of a `</p>` that ends nothing. These have no place in the source; libxml2 makes none.
+    implied = (e for tag in ("br", "p") for e in doc.select(tag) if e.position is None)
+    seams = [*doc.select("wbr"), *implied]
+    for element in seams:
+        element.decompose()
+    if seams:
+        doc.select_one("html").normalize()
     dropped = [e for tag in _DROPPED for e in doc.select(tag)]  # turbohtml finds single tags by an index
     if _loses(doc, html):
         return None
-    hiding = _hiding(doc) if mark else []
+    hiding = []
+    if mark:  # of those that have a text and stay
+        named = [e for tag in (*sorted(NEVER_DRAWN), "dialog") for e in doc.select(tag)]
+        styled = [e for e in doc.select("[style],[hidden]") if e.tag not in NEVER_DRAWN and e.tag != "dialog"]
+        kept = (e for e in (*named, *styled) if len(e) and e.tag not in _DROPPED)
+        above = ((e, (a.attrs for a in e.ancestors if isinstance(a, turbohtml.Element))) for e in kept)
+        hiding = [e for e, ancestors in above if hides(e.tag, e.attrs, ancestors)]
     for element in dropped:
         element.decompose()
     for element in hiding:
@@ -180,18 +197,6 @@ def _turbo_node(node: Any) -> str | Element | None:
     return ("", "", node.children) if isinstance(node, turbohtml.Document) else None
 
 
-def _without_seams(doc: Any) -> None:
-    """Joins the text around what breaks no word: `<wbr>`; and the break and the empty paragraph that the
-    standard makes of a `</br>` and of a `</p>` that ends nothing. They have no place in the source; libxml2
-    makes none."""
-    implied = (e for tag in ("br", "p") for e in doc.select(tag) if e.position is None)
-    seams = [*doc.select("wbr"), *implied]
-    for element in seams:
-        element.decompose()
-    if seams:
-        doc.select_one("html").normalize()
-
-
 def _loses(doc: Any, html: str) -> bool:
     """Returns whether the standard's tree may lack text that libxml2 keeps:
 
@@ -208,15 +213,6 @@ def _loses(doc: Any, html: str) -> bool:
     if doc.select("template") and html.count("<template") != html.count("</template>"):
         return True
     return any(len(e) > 1 for e in doc.select("title"))  # one child is its text
-
-
-def _hiding(doc: Any) -> list[Any]:
-    """The elements that hide their text, of those that have any and stay."""
-    named = [e for tag in (*sorted(NEVER_DRAWN), "dialog") for e in doc.select(tag)]
-    styled = [e for e in doc.select("[style],[hidden]") if e.tag not in NEVER_DRAWN and e.tag != "dialog"]
-    kept = (e for e in (*named, *styled) if len(e) and e.tag not in _DROPPED)
-    above = ((e, (a.attrs for a in e.ancestors if isinstance(a, turbohtml.Element))) for e in kept)
-    return [e for e, ancestors in above if hides(e.tag, e.attrs, ancestors)]
 
 
 def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPage:
@@ -249,3 +245,96 @@ def _soup_node(node: Any) -> str | Element | None:
         return node.name, str(node.attrs.get("role", "")), node.children
     # the texts of scripts, comments and ruby are classes of their own, which `get_text` leaves out too
     return shown(str(node)) if type(node) in (NavigableString, CData) and node not in (OPEN, CLOSE) else None
+
+
+Answer: TypeAlias = ParsedPage | Fault
+
+PROBE = b'["lxml", "fast", false]\n' + b"<p>One of many <b>words</b>.</p>\n" * 3_000
+"""A page that takes .02 s, as the heaviest real one does: a machine that cannot parse it within the limits
+parses no page."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """The limits of one page. The largest of the real pages takes .02 s and has 1.6 MB."""
+
+    wall_s: float = 5.0
+    cpu_s: float = 2.0
+    memory_bytes: int = 1 << 30  # on top of what the child has when it starts
+    page_bytes: int = 20_000_000  # of UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class ParseJob:
+    """A page to parse; the other fields as in `html.to_text`."""
+
+    html: bytes  # UTF-8
+    parser: Parser = "lxml"
+    via: Via = "fast"
+    compare: bool = False
+
+
+class SandboxedParser:
+    """Parses pages in a child process that it starts with the first page. Safe to share between threads."""
+
+    def __init__(self, limits: PageLimits = PageLimits()) -> None:
+        self._limits = limits
+        bounds = SandboxLimits(limits.wall_s, limits.cpu_s, limits.memory_bytes)
+        self._sandbox = Sandbox(f"{__name__}:answer", bounds, PROBE)
+
+    def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
+        """Each page's text or fault, in order: not_html, too_large, timeout, memory, crash, unparsable.
+
+        Raises core.sandbox.Cancelled once `stop` is set: the rest of the pages are not parsed. Raises
+        WorkerBroken where this machine cannot parse any page now.
+        """
+        out: dict[int, Answer] = {}
+        most = self._limits.page_bytes
+        for i, job in enumerate(jobs):
+            if (size := len(job.html)) > most:
+                detail = f"expected at most {most} bytes of HTML, found {size}"
+                out[i] = Fault("parse", "too_large", detail, transient=False)
+            elif why := not_html(job.html[:20_000].decode("utf-8", "replace")):
+                out[i] = Fault("parse", "not_html", why, transient=False)
+        out |= self._parse({i: j for i, j in enumerate(jobs) if i not in out}, stop)
+        # BeautifulSoup may have been what took so long
+        compared = {i: a for i, a in out.items() if jobs[i].compare and isinstance(a, Fault)}
+        slow = [i for i, refused in compared.items() if refused.reason in ("timeout", "crash")]
+        out |= self._parse({i: replace(jobs[i], compare=False) for i in slow}, stop)
+        return [out[i] for i in range(len(jobs))]
+
+    def _parse(self, jobs: Mapping[int, ParseJob], stop: threading.Event | None) -> dict[int, Answer]:
+        heads = (json.dumps((j.parser, j.via, j.compare)).encode() + b"\n" for j in jobs.values())
+        requests = [(head, j.html) for head, j in zip(heads, jobs.values(), strict=True)]
+        return dict(zip(jobs, map(_page, self._sandbox.run(requests, stop)), strict=True))
+
+    def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
+        """Returns one page's text, as a job gets it, or why there is none."""
+        data = storable(html).encode()
+        (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
+        return (None, page) if isinstance(page, Fault) else (page.text, None)
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def __enter__(self) -> SandboxedParser:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def answer(request: bytes) -> bytes:
+    """Parses one page, in the child. A line of JSON says how; the page follows."""
+    head, _, html = request.partition(b"\n")
+    page = to_text(html.decode(), *json.loads(head))
+    blocks = [(b.start, b.end, b.kind) for b in page.blocks]
+    return json.dumps((page.text, page.hidden, page.way, blocks)).encode()
+
+
+def _page(answer: bytes | Refused) -> Answer:
+    if isinstance(answer, Refused):
+        reason = "unparsable" if answer.reason == "error" else answer.reason
+        return Fault("parse", reason, answer.detail, answer.transient)
+    text, hidden, way, blocks = json.loads(answer)
+    return ParsedPage(text, tuple((a, b) for a, b in hidden), way, tuple(Block(*b) for b in blocks))

@@ -84,7 +84,14 @@ def read(reply: str, kind: MadeKind, passages: Sequence[str]) -> MadeText:
     if kind == "unanswerable":
         return MadeText(question, (IDK,), (), ())
     items = _answer(tree.get("answer"), kind)
-    _check_answer(items, kind, question, passages)
+    chosen = kind != "comparison" or items[0].lower() in ("yes", "no")
+    if not chosen and place(question, items[0]) is None:
+        raise Rejected("no_choice", items[0][:80])
+    for item in () if kind == "comparison" else items:
+        if not any(place(p, item) for p in passages):
+            raise Rejected("answer_not_found", item[:80])
+        if place(question, item) is not None:
+            raise Rejected("answer_told", item[:80])
     quotes = _quotes(tree.get("quotes"), kind, passages)
     return MadeText(question, (", ".join(items),), items if kind == "list" else (), quotes)
 
@@ -125,18 +132,6 @@ def _answer(given: Any, kind: MadeKind) -> tuple[str, ...]:
     if not many or len(", ".join(items)) > ANSWER_CHARS:
         raise Rejected("answer_form", ", ".join(items)[:80])
     return items
-
-
-def _check_answer(items: tuple[str, ...], kind: MadeKind, question: str, passages: Sequence[str]) -> None:
-    if kind == "comparison":
-        if items[0].lower() not in ("yes", "no") and place(question, items[0]) is None:
-            raise Rejected("no_choice", items[0][:80])
-        return
-    for item in items:
-        if not any(place(p, item) for p in passages):
-            raise Rejected("answer_not_found", item[:80])
-        if place(question, item) is not None:
-            raise Rejected("answer_told", item[:80])
 
 
 def _quotes(given: Any, kind: MadeKind, passages: Sequence[str]) -> tuple[tuple[int, Span], ...]:

@@ -42,18 +42,14 @@ def parse_response(response: str) -> JudgeReply:
         return JudgeReply(UNREADABLE, -1)
     if (digits := found[1].lstrip("0")) not in ("", "1"):
         return JudgeReply(response, -1)
-    return JudgeReply(_explanation(text) or text, 1 if digits else 0)
-
-
-def _explanation(text: str) -> str:
-    """The explanation, on one line; "" where there is none. Judges forget to escape quotes, so it ends at the
-    quote before the score or at the last one there is."""
-    if (begin := _EXPLAINED.search(text)) is None:
-        return ""
-    line = text[begin.end() :].partition("\n")[0]
-    end = _EXPLANATION_END.search(text, begin.end() + 1)
-    size = end.start() - begin.end() if end else len(line)
-    return line[: size if size < len(line) else max(line.rfind('"'), 0)]
+    explanation = ""
+    if (begin := _EXPLAINED.search(text)) is not None:
+        # On one line. Judges forget to escape quotes: it ends at the quote before the score, or at the last.
+        line = text[begin.end() :].partition("\n")[0]
+        end = _EXPLANATION_END.search(text, begin.end() + 1)
+        size = end.start() - begin.end() if end else len(line)
+        explanation = line[: size if size < len(line) else max(line.rfind('"'), 0)]
+    return JudgeReply(explanation or text, 1 if digits else 0)
 
 
 Level: TypeAlias = Literal["low", "medium", "high"]

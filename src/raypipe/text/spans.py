@@ -8,7 +8,7 @@ A comparison is decided by a sentence that names both things: "A is longer than 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -94,7 +94,8 @@ def typed_span(
     `question` is in lower case; `marks` are the places in the sentence where words of it start. A span that
     has one is what the question is about, not what it asks for. A number has its unit with it.
     """
-    spans = [s for s in _all(kind, sentence) if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
+    found = _OF_KIND[kind](sentence) if kind in _OF_KIND else []
+    spans = [s for s in found if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
     if kind == "number" and not _COUNTS.search(question):  # "10 films" is no rating of the films
         spans = [s for s in spans if not any(0 < m - s[1] <= 2 for m in marks)] or spans
     if not spans:
@@ -113,15 +114,6 @@ def with_unit(sentence: str, number: Span) -> Span:
     """
     unit = _UNIT.match(sentence, number[1])
     return number[0], unit.end() if unit else number[1]
-
-
-def _all(kind: Kind, sentence: str) -> list[Span]:
-    if kind in ("who", "number"):
-        return names(sentence) if kind == "who" else numbers(sentence)
-    return [m.span() for m in _OF_KIND[kind].finditer(sentence)] if kind in _OF_KIND else []
-
-
-_OF_KIND: Mapping[Kind, re.Pattern[str]] = {"when": _DATES, "version": _VERSIONS, "weekday": _WEEKDAYS}
 
 
 def names(sentence: str) -> list[Span]:
@@ -152,6 +144,13 @@ def numbers(sentence: str) -> list[Span]:
     return [(a, b) for a, b in found if not any(a < d and c < b for c, d in of_dates)]
 
 
+_OF_KIND: Mapping[Kind, Callable[[str], list[Span]]] = {
+    "who": names,
+    "number": numbers,
+    "when": dates,
+    "version": lambda sentence: [m.span() for m in _VERSIONS.finditer(sentence)],
+    "weekday": lambda sentence: [m.span() for m in _WEEKDAYS.finditer(sentence)],
+}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
@@ -167,12 +166,7 @@ def day_of(text: str) -> float | None:
 
 
 Direction: TypeAlias = Literal["more", "less", "earlier", "later"]
-OPPOSITE: Mapping[Direction, Direction] = {
-    "more": "less",
-    "less": "more",
-    "earlier": "later",
-    "later": "earlier",
-}
+_AXES: tuple[frozenset[Direction], ...] = (frozenset({"more", "less"}), frozenset({"earlier", "later"}))
 _WORDS: Mapping[Direction, str] = {
     "earlier": "earlier earliest older oldest first before",
     "later": "later latest newer newest younger youngest last after",
@@ -223,9 +217,8 @@ _NO_SIDE = frozenset(_SMALL.split())
 _BEFORE = re.compile(r"^(?:(?:the|a|an|of|is|was|did|song|film|movie|company)\s+)+(?=\w)")  # of a name
 _DENIES = re.compile(r"\b(?:not|no|neither|nor|as \w+ as)\b|n't\b|\?$")
 _COMPARES = re.compile(r"\A(?=[^.;!?]*+\Z)[^.;!?]*?\b(?:(?:than|before|after|first)\b|the \w{1,30}er \w)")
-_MEASURE = re.compile(
-    r"\b(?:tall|long|short|heavi|light|deep|wid|far|narrow)\w*?(?=er\b|est\b)"
-)  # a longer is no larger
+# A longer is no larger.
+_MEASURE = re.compile(r"\b(?:tall|long|short|heavi|light|deep|wid|far|narrow)\w*?(?=er\b|est\b)")
 _WORD = re.compile(r"\w+")
 
 
@@ -237,23 +230,16 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | 
         lower = sentence.lower()
         if len(lower) != len(sentence) or not asked_numbers <= set(re.findall(r"\d+", sentence)):
             continue
-        for left, right in _sides(asked.text, lower):
+        for m in _OR.finditer(asked.text):  # around "or" or "and" the question names the two things
+            left = _longest(asked.text[: m.start()], lower, True)
+            right = _longest(asked.text[m.end() :], lower, False)
+            if not (left and right and (left[1] <= right[0] or right[1] <= left[0])):
+                continue
             first, second = sorted((left, right))
             if (wins := _first_wins(asked, sentence, first, second)) is not None:
                 side = sentence[slice(*(first if wins else second))]
                 return _BEFORE.sub("", side), i
     return None
-
-
-def _sides(question: str, sentence: str) -> Iterator[tuple[Span, Span]]:
-    """Returns where the two things stand in a sentence that a question names around "or" or "and"."""
-    for m in _OR.finditer(question):
-        left, right = (
-            _longest(question[: m.start()], sentence, True),
-            _longest(question[m.end() :], sentence, False),
-        )
-        if left and right and (left[1] <= right[0] or right[1] <= left[0]):
-            yield left, right
 
 
 def _longest(side: str, sentence: str, ends: bool) -> Span | None:
@@ -278,6 +264,6 @@ def _first_wins(asked: AskedQuestion, sentence: str, first: Span, second: Span) 
     if set(_MEASURE.findall(between)) != set(_MEASURE.findall(asked.text)):
         return None
     said = {d for w in _WORD.findall(between) for d, words in WORDS.items() if w in words}
-    if not _COMPARES.search(between) or not said & {asked.direction, OPPOSITE[asked.direction]}:
+    if not _COMPARES.search(between) or not any(asked.direction in axis and said & axis for axis in _AXES):
         return None
     return asked.direction in said

@@ -13,7 +13,7 @@ from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.readers.crag import cited
-from raypipe.recipes.executor import answer
+from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.changes import changes, compared_with
 from raypipe.runs.explain import why
 from raypipe.runs.pipeline.dead_letters import FailedRow
@@ -110,7 +110,7 @@ def test_a_question_is_answered_again_when_a_page_is_there_that_had_failed(bench
     assert set(steps["rerank"].reasons) == {"evidence"} and 0 < counts["rerank"][1] <= counts["rerank"][0]
     recipe, index = pipe.recipe, LanceIndex(searched(pipe.store, pipe.recipe))
     asked = arrow.question.records(pipe.store.rows("questions", "id", [question]))
-    online = asyncio.run(answer(recipe, LocalKit(index, "transformers"), asked))
+    online = asyncio.run(QuestionExecutor(recipe, LocalKit(index, "transformers"))(asked))
     assert online == [undisturbed[question]], "offline and online are equal"
     counts, _ = bench.run(SURE, out="three")
     assert all(c == (0, 0) for c in counts.values()), "and then nothing is left to do"

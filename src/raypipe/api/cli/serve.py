@@ -19,7 +19,7 @@ from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
     from raypipe.serving.access import CaptureConfig
-    from raypipe.text.cite import Place
+    from raypipe.text.context import Place
 
 
 @command("serve", "rag --docs manuals --port 8000")
@@ -161,7 +161,7 @@ def _print(found: AskResult, verbose: bool) -> None:
     """Prints the answer, its place, and three lines of evidence; `verbose`: the ranking and times, too."""
     from rich.text import Text
 
-    from raypipe.text.cite import context
+    from raypipe.text.context import context
 
     out, answered, question = console(), found.result, found.result.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))

@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.models import generator_files
-from raypipe.models.products import gemm
+from raypipe.models.device import gemm
 
 THREADS = 1  # of a worker on a CPU: others change the last bits of an adapter; --workers takes more cores
 TRAINER = 2  # version of the training: raised when the same inputs give another adapter

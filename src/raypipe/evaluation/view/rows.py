@@ -17,7 +17,7 @@ from raypipe.evaluation.result_table import open_table, verdict_of
 from raypipe.recipes.serialize import description
 from raypipe.runs.record import Run
 from raypipe.store import Store
-from raypipe.text.cite import lined
+from raypipe.text.context import lined
 
 SOURCE_CHARS = 16  # of a source's id, in the list of what answers rest on: 64 bits tell a run's sources apart
 STATES = {"exact": True, "correct": True, "missing": False, "hallucination": False}

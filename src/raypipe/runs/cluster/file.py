@@ -173,7 +173,7 @@ class EndpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Limits of time for one row outside the child process that pages are parsed in (text/page_parser.py)."""
+    """Limits of time for one row outside the child process that pages are parsed in (text/html.py)."""
 
     row_timeout_s: float = 120.0  # wall time; a task may take as often that as it has rows
     open_timeout_s: float = 300.0  # on top, for a worker to load its models

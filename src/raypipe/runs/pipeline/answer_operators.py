@@ -22,8 +22,8 @@ from raypipe.core import arrow
 from raypipe.core.calls import about
 from raypipe.core.protocols import Step
 from raypipe.core.records import Fault, Question
+from raypipe.models.device import product_on
 from raypipe.models.kit import LocalKit
-from raypipe.models.products import product_on
 from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns

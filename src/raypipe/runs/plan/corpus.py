@@ -39,7 +39,7 @@ from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
-from raypipe.steps.model_replies import CHARS_PER_TOKEN
+from raypipe.steps.rows import CHARS_PER_TOKEN
 from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.memo.disk import FRESH_BYTES
 from raypipe.store.memo.lookup import first_chats, first_requests, lookup

@@ -24,7 +24,7 @@ from raypipe.recipes.executor import CorpusExecutor, StageError, fine, with_text
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import table_of
 from raypipe.store.memo.lookup import CacheOnlyKit
-from raypipe.text.windows import sentences
+from raypipe.text.words import sentences
 
 SOURCES, CHARS = 1000, 12_000_000
 """Sources of a sample, and characters of them together, at most: 36 real pages."""

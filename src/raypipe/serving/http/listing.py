@@ -15,7 +15,7 @@ from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.replies import RELEASE, SOURCE, Shape, says
 from raypipe.serving.http.requests import SourceFilter, StrictBody
 from raypipe.serving.store_snapshot import StoreSnapshot
-from raypipe.text.cite import lined, place
+from raypipe.text.context import lined, place
 from raypipe.text.filters import Filters
 
 LISTED, READ_CHARS = 50, 10_000

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from raypipe.core.records import FAULT, RANKED, Hit, ranking
 from raypipe.serving.query import Evidence, QueryResult
-from raypipe.text.cite import Place
+from raypipe.text.context import Place
 
 
 def says(description: str, example: Any, **more: Any) -> Any:
