@@ -34,12 +34,12 @@ from raypipe.runs.pipeline.tasks import (
     HandedBack,
     Key,
     PartRows,
+    Share,
     TableTask,
     Task,
+    TaskResult,
     Verb,
     WorkerConfig,
-    facts_of,
-    result_of,
 )
 
 TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
@@ -95,8 +95,9 @@ class Whole:
             task = Task(block.part, block.ids, suspects=block.note.suspects)
             done = await do(task)
             if isinstance(done, HandedBack):
-                return block.handed_back(done)
-            note = block.note.with_share("", done.counts, done.seconds, kit.process)
+                return block.over(done)
+            seconds = sum(share.seconds for share in done.by.values())
+            note = block.note.with_share(self.pool, Share(done.counts, seconds, kit.process))
             rows = pa.table({"id": [block.part], "stored": [done.rows], "lost": [done.faults]})
             return PartRows(block.part, note, self.key, rows)
 
@@ -107,8 +108,7 @@ class Whole:
             if block.note.back is not None:
                 return block.note.back
             [row] = block.rows.to_pylist()
-            facts = facts_of(block.note.by, block.note.ids, row["stored"], row["lost"])
-            return result_of(block.part, facts)
+            return TaskResult(block.part, block.note.ids, row["stored"], row["lost"], block.note.by)
 
         return store
 

@@ -27,18 +27,20 @@ from raypipe.runs.cluster.file import LIMITS, Pool, Timeouts
 from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
 from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, Raised, notes, notes_of, worker_name
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
-from raypipe.runs.pipeline.operators import Outcome, StagedWork, backoff_of
+from raypipe.runs.pipeline.operators import Outcome, StagedWork
 from raypipe.runs.pipeline.tasks import (
+    NOTE,
+    OUTCOME,
     SKIPPED,
     HandedBack,
     Note,
     RunTask,
+    Share,
     TableTask,
     Task,
     TaskResult,
     Verb,
-    outcome_of,
-    result_of,
+    summed,
 )
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
@@ -98,9 +100,11 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
             why = f"each of the {len(lost)} rows of a task ends its worker alone, so no row is blamed"
             return HandedBack(task.name, why, "replace", Suspects(), asked)
         done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
-        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
-            count.calls.add(asked.get(name, StageCounters()).calls)
-        return done
+        counts = summed(done.counts, asked)  # what the trials computed is cached now, and was computed
+        if isinstance(done, HandedBack):
+            return replace(done, counts=counts)
+        pool, share = next(reversed(done.by.items()), ("parse", Share({}, 0.0)))
+        return replace(done, by={**done.by, pool: replace(share, counts=summed(share.counts, asked))})
     except RayTaskError as e:
         raise cause_of(e) from e
     except DIED as e:
@@ -234,7 +238,7 @@ class _Running:
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
         """Yields what came of parts, as their records come, and at the end what the sink returned. Once
         `wanted` is empty no more parts begin."""
-        halting, pause_s, backoff = False, LOOK_S, backoff_of(self.graph.worker)
+        halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()
             try:
@@ -258,7 +262,7 @@ class _Running:
                 return
         if self._error is not None:
             raise self._error
-        for outcome in map(outcome_of, self._sink.outcomes):
+        for outcome in map(OUTCOME.validate_json, self._sink.outcomes):
             if not isinstance(outcome, str):
                 yield outcome
             elif outcome != SKIPPED:
@@ -280,14 +284,12 @@ class _Running:
         for part, facts in new_parts(self._store, *self.graph.records, self._seen):
             if part not in mine:  # of a run before
                 continue
-            result = result_of(part, facts)
+            result = TaskResult.of(part, facts)
             self._last = time.monotonic()
-            self._slowest = max(
-                self._slowest, result.seconds, result.before.seconds if result.before else 0.0
-            )
+            self._slowest = max([self._slowest, *(share.seconds for share in result.by.values())])
             yield result
         if (why := halted(self._store, *self.graph.records)) is not None:
-            note = Note.of(why)
+            note = NOTE.validate_json(why)
             if note.back is not None:
                 yield note.back
             elif note.ended != SKIPPED:

@@ -29,14 +29,11 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
 from raypipe.runs.pipeline.operators import (
-    Opened,
     Operate,
     Operator,
     Sink,
     in_order,
     in_turn,
-    opened,
-    opened_store,
     step,
     storing,
 )
@@ -90,7 +87,7 @@ class AnswersTask:
 
     async def open_sink(self, process: str) -> Sink:
         """Stores answers and faults."""
-        store = await opened_store(self.worker)
+        store = await self.worker.open_store()
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             made = block.rows.select(ANSWERS.names).cast(ANSWERS)
@@ -183,8 +180,8 @@ class StageSlice:
 
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
-        store = await opened_store(work.worker)
-        memo = await opened(work.worker, lambda: work.memo_of(kit))
+        store = await work.worker.open_store()
+        memo = await work.worker.tried(lambda: work.memo_of(kit))
         kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
         stages = slice(self.first, self.end)
         ask = QuestionExecutor(
@@ -234,7 +231,7 @@ class StageSlice:
                 asked((id,))
             return held[id][1]
 
-        return step(self, work.recipe, Opened(ask.counts, compute, key_of, kit), work.worker, take)
+        return step(self, work.worker, work.recipe, kit, ask.counts, compute, key_of, take)
 
 
 async def _compare_alone(

@@ -39,14 +39,11 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.runs.pipeline.operators import (
-    Opened,
     Operate,
     Operator,
     Sink,
     in_order,
     in_turn,
-    opened,
-    opened_store,
     step,
     storing,
 )
@@ -102,7 +99,7 @@ class CorpusTask:
 
     async def open_sink(self, process: str) -> Sink:
         """Stores the rows of the last step, and faults."""
-        store, first, last = await opened_store(self.worker), self.tables(self.steps[0])[0], self.steps[-1]
+        store, first, last = await self.worker.open_store(), self.tables(self.steps[0])[0], self.steps[-1]
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             lost = [(i, fault, n, of or first) for i, fault, n, of in block.failed]
@@ -128,7 +125,7 @@ class ParseRows:
     in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
-        work, store = self.work, await opened_store(self.work.worker)
+        work, store = self.work, await self.work.worker.open_store()
         corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.texts_table
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -141,8 +138,9 @@ class ParseRows:
                 return texts
             return _stored(store, table, work.run, block.part, texts, texts)
 
-        opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
-        return step(self, work.recipe, opened, work.worker, keep=keep)
+        return step(
+            self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, keep=keep
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ class SplitRows:
     in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
-        work, store = self.work, await opened_store(self.work.worker)
+        work, store = self.work, await self.work.worker.open_store()
         corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
         read, table = work.recipe.texts_table, work.recipe.passages_table
         texts: list[pa.Table] = []  # of the block that is split now
@@ -179,8 +177,9 @@ class SplitRows:
                 return passages
             return _stored(store, table, work.run, block.part, passages, chunks)
 
-        opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
-        return step(self, work.recipe, opened, work.worker, take, keep)
+        return step(
+            self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, take, keep
+        )
 
 
 def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
@@ -263,9 +262,9 @@ class EmbedRows:
     in_hand: ClassVar[int] = 0
 
     async def open(self, kit: LocalKit) -> Operate:
-        work, recipe, store = self.work, self.work.recipe, await opened_store(self.work.worker)
+        work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
         tokens, held = TokenKit(kit), _Held()
-        memo = await opened(work.worker, lambda: StoreMemo(work.worker.store, work.memo))
+        memo = await work.worker.tried(lambda: StoreMemo(work.worker.store, work.memo))
         corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
 
         def take(block: PartRows) -> None:
@@ -304,7 +303,7 @@ class EmbedRows:
         def digest_of(id: str, stage: str) -> str:
             return held.failed_in.get(id) or tables.get(stage, of_first)
 
-        return step(self, recipe, Opened(corpus.counts, compute, digest_of, kit), work.worker, take)
+        return step(self, work.worker, work.recipe, kit, corpus.counts, compute, digest_of, take)
 
 
 def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:

@@ -27,7 +27,6 @@ from raypipe.runs.pipeline.tasks import (
     Verb,
     WorkerConfig,
     Workers,
-    stage_counts,
 )
 from raypipe.store import AddedMeanwhile, Store, TableRun, begin, begun, commit, committed, done_parts, end
 from raypipe.store.files import need
@@ -183,12 +182,13 @@ class TableBuilder:
             if committed(self.store, table, run.name) is None:
                 whole = done_parts(self.store, table, run.name)
                 here = {part: facts for part, facts in here.items() if part in whole}
-        if run.name not in done.tables:
-            for facts in here.values():
-                done.add(run.name, stage_counts(facts), earlier=True)
-        if build.pool == "answer":
-            for name, facts in here.items():
-                done.share(run.part(name), stage_counts(facts))
+        counted = run.name in done.tables
+        for name, facts in here.items():
+            counts = TaskResult.of(name, facts).counts
+            if not counted:
+                done.add(run.name, counts, earlier=True)
+            if build.pool == "answer":
+                done.share(run.part(name), counts)
         left = [Task(name, planned=run.rows(name)) for name in run.parts if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
@@ -234,9 +234,13 @@ class TableBuilder:
                     continue
                 if build.pool == "answer":
                     done.share(run.part(result.name), result.counts)
-                if result.before is not None:
-                    _book(run.name, "parse", result.before, done, busy, tasks=0)
-                _book(run.name, "embed" if build.pool == "index" else build.pool, result, done, busy)
+                done.add(run.name, result.counts)
+                for pool, share in result.by.items():
+                    rows = done.rows_by_worker.setdefault(pool, {})
+                    rows[share.worker] = rows.get(share.worker, 0) + result.ids
+                    spent = busy.setdefault(share.worker, {})
+                    for part, seconds in share.parts().items():
+                        spent[part] = spent.get(part, 0.0) + seconds
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
                 shown.advance(
@@ -246,23 +250,6 @@ class TableBuilder:
                     waiting.clear()
             if left:
                 self.caps.check(done, self.clock.total())
-
-
-def _book(
-    run: str,
-    pool: Verb,
-    result: TaskResult,
-    done: RunCounters,
-    busy: dict[str, dict[str, float]],
-    tasks: int = 1,
-) -> None:
-    """Counts what one worker did of a task."""
-    done.add(run, result.counts, tasks=tasks)
-    rows = done.rows_by_worker.setdefault(pool, {})
-    rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
-    spent = busy.setdefault(result.worker_name, {})
-    for part, seconds in result.parts().items():
-        spent[part] = spent.get(part, 0.0) + seconds
 
 
 def _wait(backoff: Backoff, back: HandedBack) -> None:

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
 from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
+from raypipe.core.calls import Backoff, until_available
 from raypipe.core.digests import own_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
@@ -36,6 +37,8 @@ from raypipe.recipes.executor import StageCounters
 from raypipe.runs.pipeline.dead_letters import Failed, FailedRow, Suspects
 from raypipe.store import Store
 from raypipe.store.parts import PlanRows, planned_ids
+
+T = TypeVar("T")
 
 Verb: TypeAlias = Literal["parse", "embed", "answer", "index"]
 """What a pool of workers does; the names of the pools in a cluster file. `index`: those of parse and embed at
@@ -94,17 +97,12 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskResult:
-    """Counts of one finished task."""
+class Share:
+    """The share of one pool in a task."""
 
-    name: str
-    ids: int  # rows of the task
-    rows: int  # rows stored in the table
-    faults: int  # ids that failed
-    counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
-    worker_name: str = ""  # node, process and GPUs; "": this process
-    seconds: float = 0.0  # that the worker took for it
-    before: TaskResult | None = None  # of the part that another worker did first; its rows are these
+    counts: Mapping[str, StageCounters]  # by stage
+    seconds: float
+    worker: str = ""  # node, process and GPUs; "": this process
 
     def parts(self) -> dict[str, float]:
         """These seconds by part of the run (`counters.PARTS`)."""
@@ -112,6 +110,33 @@ class TaskResult:
         loading = sum(c.loading for c in self.counts.values())
         storing = max(0.0, self.seconds - computing - loading)
         return {"computing": computing, "loading": loading, "storing": storing}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """Counts of one finished task. Its completion record has them."""
+
+    name: str
+    ids: int  # rows of the task
+    rows: int  # rows stored in the table
+    faults: int  # ids that failed
+    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its workers did, the last one last
+
+    @property
+    def counts(self) -> dict[str, StageCounters]:
+        return summed(*(share.counts for share in self.by.values()))
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a completion record says; `of` reads it."""
+        facts: dict[str, Any] = _RESULT.dump_python(self)
+        return facts
+
+    @classmethod
+    def of(cls, part: str, facts: Mapping[str, Any]) -> TaskResult:
+        return _RESULT.validate_python({**facts, "name": part})
+
+
+_RESULT = TypeAdapter(TaskResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +217,18 @@ class WorkerConfig:
     wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
     passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
 
+    async def tried(self, make: Callable[[], Awaitable[T] | T]) -> T:
+        """Returns what `make` does, again where something is unavailable. Raises Unavailable where it stays
+        so for all tries."""
+        return await until_available(make, self.backoff())
+
+    def backoff(self) -> Backoff:
+        return Backoff(TRIES, self.wait_s)
+
+    async def open_store(self) -> Store:
+        """Raises as `tried`, and StoreError."""
+        return await self.tried(lambda: Store.open(self.store))
+
     def at_once(self, model: Model) -> int:
         """Counts the chats that a generator takes at a time. A batch API takes them as one file, and a cap
         stops between two of these."""
@@ -226,15 +263,6 @@ _TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """The share of one pool in a part."""
-
-    counts: Mapping[str, StageCounters]  # by stage
-    seconds: float
-    worker: str = ""  # node, process and GPUs; "": this process
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """Facts of a part on its way through the operators."""
 
@@ -249,21 +277,17 @@ class Note:
     def over(self) -> bool:
         return bool(self.ended) or self.back is not None
 
-    def with_share(self, pool: str, counts: Mapping[str, StageCounters], seconds: float, worker: str) -> Note:
+    def with_share(self, pool: str, more: Share) -> Note:
         """With what an operator of a pool did, or the sink for it."""
-        before = self.by.get(pool, Share({}, 0.0, worker))
-        after = Share(summed(before.counts, counts), before.seconds + seconds, before.worker)
-        return replace(self, by={**self.by, pool: after})
+        before = self.by.get(pool, Share({}, 0.0, more.worker))
+        counts, seconds = summed(before.counts, more.counts), before.seconds + more.seconds
+        return replace(self, by={**self.by, pool: Share(counts, seconds, before.worker)})
 
     def text(self) -> str:
-        return _NOTE.dump_json(self).decode()
-
-    @classmethod
-    def of(cls, text: str) -> Note:
-        return _NOTE.validate_json(text)
+        return NOTE.dump_json(self).decode()
 
 
-_NOTE = TypeAdapter(Note)
+NOTE = TypeAdapter(Note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +310,7 @@ class PartRows:
 
     @classmethod
     def of(cls, table: pa.Table) -> PartRows:
-        part, note = table["part"][0].as_py(), Note.of(table["note"][0].as_py())
+        part, note = table["part"][0].as_py(), NOTE.validate_json(table["note"][0].as_py())
         key: Key = "source" if "source" in table.column_names else "id"
         table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
         if "digest" in table.column_names:
@@ -325,13 +349,9 @@ class PartRows:
             count.in_vain(StageCounters())
         return replace(back, counts=summed(cost, back.counts))
 
-    def handed_back(self, back: HandedBack) -> PartRows:
-        return self._over(replace(self.note, back=self.vain(back)))
-
-    def ended(self, why: str) -> PartRows:
-        return self._over(replace(self.note, ended=why))
-
-    def _over(self, note: Note) -> PartRows:
+    def over(self, back: HandedBack | None = None, ended: str = "") -> PartRows:
+        """Without rows: those behind do nothing (`Note`)."""
+        note = replace(self.note, back=back and self.vain(back), ended=ended)
         return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
 
 
@@ -344,38 +364,5 @@ def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
     return out
 
 
-_SHARES = TypeAdapter(dict[str, Share])
-
-
-def facts_of(by: Mapping[str, Share], ids: int, rows: int, faults: int) -> dict[str, Any]:
-    """Returns what a completion record says of a part; `stage_counts` and `result_of` read it."""
-    return {"by": _SHARES.dump_python(dict(by)), "ids": ids, "rows": rows, "faults": faults}
-
-
-def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
-    """Counters by stage, from the facts of a completion record."""
-    return summed(*(share.counts for share in _SHARES.validate_python(facts["by"]).values()))
-
-
-def result_of(part: str, facts: Mapping[str, Any]) -> TaskResult:
-    """Returns what came of a part, from the facts of its completion record."""
-    *before, last = _SHARES.validate_python(facts["by"]).values()
-    first = None
-    for share in before:
-        first = TaskResult(part, facts["ids"], 0, 0, share.counts, share.worker, share.seconds)
-    return TaskResult(
-        part, facts["ids"], facts["rows"], facts["faults"], last.counts, last.worker, last.seconds, first
-    )
-
-
-_OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
-
-
-def outcome_text(outcome: TaskResult | HandedBack | str) -> str:
-    """Returns what came of a part, as JSON; a text says why it did not come to its end (`Note.ended`)."""
-    return _OUTCOME.dump_json(outcome).decode()
-
-
-def outcome_of(text: str) -> TaskResult | HandedBack | str:
-    """Returns what `outcome_text` made a text of."""
-    return _OUTCOME.validate_json(text)
+OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
+"""What came of a part; a text says why it did not come to its end (`Note.ended`)."""
