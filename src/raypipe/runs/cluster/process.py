@@ -29,16 +29,7 @@ from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit, warm_up
 from raypipe.runs.cluster.file import Timeouts
 from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork
-from raypipe.runs.pipeline.tasks import (
-    OUTCOME,
-    SKIPPED,
-    HandedBack,
-    Key,
-    Note,
-    PartRows,
-    Task,
-    WorkerConfig,
-)
+from raypipe.runs.pipeline.tasks import OUTCOME, SKIPPED, HandedBack, Key, Note, PartRows, Task, WorkerConfig
 from raypipe.store import Store
 from raypipe.store.parts import halt, halted
 

@@ -28,15 +28,7 @@ from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
-from raypipe.runs.pipeline.operators import (
-    Operate,
-    Operator,
-    Sink,
-    in_order,
-    in_turn,
-    step,
-    storing,
-)
+from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_order, in_turn, step, storing
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
 from raypipe.runs.pipeline.tasks import Key, PartRows, RunTask, WorkerConfig
 from raypipe.store import ANSWERS, write_part

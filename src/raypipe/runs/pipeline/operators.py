@@ -154,13 +154,7 @@ def step(
             try:
                 take(block)
                 done, broken = await bisected(
-                    compute,
-                    ids,
-                    counts,
-                    unprobed if trial else probe,
-                    backoff,
-                    suspects,
-                    passed > 0 or trial,
+                    compute, ids, counts, unprobed if trial else probe, backoff, suspects, passed > 0 or trial
                 )
                 failed = [(id, fault, 1) for _, some in done for id, fault in some]
                 failed += [(id, asdict(x.fault), x.attempts) for id, x in broken.items()]

@@ -207,7 +207,13 @@ class TableBuilder:
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
                     if left:
                         self.caps.check(done, self.clock.total())
-                        _wait(backoff, back[left[0].name])
+                        if (wait_s := backoff.next_s()) is None:
+                            raise Unavailable(
+                                f"{back[left[0].name].reason}. {ROUNDS_IN_VAIN + 1} workers tried. What was "
+                                "done is stored, no row of these tasks is blamed, and the same command does "
+                                "them when that is put right"
+                            )
+                        time.sleep(wait_s)
                         done.memo_damaged += self.merge_memo()  # what the other worker computed for these
             except (CapReached, Unavailable):
                 done.save(without=run.name)  # its parts keep their own counts
@@ -250,14 +256,3 @@ class TableBuilder:
                     waiting.clear()
             if left:
                 self.caps.check(done, self.clock.total())
-
-
-def _wait(backoff: Backoff, back: HandedBack) -> None:
-    """Waits before another worker gets what one handed back. Raises Unavailable where none could do it."""
-    wait_s = backoff.next_s()
-    if wait_s is None:
-        raise Unavailable(
-            f"{back.reason}. {ROUNDS_IN_VAIN + 1} workers tried. What was done is stored, no row of these "
-            f"tasks is blamed, and the same command does them when that is put right"
-        )
-    time.sleep(wait_s)

@@ -62,19 +62,16 @@ class SourceBounds:
         self._chunks: list[float] = []
         self.longest = 0.0  # characters of the longest passage
         for n in lengths:
-            self._add(recipe, int(n))
-
-    def _add(self, recipe: Recipe, chars: int) -> None:
-        row, rows, chunks = CorpusBound(1, chars), 1.0, 0.0
-        for stage in recipe.corpus:
-            made = corpus_bound_of(stage.step, row.chars)
-            self._calls[stage.name].append(times(rows, made.calls))
-            if table_of(stage.step) == "vectors":
-                continue
-            row, rows = made, times(rows, made.rows)
-            if table_of(stage.step) == "passages":
-                chunks, self.longest = rows, max(self.longest, row.chars)
-        self._chunks.append(chunks)
+            row, rows, of_source = CorpusBound(1, int(n)), 1.0, 0.0
+            for stage in recipe.corpus:
+                made = corpus_bound_of(stage.step, row.chars)
+                self._calls[stage.name].append(times(rows, made.calls))
+                if table_of(stage.step) == "vectors":
+                    continue
+                row, rows = made, times(rows, made.rows)
+                if table_of(stage.step) == "passages":
+                    of_source, self.longest = rows, max(self.longest, row.chars)
+            self._chunks.append(of_source)
 
     def calls(self, stage: str, mask: np.ndarray) -> float:
         """Calls of a stage, of the sources where `mask` ((sources,) bool) is true."""

@@ -59,15 +59,24 @@ class CorpusPlanner:
     def __init__(self, context: PlanContext, questions: Sequence[Question]) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         pipe, recipe = self._pipeline, self._pipeline.recipe
-        self.wanted = wanted = self._all_wanted(questions)  # sources that the corpus half must hold
+        coming = context.coming
+        wanted = pipe.sources(questions).without(coming.gone)
+        if coming.kinds:
+            new = [s for s, kind in coming.kinds.items() if kind in recipe.source_kinds()]
+            cited = {s for q in questions for s in q.sources() or ()}
+            whole = recipe.searches_all() or any(q.citations is None for q in questions)
+            wanted = wanted.joined(Ids.of(s for s in new if whole or s in cited))
+        self.wanted = wanted  # sources that the corpus half must hold, those to come included
         missing = pipe.corpus.missing(recipe.texts_table, wanted)
         work_id, tables = whole_corpus(recipe)
-        self._texts = self._left(recipe.texts_table, left(self._store, work_id, tables[-1], missing))
+        texts, passages = recipe.texts_table, recipe.passages_table
+        missing = left(self._store, work_id, tables[-1], missing)
+        self._texts = left(self._store, texts, texts, missing)
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
         textless = self._texts.joined(missing)
         failed = failed_ids(self._store, {recipe.texts_table})
         missing = pipe.corpus.missing(recipe.passages_table, wanted).without(textless).without(failed)
-        self._passages = self._left(recipe.passages_table, missing).joined(textless)
+        self._passages = left(self._store, passages, passages, missing).joined(textless)
         self._parsed = not textless  # all texts are there
         self._unsplit = self._passages.joined(missing)
         self._cited = Ids.of(dict.fromkeys(s for q in questions for s in q.sources() or ()))
@@ -88,22 +97,6 @@ class CorpusPlanner:
     def longest(self) -> float:
         """Characters of the longest passage, at most."""
         return max(self._counts.longest, self._bounds.longest)
-
-    def _all_wanted(self, questions: Sequence[Question]) -> Ids:
-        """Sources that the corpus half must hold, those to come included."""
-        coming = self._context.coming
-        stored = self._pipeline.sources(questions).without(coming.gone)
-        if not coming.kinds:
-            return stored
-        kinds = self._pipeline.recipe.source_kinds()
-        new = [s for s, kind in coming.kinds.items() if kind in kinds]
-        cited = {s for q in questions for s in q.sources() or ()}
-        whole = self._pipeline.recipe.searches_all() or any(q.citations is None for q in questions)
-        return stored.joined(Ids.of(s for s in new if whole or s in cited))
-
-    def _left(self, what: str, missing: Ids) -> Ids:
-        """Rows to do: what a killed run has left of its own, then the others that are missing."""
-        return left(self._store, what, what, missing)
 
     @functools.cached_property
     def _chars(self) -> np.ndarray:
@@ -142,11 +135,12 @@ class CorpusPlanner:
         split = self.wanted.without(unsplit)
         there = split if self._store.has(self._pipeline.recipe.passages_table) else Ids.of(())
         lacking = self._pipeline.corpus.unembedded(table, there) if there else there
-        lacking = self._left(table, lacking).without(unsplit)
+        lacking = left(self._store, table, table, lacking).without(unsplit)
         look = self._look if unsplit else NONE
         seen = self._seen if unsplit else unsplit
         fresh, same = self._texts_to_embed(stage.step, model, lacking, seen)
-        had, rest, before = functools.partial(self._had, name), ~self._is_seen, self._had(name, unsplit)
+        had, before = functools.partial(self._had, name), self._had(name, unsplit)
+        rest = ~_among(unsplit, self._seen) if unsplit else np.zeros(0, bool)
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
         asks, prompt_tokens = corpus_bound_of(stage.step, self.longest), self._prompt_tokens(stage.step)
@@ -213,11 +207,6 @@ class CorpusPlanner:
         return Ids.of(self._look.each if self._look.exact else ())
 
     @functools.cached_property
-    def _is_seen(self) -> np.ndarray:
-        """(sources that are not split,) bool."""
-        return _among(self._unsplit, self._seen) if self._unsplit else np.zeros(0, bool)
-
-    @functools.cached_property
     def _expected(self) -> np.ndarray:
         """(sources that are not split,) chunks of each, counted or to be expected."""
         if not self._unsplit:
@@ -259,7 +248,10 @@ class CorpusPlanner:
         first: dict[str, int] = {}  # source -> texts that none before it has
         each: dict[str, int] = {}  # source -> texts, whatever others have
         met: set[str] = set()
-        for chunks in self._chunks(Ids.of(()) if many else todo, seen):
+        stored = range(0, 0 if many else len(todo), PER_READ)
+        recipe = self._pipeline.recipe
+        read = (chunks_of(self._store, recipe, tuple(todo[at : at + PER_READ])) for at in stored)
+        for chunks in itertools.chain(read, [self._look.chunks] if seen else ()):
             keys = self._keys(step, chunks)
             every = {k for some in keys.values() for k in some}
             new = every - lookup(self._store, vectors_of(model), list(every))
@@ -277,12 +269,6 @@ class CorpusPlanner:
             return int(numbers[_among(ids, some)].sum()) + (self._counts.total(some) if many else 0)
 
         return count, alone and not many
-
-    def _chunks(self, todo: Ids, seen: Ids) -> Iterator[pa.Table]:
-        for at in range(0, len(todo), PER_READ):
-            yield chunks_of(self._store, self._pipeline.recipe, tuple(todo[at : at + PER_READ]))
-        if seen:
-            yield self._look.chunks
 
     def _keys(self, step: CorpusStep, chunks: pa.Table) -> dict[str, set[str]]:
         """Source -> keys of what the step asks its embedder about the source's chunks."""

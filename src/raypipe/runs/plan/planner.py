@@ -137,22 +137,21 @@ def plan(
     answers = QuestionPlanner(context, corpus, questions, frozenset(old))
     steps = (*corpus.plans(), *answers.plans())
     twice = chats_twice(pipeline.recipe, pipeline.worker, measured, steps)
-    ann = tuple(ann_states(pipeline.store, pipeline.recipe))
-    return Plan(steps, changed=context.changed(), adopted=_adopted(pipeline.recipe), ann=ann, twice=twice)
+    return _planned(context, steps, twice)
 
 
-def _adopted(recipe: Recipe) -> tuple[str, ...]:
-    """A sentence for each model of a recipe that counts as another."""
-    return tuple(m.adopted for m in models_of(recipe) if m.adopted)
+def _planned(context: PlanContext, steps: tuple[StepPlan, ...], twice: int = 0) -> Plan:
+    store, recipe = context.pipeline.store, context.pipeline.recipe
+    adopted = tuple(m.adopted for m in models_of(recipe) if m.adopted)
+    ann = tuple(ann_states(store, recipe))
+    return Plan(steps, changed=context.changed(), adopted=adopted, ann=ann, twice=twice)
 
 
 def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: Sequence[Run] = ()) -> Plan:
     """The corpus half of a plan, for questions about the whole store."""
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), False)
-    steps = tuple(CorpusPlanner(context, [Question("", "")]).plans())
-    ann = tuple(ann_states(pipeline.store, pipeline.recipe))
-    return Plan(steps, changed=context.changed(), adopted=_adopted(pipeline.recipe), ann=ann)
+    return _planned(context, tuple(CorpusPlanner(context, [Question("", "")]).plans()))
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:
