@@ -144,8 +144,8 @@ def _found(
         if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
     for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
-        if ended := _ended(store, table, now):
-            yield Removal("replies", table, len(ended))
+        if over := _ended(store, table, now):
+            yield Removal("replies", table, len(over))
     if sources := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(sources))
     left = {t for t in here if t not in gone}
@@ -154,7 +154,11 @@ def _found(
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
     trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, young.total_seconds())
-    yield from (Removal("adapter", n, 0) for n in (*given_up_adapters(store, kept), *parts_of_adapters))
+    # Adapters that a run or a release once named, and that no root names any more.
+    ended = adapters_named(kept.runs, kept.releases) - adapters_named(kept.last, kept.released)
+    known = {n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)}
+    given_up = [n for n, made in known.items() if str(made.get("adapter", "")) in ended]
+    yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
     if parts := staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
@@ -164,18 +168,6 @@ def _ended(store: Store, table: str, now: float) -> list[str]:
     """Keys of expired replies, which no run asks for."""
     keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
-
-
-def given_up_adapters(store: Store, kept: Roots) -> list[str]:
-    """Adapters of this store that a run or a release once named, and that no root names any more."""
-    named = adapters_named(kept.last, kept.released)
-    gone = adapters_named(kept.runs, kept.releases) - named
-    files = store.files
-    return [
-        n
-        for n in adapters.adapter_names(files)
-        if str(adapters.adapter_recipe(files, n).get("adapter", "")) in gone
-    ]
 
 
 def uncited(store: Store) -> list[str]:

@@ -204,17 +204,13 @@ class EngineGroup:
                 stack.callback(client.close)
             for client in starting:
                 client.ready()
-            with self._joining().running(self._room):
+            joining = Joining()  # those that come and go, one of each model after the other
+            for number in range(self.engines.most - self.engines.count):
+                for model in self.models:
+                    name = self.passing[own_identity(model)][number]
+                    joining.add(name, self.engines.needs(model), self._make(model))
+            with joining.running(self._room):
                 yield
-
-    def _joining(self) -> Joining:
-        """The engines that come and go, one of each model after the other."""
-        joining = Joining()
-        for number in range(self.engines.most - self.engines.count):
-            for model in self.models:
-                name = self.passing[own_identity(model)][number]
-                joining.add(name, self.engines.needs(model), self._make(model))
-        return joining
 
     def _room(self) -> int:
         """Returns how many engines may come, on the nodes that there are or will be."""

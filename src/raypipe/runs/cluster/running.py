@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import _internal_kv_del
 
 from raypipe.core.errors import RaypipeError, Unavailable
@@ -105,8 +105,8 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
             return replace(done, counts=counts)
         pool, share = next(reversed(done.by.items()), ("parse", Share({}, 0.0)))
         return replace(done, by={**done.by, pool: replace(share, counts=summed(share.counts, asked))})
-    except RayTaskError as e:
-        raise cause_of(e) from e
+    except RayTaskError as e:  # what a worker raised; Ray's own error where that could not be sent
+        raise (e.cause if isinstance(e.cause, Exception) else e) from e
     except DIED as e:
         raise WorkerDied(
             f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
@@ -115,12 +115,6 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         ) from e
     finally:
         ray.kill(actor)
-
-
-def cause_of(error: RayError) -> Exception:
-    """Returns what a worker raised; Ray's own error where that could not be sent."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, Exception) else error
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
@@ -249,7 +243,11 @@ class _Running:
                 pause_s = wait_s
                 continue
             backoff.reset()
-            self._hear()
+            if IN_HAND.listener is not None and time.monotonic() - self._heard >= NOTE_S:
+                self._heard = time.monotonic()
+                for part, units in notes(self.graph.name).items():  # how far those in hand are
+                    if part not in self._seen:
+                        IN_HAND.listener(part, units)
             pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
             yield from came
             if not wanted and not halting:
@@ -267,14 +265,6 @@ class _Running:
                 yield outcome
             elif outcome != SKIPPED:
                 raise Raised.revived(outcome)
-
-    def _hear(self) -> None:
-        """Says how far the parts are that processes have in hand."""
-        if IN_HAND.listener is not None and time.monotonic() - self._heard >= NOTE_S:
-            self._heard = time.monotonic()
-            for part, units in notes(self.graph.name).items():
-                if part not in self._seen:
-                    IN_HAND.listener(part, units)
 
     def recorded(self) -> Iterator[Outcome]:
         """Parts whose records came since the last look. Raises what an operator raised."""

@@ -68,11 +68,9 @@ class AnswersTask:
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
         """The memo of a process in this run: its slices share it, so that none asks what another asked."""
-        run, memo = MEMOS.get(kit, ("", None))
-        if memo is None or run != self.run:
-            memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-            MEMOS[kit] = self.run, memo
-        return memo
+        if MEMOS.get(kit, ("",))[0] != self.run:
+            MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
+        return MEMOS[kit][1]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
@@ -164,12 +162,6 @@ class StageSlice:
         most = max(worker.at_once(m) for s in stages for m in asked_models(s.step))
         return most if most == 1 else QUEUED * most
 
-    def _replies_of_engines(self) -> list[str]:
-        """Names of the replies that its engines write."""
-        stages = self.work.recipe.question[self.first : self.end]
-        asking = (s.step for s in stages if any(m.loader == "vllm" for m in asked_models(s.step)))
-        return [name for step in asking for name in named(step.writes(), "replies")]
-
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
         store = await work.worker.open_store()
@@ -179,7 +171,12 @@ class StageSlice:
         ask = QuestionExecutor(
             work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=kit.spent
         )
-        engines = self._replies_of_engines()
+        asking = (
+            s.step
+            for s in work.recipe.question[stages]
+            if any(m.loader == "vllm" for m in asked_models(s.step))
+        )
+        engines = [name for step in asking for name in named(step.writes(), "replies")]  # replies they write
         held: dict[str, tuple[Question, str, str]] = {}  # id -> its state, key and row of its answer
 
         def asked(ids: Sequence[str]) -> None:
@@ -205,10 +202,17 @@ class StageSlice:
             with about(run=work.run if work.fresh else ""):
                 answered = await ask([held[i][0] for i in ids])
             if engines and _replied(ask) > before:
-                asked_twice = [(held[q.id][0], q) for q in answered if q.id in work.twice]
+                # One by one, past the memo: replies that differ are counted.
                 again = QuestionExecutor(work.recipe, kit, stages=stages)
                 start, count = kit.spent(), ask.counts.setdefault(TWICE, StageCounters())
-                await _compare_alone(asked_twice, again, engines, count)
+                for q in answered if work.twice else ():
+                    if q.id in work.twice:
+                        [alone] = await again([held[q.id][0]])
+                        texts = [(q.replies[name].text, alone.replies[name].text) for name in engines]
+                        count.rows += sum(bool(a) for a, _ in texts)
+                        count.differ += sum(a != b for a, b in texts if a)
+                for one in again.counts.values():
+                    count.calls.add(one.calls)
                 count.seconds += kit.spent() - start
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
@@ -224,23 +228,6 @@ class StageSlice:
             return held[id][1]
 
         return step(self, work.worker, work.recipe, kit, ask.counts, compute, key_of, take)
-
-
-async def _compare_alone(
-    rows: Sequence[tuple[Question, Question]],
-    again: QuestionExecutor,
-    replies: Sequence[str],
-    count: StageCounters,
-) -> None:
-    """Asks about questions (before and after some stages) one by one, past the memo; counts replies that
-    differ."""
-    for before, after in rows:
-        [alone] = await again([before])
-        texts = [(after.replies[name].text, alone.replies[name].text) for name in replies]
-        count.rows += sum(bool(a) for a, _ in texts)
-        count.differ += sum(a != b for a, b in texts if a)
-    for one in again.counts.values():
-        count.calls.add(one.calls)
 
 
 def _replied(ask: QuestionExecutor) -> int:

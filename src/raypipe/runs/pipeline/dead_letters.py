@@ -114,7 +114,16 @@ async def bisected(
                 cut = [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
                 waiting = cut + waiting  # at once: the others pass, or not, after what raised
                 continue
-            _suspect(tried, some[0], e, attempt, counts)
+            stage = e.stage if isinstance(e, StageError) else next(iter(counts))
+            cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
+            counts[stage].faults += 1
+            memory = isinstance(cause, MemoryError | OutOfMemory)  # may be another's fault: it stays pending
+            if not memory:
+                tried.stages.add(stage)
+            detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
+            fault = Fault(stage, "memory" if memory else "raised", detail, transient=memory)
+            tried.broken[some[0]] = FailedRow(fault, attempt)
+            tried.since.append(some[0])
         else:
             tried.done.append(made)
             passing = len(some) - sum(fault["transient"] for _, fault in made[1])
@@ -139,22 +148,6 @@ async def _counted(
         for name, count in counts.items():
             count.in_vain(before[name])
         raise
-
-
-def _suspect(
-    tried: _Tried[Any], id: str, e: Exception, attempt: int, counts: Mapping[str, StageCounters]
-) -> None:
-    """Records a row on which a stage raised. Memory may be another's fault: such a row stays pending."""
-    stage = e.stage if isinstance(e, StageError) else next(iter(counts))
-    cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
-    counts[stage].faults += 1
-    memory = isinstance(cause, MemoryError | OutOfMemory)
-    if not memory:
-        tried.stages.add(stage)
-    detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
-    fault = Fault(stage, "memory" if memory else "raised", detail, transient=memory)
-    tried.broken[id] = FailedRow(fault, attempt)
-    tried.since.append(id)
 
 
 async def _judge(

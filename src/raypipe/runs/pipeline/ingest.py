@@ -12,13 +12,15 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 from raypipe import readers
 from raypipe.core.bounded_rows import DiskMap
 from raypipe.core.environment import cores
-from raypipe.core.progress import Progress, ProgressTask
+from raypipe.core.errors import DataError
+from raypipe.core.progress import Progress
 from raypipe.core.records import digest
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.documents.reader import read_by
@@ -28,9 +30,9 @@ from raypipe.runs.pipeline.ingest_log import (
     IngestSummary,
     decide,
     driving,
-    holders,
-    note_kind,
     noted,
+    notes,
+    with_questions,
 )
 from raypipe.runs.pipeline.ingest_staging import (
     BAD_SHOWN,
@@ -40,7 +42,6 @@ from raypipe.runs.pipeline.ingest_staging import (
     Staging,
     bad_line,
     fault_id,
-    require_allowed,
 )
 from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import Store
@@ -85,17 +86,19 @@ def ingest(
     can be read; then the store is as it was.
     """
     of = fingerprint(paths, format)
-    if (known := noted(store, of)) is not None:
-        return known if kind is None else note_kind(store, known, kind)
+    if (known := noted(store, of, kind)) is not None:
+        return known
     with driving(store, f"ingest {paths[0]}"):
-        if (known := noted(store, of)) is not None:  # a killed process had read them
-            return known if kind is None else note_kind(store, known, kind)
+        if (known := noted(store, of, kind)) is not None:  # a killed process had read them
+            return known
         before()
         need(store.files, 0, "reading files")
         read = read_here if reading is None else reading
         found = read(store, of, paths, format, progress)
         readers.require_rows(paths, found.counts, found.rows.bad_lines())
-        require_allowed(paths[0], found.rows.kept, found.rows.refused)
+        if found.rows.refused and not found.rows.kept:
+            refused = "; ".join(found.rows.refused)
+            raise DataError(f"{paths[0]}: nothing of it may be stored: {refused}")
         names = tuple(file.name for file in readers.files_of(paths, format))
         decided = decision(store, of, found, names, kind=kind or kind_of(format))
         decide(store, decided)
@@ -109,37 +112,37 @@ def read_here(
     """Reads files in this process, one after the other."""
     counts, staging = ReadCounts(), Staging(store, of)
     with progress.task("read", "MB", mib(readers.size(paths, format))) as task:
-        for batch in batches(_watched(readers.open(paths, format, counts), counts, task)):
+
+        def watched() -> Iterator[Row]:
+            for row in readers.open(paths, format, counts):
+                task.reach(counts.bytes_read >> 20)
+                yield row
+            task.reach(mib(counts.bytes_read))
+
+        for batch in batches(watched()):
             staging.add(batch)
     return StagedFiles(staging.run, staging.rows, counts, staging.left())
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
     """Names the bytes of the files, of those that their rows name, and the reader of them."""
+
+    def blake2b(file: Path) -> str:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "blake2b").hexdigest()
+
     named = readers.referenced(paths, format)
     found = [*readers.files_of(paths, format), *named]
     with ThreadPoolExecutor(cores()) as pool:  # the digest of a block holds no lock of the interpreter
-        digests = pool.map(_digest, found)
+        digests = pool.map(blake2b, found)
         parts = [part for file, bytes_ in zip(found, digests, strict=True) for part in (file.name, bytes_)]
     builds = sorted(set(filter(None, map(read_by, named))))
     return digest(readers.reader_id(format), READER, *builds, *parts)
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "blake2b").hexdigest()
-
-
 def mib(size: int) -> int:
     """Bytes as MiB, begun ones counted, so that a small file is no file of 0 MB."""
     return -(-size >> 20)
-
-
-def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Iterator[Row]:
-    for row in rows:
-        task.reach(counts.bytes_read >> 20)
-        yield row
-    task.reach(mib(counts.bytes_read))
 
 
 def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:
@@ -180,19 +183,22 @@ def decision(
     `kind`: of the data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
-    asked, had = holders(store, of, ids, documents > 0)
-    replaced = []
-    if ids:
-        replaced.append(ReplacedRows("questions", len(ids), ids[:SHOWN], _flat(asked)))
-    if documents:
-        replaced.append(ReplacedRows("documents", documents, tuple(rows.first_documents), _flat(had)))
+    asked = {n.fingerprint: n.files for n in with_questions(store, ids, of)}
+    # No note is kept of the ids of documents: each read that had some counts.
+    read = notes(store, outdated=False) if documents else ()
+    had = {n.fingerprint: n.files for n in read if n.documents and n.fingerprint != of}
+    of_asked, of_had = (tuple(dict.fromkeys(chain(*by.values()))) for by in (asked, had))
+    replaced = (
+        ReplacedRows("questions", len(ids), ids[:SHOWN], of_asked),
+        ReplacedRows("documents", documents, tuple(rows.first_documents), of_had),
+    )
     summary = IngestSummary(
         of,
         tuple(rows.questions),
         asdict(found.counts),
         dict(sorted(rows.reasons.items())),
         False,
-        tuple(replaced),
+        tuple(r for r in replaced if r.rows),
         files,
         rows.documents,
         kind,
@@ -200,8 +206,3 @@ def decision(
     )
     parts = {table: tuple(names) for table, names in rows.parts.items()}
     return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
-
-
-def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The names of the files of some reads, each once."""
-    return tuple(dict.fromkeys(name for names in reads.values() for name in names))

@@ -95,19 +95,19 @@ class _Read:
 
     def _file(self, file: FoundFile, reader: DocumentReader) -> None:
         """Puts a file into the batch, unless it is as it was."""
-        old, content = self.before.get(file.name), ""
-        # Whether the same bytes would be read as they were then.
-        holds = old and not old.transient and reads_as(old.reader)
-        holds = holds and old is not None and old.given == self._given(file)
+        old, content, fields = self.before.get(file.name), "", self.given.get(file.name)
+        given = digest(json.dumps(fields, sort_keys=True)) if fields else ""
+        if old and (old.transient or not reads_as(old.reader) or old.given != given):
+            old = None  # the same bytes would not be read as they were then
         try:
             # A file that could not be opened has no digest: with permission it has the same state.
-            if old and holds and old.content and old.seen == file.state:
+            if old and old.content and old.seen == file.state:
                 return self._unchanged(file, old)
             if file.trouble is not None:
                 raise file.trouble
             data = fresh_bytes(file)
             content = content_digest(data)
-            if old and holds and old.content == content:
+            if old and old.content == content:
                 return self._unchanged(file, old)
             text = reader.read(file.name, data)
             id = f"{self.of[:8]}/{file.url}"
@@ -116,7 +116,7 @@ class _Read:
                 raise UnusableLine(REASON, stone.says())
         except UnusableLine as e:
             return self._refused(file, content, e.fault)
-        self._document(file, content, text, id, source)
+        self._document(file, content, text, id, source, given)
 
     def _unchanged(self, file: FoundFile, old: FileState) -> None:
         self.counts.unchanged_files += 1
@@ -134,7 +134,9 @@ class _Read:
         self.batch.faults.append((id, fault))
         self.size += ROW_BYTES
 
-    def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
+    def _document(
+        self, file: FoundFile, content: str, text: FileText, id: str, source: Source, given: str
+    ) -> None:
         title = text.title or Path(file.shown).stem
         where = self._where(file)
         part = "line" if text.kind == "csv" else "page"
@@ -147,7 +149,7 @@ class _Read:
             source.id,
             tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),
-            self._given(file),
+            given,
         )
         self.counts.lines += 1
         self.counts.rows += 1
@@ -168,10 +170,6 @@ class _Read:
             self.sources.add(source.id)
             self.batch.sources.append(source)
             self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
-
-    def _given(self, file: FoundFile) -> str:
-        given = self.given.get(file.name)
-        return digest(json.dumps(given, sort_keys=True)) if given else ""
 
     def _where(self, file: FoundFile) -> str:
         """Names a file among dead letters."""
@@ -217,7 +215,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
         state = json.dumps({"root": str(root.absolute()), "files": states})
         found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
-        decided = decision(store, of, found, (root.name,), (_state_file(of), state))
+        decided = decision(store, of, found, (root.name,), (f"{FOLDERS}/{of}.json", state))
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())
@@ -277,13 +275,9 @@ def _table_rows(folder: PurePosixPath, text: str) -> Iterator[tuple[str, dict[st
             yield str(folder / file), fields_of(values)
 
 
-def _state_file(of: str) -> str:
-    return f"{FOLDERS}/{of}.json"
-
-
 def _known(store: Store, of: str) -> dict[str, FileState]:
     """The files of a folder as they were read last."""
-    raw = store.files.read(_state_file(of))
+    raw = store.files.read(f"{FOLDERS}/{of}.json")
     files = json.loads(raw)["files"] if raw else {}
     return {
         n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})

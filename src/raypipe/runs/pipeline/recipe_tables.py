@@ -286,17 +286,17 @@ def ann_names(store: Store, recipe: Recipe) -> list[str]:
 
 def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
     """Returns what there is of each approximate index that a recipe searches."""
-    return [_state(store, s) for s in ann_stages(recipe)]
-
-
-def _state(store: Store, stage: AnnStage) -> AnnState:
-    if not store.has(stage.table):
-        return AnnState(stage.name, stage.how.index, 0, "", 0, None)
-    rows, found = store.count(stage.table), ann_index(store.dataset(stage.table))
-    if found is None:
-        return AnnState(stage.name, stage.how.index, rows, "", rows, None)
-    recall = recall_of(store, stage.table, found.name, stage.top, stage.how)
-    return AnnState(stage.name, stage.how.index, rows, found.name, found.unindexed, recall)
+    states = []
+    for stage in ann_stages(recipe):
+        here = store.has(stage.table)
+        rows = store.count(stage.table) if here else 0
+        found = ann_index(store.dataset(stage.table)) if here else None
+        state = AnnState(stage.name, stage.how.index, rows, "", rows, None)
+        if found is not None:
+            recall = recall_of(store, stage.table, found.name, stage.top, stage.how)
+            state = replace(state, index=found.name, unindexed=found.unindexed, recall=recall)
+        states.append(state)
+    return states
 
 
 def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) -> list[AnnRecall]:
