@@ -87,9 +87,7 @@ class Explanation:
     """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
     it was answered without, and what each lacked."""
     state: str  # reused: answered before the run; computed: by this run; kept; fault; missing
-    kept: str = (
-        ""  # the earlier run whose recipe answered it, and which all else is about; "": this one's did
-    )
+    kept: str = ""  # the earlier run whose recipe answered it, and which all else is about
     answer: str = ""
     outcome: str = ""
     evidence: tuple[AnswerQuote, ...] = ()  # the quotes of the answer, best first
@@ -155,16 +153,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
         adopted=tuple(m.adopted for m in record.models if m.adopted),
-        steps=_steps(
-            store,
-            record,
-            recipe,
-            index,
-            asked,
-            answered or (asked and replace(asked, faults=lost)),
-            key,
-            why_of,
-        ),
+        steps=_steps(store, record, recipe, index, asked, stopped, key, why_of),
     )
     if answered is None:
         return replace(explained, state="fault" if lost else "missing")

@@ -101,8 +101,8 @@ def check(
             needed = math.ceil(min_scored * total) - scored
             raise GateFailed(
                 f"gate {g.text}: {scored} of {total} questions of run {record.run} are scored, expected at "
-                f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow it "
-                f"with --min-scored {share:g}. live stays as it is"
+                f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow "
+                f"it with --min-scored {share:g}. live stays as it is"
             )
         if not g.holds(float(found)):
             raise GateFailed(

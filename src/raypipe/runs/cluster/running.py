@@ -35,7 +35,6 @@ from raypipe.runs.pipeline.tasks import (
     HandedBack,
     Note,
     RunTask,
-    Share,
     TableTask,
     Task,
     TaskResult,
@@ -103,8 +102,8 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         counts = summed(done.counts, asked)  # what the trials computed is cached now, and was computed
         if isinstance(done, HandedBack):
             return replace(done, counts=counts)
-        pool, share = next(reversed(done.by.items()), ("parse", Share({}, 0.0)))
-        return replace(done, by={**done.by, pool: replace(share, counts=summed(share.counts, asked))})
+        last = {name: replace(s, counts=summed(s.counts, asked)) for name, s in [*done.by.items()][-1:]}
+        return replace(done, by={**done.by, **last})
     except RayTaskError as e:  # what a worker raised; Ray's own error where that could not be sent
         raise (e.cause if isinstance(e.cause, Exception) else e) from e
     except DIED as e:

@@ -171,12 +171,9 @@ class StageSlice:
         ask = QuestionExecutor(
             work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=kit.spent
         )
-        asking = (
-            s.step
-            for s in work.recipe.question[stages]
-            if any(m.loader == "vllm" for m in asked_models(s.step))
-        )
-        engines = [name for step in asking for name in named(step.writes(), "replies")]  # replies they write
+        steps = [s.step for s in work.recipe.question[stages]]
+        asking = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
+        engines = [name for s in asking for name in named(s.writes(), "replies")]  # replies that these write
         held: dict[str, tuple[Question, str, str]] = {}  # id -> its state, key and row of its answer
 
         def asked(ids: Sequence[str]) -> None:

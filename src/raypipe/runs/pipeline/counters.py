@@ -148,8 +148,8 @@ class Caps:
         if self.usd is not None and (models or not self.prices.known):
             lacking = ", ".join(self.prices.unpriced) or "any step"
             raise ConfError(
-                f"--max-usd: expected prices, found none for {lacking}. Give usd_per_mtok in the models file, "
-                "or usd_per_hour of machines in the cluster file"
+                f"--max-usd: expected prices, found none for {lacking}. Give usd_per_mtok in the models "
+                "file, or usd_per_hour of machines in the cluster file"
             )
 
     @property

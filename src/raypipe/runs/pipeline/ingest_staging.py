@@ -286,7 +286,8 @@ class Tombstones:
                 continue
             gone = {s: stone for n in PARTS if (s := getattr(c, n)) and (stone := self.source(s))}
             why += gone.values()
-            left.append(replace(c, **{n: None for n in PARTS if getattr(c, n) in gone}))
+            page, snippet, name = (None if s in gone else s for s in (c.page, c.snippet, c.name))
+            left.append(replace(c, page=page, snippet=snippet, name=name))
         return (replace(question, citations=tuple(left)), why) if why else (question, [])
 
     def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:
