@@ -109,8 +109,7 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
 
 def _said(question: Question) -> tuple[str, str, tuple[str, ...]]:
     """Returns what came out of a question: an answer, or of a recipe that ranks a ranking."""
-    ranking = question.order if question.outcome == RANKED else ()
-    return question.answer, question.outcome, ranking
+    return question.answer, question.outcome, question.order if question.outcome == RANKED else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,14 +80,18 @@ def find_target(store: Store, given: str) -> Target:
         return Target("question", given, questions=(given,))
     if _row(store, "sources", "id", [given]):
         return Target("source", given, sources=(given,))
-    path = [
-        given.partition("#")[0],
-        quote(os.fsencode(given)),
-    ]  # as a citation has it, and as the folder does
+    path = [given.partition("#")[0], quote(os.fsencode(given))]  # as citations have it, and as folders do
     if row := _row(store, "documents", "id", [given]) or _row(store, "layouts", "url", path):
         return Target("document", row["id"], documents=(row["id"],), sources=(row["source"],))
-    if (target := _page(store, given) or _buried(store, given)) is not None:
+    if (target := _page(store, given)) is not None:
         return target
+    # The tombstone of a name: the same forget again takes out what has come in since.
+    stones = {stone.id: stone for stone in tombstones(store)}
+    for field in ("urls", "documents", "sources", "questions"):
+        target = Target(field.removesuffix("s"), given)
+        if (stone := stones.get(target.tombstone)) is not None:
+            fields: dict[str, Any] = {"sources": stone.sources, field: (given,)}
+            return replace(target, **fields)
     raise DataError(
         f"{store.uri}: expected the url of a page, the path of a document, or the id of a source or "
         f"question, found no such thing as {given!r}. `raypipe inspect DIR ROW` shows the urls and sources "
@@ -126,17 +130,6 @@ def _page(store: Store, url: str) -> Target | None:
         if own:
             gone = sorted(s for s, part in own.items() if part == "page" or s not in others)
             return Target("url", url, urls=(url,), sources=tuple(gone))
-    return None
-
-
-def _buried(store: Store, given: str) -> Target | None:
-    """Reads the tombstone of a name: the same forget again takes out what has come in since."""
-    stones = {stone.id: stone for stone in tombstones(store)}
-    for field in ("urls", "documents", "sources", "questions"):
-        target = Target(field.removesuffix("s"), given)
-        if (stone := stones.get(target.tombstone)) is not None:
-            fields: dict[str, Any] = {"sources": stone.sources, field: (given,)}
-            return replace(target, **fields)
     return None
 
 
@@ -213,7 +206,12 @@ class _Search:
         cached = self._cached(asked, passages)
         for table, keys in self._written(replies, passages).items():
             cached[table] |= keys
-        keyed = {**self._segments(), **cached, **replies}
+        segments: dict[str, set[Any]] = {}  # table of lengths or postings -> those with words of a source
+        for table in (t for t in self.named if t.startswith("lengths-")):
+            lengths = self._rows(table, "source", "segment")
+            of = {r["segment"] for r in lengths if r["source"] in start.sources}
+            segments |= {table: of, table.replace("lengths-", "postings-"): of}
+        keyed = {**segments, **cached, **replies}
         return replace(
             start,
             **{name: tuple(sorted(found)) for name, found in ids.items()},
@@ -240,15 +238,6 @@ class _Search:
         used = {*(h["source"] for h in row["hits"]), *(q["source"] for q in quotes)}
         cites = any(map(self.start.cites, row["citations"] or ()))
         return row["id"] in self.start.questions or cites or not used.isdisjoint(self.start.sources)
-
-    def _segments(self) -> dict[str, set[Any]]:
-        """Table of lengths or postings -> segments with words of a source."""
-        found: dict[str, set[Any]] = {}
-        for table in (t for t in self.named if t.startswith("lengths-")):
-            lengths = self._rows(table, "source", "segment")
-            of = {r["segment"] for r in lengths if r["source"] in self.start.sources}
-            found |= {table: of, table.replace("lengths-", "postings-"): of}
-        return found
 
     def _passages(self) -> list[str]:
         """The texts of the chunks and passages of the sources."""

@@ -309,8 +309,6 @@ def _parsed(text: str, file: str) -> Run:
         return Run.model_validate(tree)
     except ValidationError as e:
         first = e.errors()[0]
-        place, expected = (
-            ".".join(map(str, first["loc"])),
-            first["msg"].replace("Input should be", "expected"),
-        )
+        place = ".".join(map(str, first["loc"]))
+        expected = first["msg"].replace("Input should be", "expected")
         raise DataError(f"{file}: {place}: {expected}, found {first['input']!r:.80}. {EVAL_AGAIN}") from e

@@ -193,8 +193,7 @@ def end_releases(store: Store, ids: Collection[str]) -> bool:
 
 
 def _ids(store: Store) -> list[str]:
-    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
-    return [n for n in names if n != LIVE]
+    return [id for n in store.files.names(RELEASES) if (id := n.removesuffix(".json")) != LIVE]
 
 
 def _point(store: Store, history: tuple[str, ...]) -> None:

@@ -121,9 +121,15 @@ def join(
     """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
     has much to do, is not there in time."""
     backoff = Backoff(tries, pause_s)
+    host, colon, port = address.rpartition(":")
+    elsewhere = colon and port.isdigit() and "/" not in host
     while True:
         try:
-            _listens(address)
+            if elsewhere:  # Ray itself tries for a quarter of an hour before it says that nothing listens
+                try:
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
+                except OSError as e:
+                    raise ConnectionError(f"nothing listens there: {e}") from e
             init(address=address, log_to_driver=False, **options)
             return
         except ValueError:
@@ -131,32 +137,16 @@ def join(
         except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
             ray.shutdown()  # what of it has started
             if (wait_s := backoff.next_s()) is None:
-                raise ConfError(_not_joined(address, tries, e)) from e
+                how = (
+                    f"no Ray could be started on this machine in {tries} tries: {e}. See whether it is very "
+                    "busy or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
+                    if address == "local"
+                    else f"the Ray at {address!r} could not be joined in {tries} tries: {e}. See whether it "
+                    "runs and can be reached from here, or correct RAY_ADDRESS; if it asks for a token, "
+                    "export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
+                )
+                raise ConfError(how) from e
             time.sleep(wait_s)
-
-
-def _listens(address: str) -> None:
-    """Raises ConnectionError where nothing listens at a host and port: Ray itself tries for a quarter of an
-    hour before it says so."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
-        except OSError as e:
-            raise ConnectionError(f"nothing listens there: {e}") from e
-
-
-def _not_joined(address: str, tries: int, why: Exception) -> str:
-    if address == "local":
-        return (
-            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy "
-            f"or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
-        )
-    return (
-        f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
-        f"reached from here, or correct RAY_ADDRESS; if it asks for a token, export RAY_AUTH_MODE=token; "
-        f"RAY_ADDRESS=local starts one on this machine"
-    )
 
 
 @contextmanager

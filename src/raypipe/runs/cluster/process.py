@@ -177,8 +177,12 @@ class Process:
     def load(self, config: WorkerConfig, models: Sequence[Model]) -> None:
         """Loads models before a row needs them. One that cannot be loaded is left to the part that asks it
         first, which says why."""
+
+        async def loaded() -> None:
+            await warm_up(await self._kit(config), models)
+
         with self._lock, suppress(Exception):
-            self.wait(self._loaded(config, models))
+            self.wait(loaded())
 
     def read(self, graph: GraphRun, task: Task, key: Key) -> pa.Table:
         """The first rows of a part: its ids, out of the plan of the run."""
@@ -249,9 +253,6 @@ class Process:
         """Keeps other blocks waiting; models say how far this one is."""
         with self._lock, IN_HAND.heard_by(noting(graph)), IN_HAND.of(part):
             yield
-
-    async def _loaded(self, config: WorkerConfig, models: Sequence[Model]) -> None:
-        await warm_up(await self._kit(config), models)
 
     def _free(self, graph: GraphRun, place: int) -> list[Any]:
         """Lists what was opened at a place of a graph and no block uses; drops what is of another graph."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS, id_column
-from raypipe.core.protocols import Build, Model
+from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.models.token_arrays import (
     SCHEMA,
@@ -204,7 +204,18 @@ class TokenizeRows:
             if block.note.over or not block.rows.num_rows:
                 return block
             rows = block.rows
-            for name, tokens in (await _tokens(asking, without_faults(rows), makers)).items():
+            chunks, made = without_faults(rows), dict[str, pa.Table]()
+            for build in asking:
+                try:
+                    await build(chunks)
+                except Exception as asked:
+                    # Those that take texts alone get none. A step that raises is no matter of this operator:
+                    # it raises again where it embeds, and its rows are found.
+                    if isinstance(asked, FirstAsked) and asked.texts and takes_tokens(asked.model):
+                        if asked.model not in makers:
+                            makers[asked.model] = TokenMaker(asked.model)
+                        made[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
+            for name, tokens in made.items():
                 offsets = np.minimum(np.arange(rows.num_rows + 1), tokens.num_rows)
                 offsets[-1] = tokens.num_rows
                 items = pa.StructArray.from_arrays(
@@ -215,33 +226,6 @@ class TokenizeRows:
             return PartRows(block.part, block.note, block.key, rows, block.failed)
 
         return operate
-
-
-async def _tokens(
-    asking: Sequence[Build], chunks: pa.Table, makers: dict[Model, TokenMaker]
-) -> dict[str, pa.Table]:
-    """Tokenizes what each embedder would be asked of these chunks; nothing for those that take texts alone.
-
-    A step that raises is no matter of this operator: it raises again where it embeds, and its rows are
-    found."""
-    tables: dict[str, pa.Table] = {}
-    for build in asking:
-        try:
-            await build(chunks)
-        except Exception as asked:
-            if isinstance(asked, FirstAsked) and asked.texts and takes_tokens(asked.model):
-                if asked.model not in makers:
-                    makers[asked.model] = TokenMaker(asked.model)
-                tables[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
-    return tables
-
-
-@dataclass(slots=True)
-class _Held:
-    """The inputs of the embedders for the block that is embedded now."""
-
-    chunks: pa.Table | None = None  # None: they are read
-    failed_in: dict[str, str] = field(default_factory=dict)  # id -> the table that it failed for
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +239,17 @@ class EmbedRows:
 
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
-        tokens, held = TokenKit(kit), _Held()
+        tokens = TokenKit(kit)
+        held: pa.Table | None = None  # chunks of the block that is embedded now; None: they are read
+        failed_in = dict[str, str]()  # of it: id -> the table that it failed for
         memo = await work.worker.tried(lambda: StoreMemo(work.worker.store, work.memo))
         corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
 
         def take(block: PartRows) -> None:
+            nonlocal held
             split = "chunk_text" in block.rows.column_names
-            held.chunks = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
-            held.failed_in = {}
+            held = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
+            failed_in.clear()
             names = {m: TOKENS + m.name for m in work.models}
             tokens.tokens = {
                 m: arrays_of(_flat(block.rows[name]))
@@ -271,7 +258,7 @@ class EmbedRows:
             }
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            if (some := held.chunks) is None:
+            if (some := held) is None:
                 some = chunks_of(store, recipe, ids)
             else:
                 some = some.filter(pc.is_in(some["source"], value_set=id_column(ids)))
@@ -282,7 +269,7 @@ class EmbedRows:
                 made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
                 for id, fault in failed_rows(vectors):
                     if lost.setdefault(id, fault) is fault:
-                        held.failed_in[id] = recipe.vectors_table(model)
+                        failed_in[id] = recipe.vectors_table(model)
             return pa.concat_tables(made, promote_options="default"), list(lost.items())
 
         tables = {
@@ -293,7 +280,7 @@ class EmbedRows:
         of_first = recipe.vectors_table(work.models[0])
 
         def digest_of(id: str, stage: str) -> str:
-            return held.failed_in.get(id) or tables.get(stage, of_first)
+            return failed_in.get(id) or tables.get(stage, of_first)
 
         return step(self, work.worker, work.recipe, kit, corpus.counts, compute, digest_of, take)
 
