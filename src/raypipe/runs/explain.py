@@ -157,6 +157,10 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     )
     if answered is None:
         return replace(explained, state="fault" if lost else "missing")
+    return _answer(explained, index, answered)
+
+
+def _answer(explained: Explanation, index: LanceIndex, answered: Question) -> Explanation:
     url, quotes, replies = urls(answered), quotes_of(answered), answered.replies
     texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
     found = zip(quotes, texts, strict=True)

@@ -10,6 +10,7 @@ numbers of records; clocks play no part. Knows records and the store; runs nothi
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,8 +150,7 @@ def rollback(store: Store) -> Release:
 
 def live(store: Store) -> Release | None:
     """The release that answers; None before the first."""
-    ids = history(store)
-    return release_of(store, ids[-1]) if ids else None
+    return release_of(store, ids[-1]) if (ids := history(store)) else None
 
 
 def live_now(store: Store) -> Release:
@@ -299,7 +299,7 @@ def last_of_each(runs: Sequence[Run]) -> list[Run]:
 def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Tables that these runs and releases name: of their corpus, and the memo of their models and graphs."""
     runs, released = list(runs), list(released)
-    found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
+    found = {t for r in (*runs, *released) for t in r.tables}
     identities = {m.identity for r in runs for m in r.models}
     identities |= {model_identity(m) for m in _models(released)}
     found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
@@ -321,8 +321,8 @@ def _models(released: Iterable[Release]) -> list[Model]:
 
 def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Identities of the adapters of the models that these runs and releases name."""
-    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    return {identity for r in recipes for m in fields_of(r, Model) for _, identity in m["adapters"]}
+    models = (m for r in (*runs, *released) for m in fields_of(r.recipe, Model))
+    return {identity for m in models for _, identity in m["adapters"]}
 
 
 def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
@@ -332,16 +332,16 @@ def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
 
 def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """The memo of what servers, such as a graph's, replied to these runs and releases."""
-    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    return {request_replies_of(ref["version"]).name for r in recipes for ref in references_in(r)}
+    references = (ref for r in (*runs, *released) for ref in references_in(r.recipe))
+    return {request_replies_of(ref["version"]).name for ref in references}
 
 
 def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
     """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
     no run names, or that a root names."""
-    named: dict[str, set[str]] = {}
+    named = defaultdict[str, set[str]](set)
     for table, name in replies_named(found.runs, found.releases):
-        named.setdefault(name, set()).add(table)
+        named[name].add(table)
     tables = set[str]()
     for name in models:
         if name not in named:

@@ -29,18 +29,8 @@ from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Pool, PoolName
 from raypipe.runs.cluster.process import HERE, GraphRun
-from raypipe.runs.pipeline.operators import Operate, Operator, Outcome, Sink, StagedWork
-from raypipe.runs.pipeline.tasks import (
-    HandedBack,
-    Key,
-    PartRows,
-    Share,
-    TableTask,
-    Task,
-    TaskResult,
-    Verb,
-    WorkerConfig,
-)
+from raypipe.runs.pipeline.operators import Key, Operate, Operator, Outcome, PartRows, Sink, StagedWork
+from raypipe.runs.pipeline.tasks import HandedBack, Share, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
 

@@ -28,8 +28,8 @@ from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit, warm_up
 from raypipe.runs.cluster.file import Timeouts
-from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork
-from raypipe.runs.pipeline.tasks import OUTCOME, SKIPPED, HandedBack, Key, Note, PartRows, Task, WorkerConfig
+from raypipe.runs.pipeline.operators import SKIPPED, Key, Note, Operator, Outcome, PartRows, StagedWork
+from raypipe.runs.pipeline.tasks import OUTCOME, HandedBack, Task, WorkerConfig
 from raypipe.store import Store
 from raypipe.store.parts import halt, halted
 

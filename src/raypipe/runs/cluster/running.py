@@ -27,13 +27,10 @@ from raypipe.runs.cluster.file import LIMITS, Pool, Timeouts
 from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
 from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, Raised, notes, notes_of, worker_name
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
-from raypipe.runs.pipeline.operators import Outcome, StagedWork
+from raypipe.runs.pipeline.operators import NOTE, SKIPPED, Note, Outcome, StagedWork
 from raypipe.runs.pipeline.tasks import (
-    NOTE,
     OUTCOME,
-    SKIPPED,
     HandedBack,
-    Note,
     RunTask,
     TableTask,
     Task,

@@ -28,9 +28,19 @@ from raypipe.recipes.executor import QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
-from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_order, in_turn, step, storing
+from raypipe.runs.pipeline.operators import (
+    Key,
+    Operate,
+    Operator,
+    PartRows,
+    Sink,
+    in_order,
+    in_turn,
+    step,
+    storing,
+)
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
-from raypipe.runs.pipeline.tasks import Key, PartRows, RunTask, WorkerConfig
+from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import ANSWERS, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo
@@ -179,11 +189,10 @@ class StageSlice:
         def asked(ids: Sequence[str]) -> None:
             """Reads questions as they come into the recipe."""
             limit_s = work.worker.question_timeout_s
-            due = None if limit_s is None else time.time() + limit_s
+            due = limit_s and time.time() + limit_s
             rows = in_order(store.rows("questions", "id", ids), "id", tuple(ids))
             for q in arrow.question.records(rows):  # steps may narrow the citations: the key is of these
-                state = q if due is None else replace(q, due=due)
-                held[q.id] = state, work.sources.key(recipe, q), work.sources.row(q)
+                held[q.id] = replace(q, due=due), work.sources.key(recipe, q), work.sources.row(q)
 
         def take(block: PartRows) -> None:
             held.clear()
@@ -202,12 +211,11 @@ class StageSlice:
                 # One by one, past the memo: replies that differ are counted.
                 again = QuestionExecutor(work.recipe, kit, stages=stages)
                 start, count = kit.spent(), ask.counts.setdefault(TWICE, StageCounters())
-                for q in answered if work.twice else ():
-                    if q.id in work.twice:
-                        [alone] = await again([held[q.id][0]])
-                        texts = [(q.replies[name].text, alone.replies[name].text) for name in engines]
-                        count.rows += sum(bool(a) for a, _ in texts)
-                        count.differ += sum(a != b for a, b in texts if a)
+                for q in (q for q in answered if q.id in work.twice):
+                    [alone] = await again([held[q.id][0]])
+                    texts = [(q.replies[name].text, alone.replies[name].text) for name in engines]
+                    count.rows += sum(bool(a) for a, _ in texts)
+                    count.differ += sum(a != b for a, b in texts if a)
                 for one in again.counts.values():
                     count.calls.add(one.calls)
                 count.seconds += kit.spent() - start

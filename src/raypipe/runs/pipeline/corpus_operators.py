@@ -38,8 +38,18 @@ from raypipe.recipes.executor import CorpusExecutor, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
-from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_order, in_turn, step, storing
-from raypipe.runs.pipeline.tasks import Key, PartRows, RunTask, WorkerConfig
+from raypipe.runs.pipeline.operators import (
+    Key,
+    Operate,
+    Operator,
+    PartRows,
+    Sink,
+    in_order,
+    in_turn,
+    step,
+    storing,
+)
+from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
 from raypipe.store.parts import read_record, staged

@@ -1,14 +1,6 @@
-"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told;
-and the rows of a part between two operators: Arrow columns, and the note on its first row.
+"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
 
-    part                        string: the part, one completion record; a block has the rows of one part
-    note                        string: null but on the first row; what `Note` says, as JSON
-    source, or id               string: the key of a row: a source of the corpus half, or a question
-    fault, attempts, digest     of a row that failed and has nothing else: the fault, how often it was tried,
-                                and the table or answer that it failed for
-
-The other columns are those of the operators: `corpus_operators` and `answer_operators` list them. A
-`TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
+A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
 after task. Knows nothing of Ray.
 """
 
@@ -17,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
-from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
 from raypipe.core.calls import Backoff, until_available
 from raypipe.core.digests import own_identity
 from raypipe.core.errors import Unavailable
@@ -34,7 +23,7 @@ from raypipe.core.protocols import Model
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import StageCounters
-from raypipe.runs.pipeline.dead_letters import Failed, FailedRow, Suspects
+from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.store import Store
 from raypipe.store.parts import PlanRows, planned_ids
 
@@ -251,108 +240,6 @@ class WorkerConfig:
             engine_limits=self.engine_limits,
             process=process,
         )
-
-
-Key: TypeAlias = Literal["source", "id"]
-KEY_TYPES: Mapping[Key, pa.DataType] = {"source": DIGEST, "id": pa.string()}
-
-SKIPPED = "skipped"  # a part that was not begun: the run was to end
-
-_HEAD = {"part": pa.string(), "note": pa.string()}
-_TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Facts of a part on its way through the operators."""
-
-    ids: int  # rows of the task
-    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its operators did
-    suspects: Suspects | None = None  # what a worker knows that could not do the part; None: no worker had it
-    trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
-    back: HandedBack | None = None  # an operator could not do it: those behind it do nothing
-    ended: str = ""  # why those behind do nothing: SKIPPED, or an error as JSON
-
-    @property
-    def over(self) -> bool:
-        return bool(self.ended) or self.back is not None
-
-    def with_share(self, pool: str, more: Share) -> Note:
-        """With what an operator of a pool did, or the sink for it."""
-        before = self.by.get(pool, Share({}, 0.0, more.worker))
-        counts, seconds = summed(before.counts, more.counts), before.seconds + more.seconds
-        return replace(self, by={**self.by, pool: Share(counts, seconds, before.worker)})
-
-    def text(self) -> str:
-        return NOTE.dump_json(self).decode()
-
-
-NOTE = TypeAdapter(Note)
-
-
-@dataclass(frozen=True, slots=True)
-class PartRows:
-    """The rows of a part, and those that failed."""
-
-    part: str
-    note: Note
-    key: Key
-    rows: pa.Table  # the key, and the columns of the last operator
-    failed: Sequence[Failed] = ()
-
-    @classmethod
-    def of_task(cls, task: Task, key: Key) -> PartRows:
-        """A task that has its ids (`Task.with_ids`)."""
-        lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
-        ids = id_column((i for i in task.ids if i not in task.failed), KEY_TYPES[key])
-        note = Note(len(task.ids), suspects=task.suspects, trial=task.trial)
-        return cls(task.name, note, key, pa.table({key: ids}), lost)
-
-    @classmethod
-    def of(cls, table: pa.Table) -> PartRows:
-        part, note = table["part"][0].as_py(), NOTE.validate_json(table["note"][0].as_py())
-        key: Key = "source" if "source" in table.column_names else "id"
-        table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
-        if "digest" in table.column_names:
-            for row in table.filter(pc.is_valid(table["digest"])).to_pylist():
-                lost.append((with_id_texts(row[key]), row["fault"], row["attempts"], row["digest"]))
-            table = table.filter(pc.is_null(table["digest"]))
-        names = [n for n in table.column_names if n not in _HEAD and n not in _TAIL]
-        return cls(part, note, key, table.select(names), lost)
-
-    def table(self) -> pa.Table:
-        """All of it as rows, of which a part has one at least: with a null key if there is no other."""
-        rows = self.rows
-        if self.failed:
-            ids, faults, attempts, digests = zip(*self.failed, strict=True)
-            columns = [id_column(ids, KEY_TYPES[self.key])]
-            columns += [
-                pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)
-            ]
-            lost = pa.table(columns, names=[self.key, *_TAIL])
-            rows = pa.concat_tables([rows, lost], promote_options="default")
-        if not rows.num_rows:
-            rows = pa.Table.from_pylist([{}], schema=rows.schema)
-        head = [pa.array([self.part] * rows.num_rows), pa.array([self.note.text()], pa.string())]
-        head[1] = pa.concat_arrays([head[1], pa.nulls(rows.num_rows - 1, pa.string())])
-        return pa.table([*head, *rows.columns], names=[*_HEAD, *rows.column_names])
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The keys of its rows, each once, in order."""
-        return tuple(id_texts(pc.unique(self.rows[self.key])))
-
-    def vain(self, back: HandedBack) -> HandedBack:
-        """With what the operators before it spent in vain."""
-        cost = summed(*(share.counts for share in self.note.by.values()))
-        for count in cost.values():
-            count.in_vain(StageCounters())
-        return replace(back, counts=summed(cost, back.counts))
-
-    def over(self, back: HandedBack | None = None, ended: str = "") -> PartRows:
-        """Without rows: those behind do nothing (`Note`)."""
-        note = replace(self.note, back=back and self.vain(back), ended=ended)
-        return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
 
 
 def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
