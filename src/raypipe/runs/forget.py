@@ -21,7 +21,7 @@ from raypipe.core.calls import OF_SOURCES
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones
-from raypipe.runs.release import releases_naming, roots
+from raypipe.runs.release import adapters_named, releases, roots
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables, tagged, versions
@@ -147,7 +147,8 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
     """Ids of the releases with tables that hold what goes, or that name one of these adapters."""
     held = {(table, v) for table, found in holding(store, gone, named).items() for v in found}
     ended = [r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items())]
-    return list(dict.fromkeys((*ended, *releases_naming(store, adapters))))
+    ended += [r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters)]
+    return list(dict.fromkeys(ended))
 
 
 def check_readers(store: Store, gone: Gone) -> None:

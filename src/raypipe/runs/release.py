@@ -154,7 +154,7 @@ def live(store: Store) -> Release | None:
 
 
 def live_now(store: Store) -> Release:
-    """The release that answers. Raises ConfError before the first."""
+    """As `live`. Raises ConfError before the first."""
     if (found := live(store)) is None:
         raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
     return found
@@ -168,7 +168,7 @@ def releases(store: Store) -> list[Release]:
 def history(store: Store) -> tuple[str, ...]:
     """Ids of the releases that `rollback` goes back through, the live one last."""
     found = read_record(store, f"{RELEASES}/{LIVE}.json", _Pointer, MEND)
-    return () if found is None else found.history
+    return found.history if found else ()
 
 
 def forget(store: Store, id: str) -> None:
@@ -299,7 +299,7 @@ def last_of_each(runs: Sequence[Run]) -> list[Run]:
 def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Tables that these runs and releases name: of their corpus, and the memo of their models and graphs."""
     runs, released = list(runs), list(released)
-    found = {t for r in (*runs, *released) for t in r.tables}
+    found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
     identities = {m.identity for r in runs for m in r.models}
     identities |= {model_identity(m) for m in _models(released)}
     found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
@@ -321,18 +321,17 @@ def _models(released: Iterable[Release]) -> list[Model]:
 
 def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Identities of the adapters of the models that these runs and releases name."""
-    models = (m for r in (*runs, *released) for m in fields_of(r.recipe, Model))
+    models = (m for recipe in _recipes(runs, released) for m in fields_of(recipe, Model))
     return {identity for m in models for _, identity in m["adapters"]}
 
 
-def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
-    """Ids of the releases that a model with one of these adapters (identities) answers."""
-    return tuple(r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters))
+def _recipes(runs: Iterable[Run], released: Iterable[Release]) -> list[Mapping[str, Any]]:
+    return [*(r.recipe for r in runs), *(r.recipe for r in released)]
 
 
 def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """The memo of what servers, such as a graph's, replied to these runs and releases."""
-    references = (ref for r in (*runs, *released) for ref in references_in(r.recipe))
+    references = (ref for recipe in _recipes(runs, released) for ref in references_in(recipe))
     return {request_replies_of(ref["version"]).name for ref in references}
 
 
@@ -346,8 +345,7 @@ def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
     for name in models:
         if name not in named:
             raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
-        free = named[name] - found.named
-        if not free:
+        if not (free := named[name] - found.named):
             raise ConfError(
                 f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
                 "of a recipe names it, and asks it again without them"

@@ -55,10 +55,10 @@ from raypipe.store.memo.disk import StoreMemo
 from raypipe.store.parts import read_record, staged
 
 TOKENS, VECTOR = "tokens ", "vector "  # begin columns, then the name of an embedder
-_TOKEN = pa.struct([*SCHEMA])
 
 
 CorpusStep: TypeAlias = Literal["parse", "split", "embed"]
+CorpusVerb: TypeAlias = Literal["parse", "split", "tokenize", "embed"]
 ALL_STEPS: tuple[CorpusStep, ...] = ("parse", "split", "embed")
 
 
@@ -87,14 +87,10 @@ class CorpusTask:
         return [self.recipe.texts_table if step == "parse" else self.recipe.passages_table]
 
     def operators(self) -> Sequence[Operator]:
-        made: dict[CorpusStep, list[Operator]] = {
-            "parse": [ParseRows(self)],
-            "split": [SplitRows(self)],
-            "embed": [EmbedRows(self)],
-        }
-        if self.worker.device.startswith("cuda") and "split" in self.steps:
-            made["embed"].insert(0, TokenizeRows(self))
-        return [operator for step in self.steps for operator in made[step]]
+        names: list[CorpusVerb] = [*self.steps]
+        if self.worker.device.startswith("cuda") and {"split", "embed"} <= set(names):
+            names.insert(-1, "tokenize")  # where embedders have GPUs
+        return [CorpusOperator(self, name) for name in names]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit)
@@ -118,15 +114,23 @@ class CorpusTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ParseRows:
-    """Sources through the stages before the split."""
+class CorpusOperator:
+    """An operator of the corpus half."""
 
     work: CorpusTask
-    name: ClassVar[str] = "parse"
-    pool: ClassVar[Literal["parse"]] = "parse"
+    name: CorpusVerb
     in_hand: ClassVar[int] = 0
 
+    @property
+    def pool(self) -> Literal["parse", "embed"]:
+        return "embed" if self.name == "embed" else "parse"
+
     async def open(self, kit: LocalKit) -> Operate:
+        opens = {"parse": self._parse, "split": self._split, "tokenize": self._tokenize, "embed": self._embed}
+        return await opens[self.name](kit)
+
+    async def _parse(self, kit: LocalKit) -> Operate:
+        """Sources through the stages before the split."""
         work, store = self.work, await self.work.worker.open_store()
         corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.texts_table
 
@@ -144,17 +148,8 @@ class ParseRows:
             self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, keep=keep
         )
 
-
-@dataclass(frozen=True, slots=True)
-class SplitRows:
-    """Texts to chunks."""
-
-    work: CorpusTask
-    name: ClassVar[str] = "split"
-    pool: ClassVar[Literal["parse"]] = "parse"
-    in_hand: ClassVar[int] = 0
-
-    async def open(self, kit: LocalKit) -> Operate:
+    async def _split(self, kit: LocalKit) -> Operate:
+        """Texts to chunks."""
         work, store = self.work, await self.work.worker.open_store()
         corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
         read, table = work.recipe.texts_table, work.recipe.passages_table
@@ -183,29 +178,9 @@ class SplitRows:
             self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, take, keep
         )
 
-
-def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
-    """Stores a part of a table, and returns what of `on` has its source there: an earlier attempt may have
-    stored it, in which other rows had failed for now."""
-    earlier = read_record(store, table, run, part) is not None
-    write_part(store, table, run, part, rows, {})
-    if not earlier:
-        return on
-    here = id_column(staged(store, table, run, [part], "source"))
-    return on.filter(pc.is_in(on["source"], value_set=here))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizeRows:
-    """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the column
-    of an embedder each text that it will be asked, over the rows in order."""
-
-    work: CorpusTask
-    name: ClassVar[str] = "tokenize"
-    pool: ClassVar[Literal["parse"]] = "parse"
-    in_hand: ClassVar[int] = 0
-
-    async def open(self, kit: LocalKit) -> Operate:
+    async def _tokenize(self, kit: LocalKit) -> Operate:
+        """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the
+        column of an embedder each text that it will be asked, over the rows in order."""
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
         asking = [s.step.open(FirstAskedKit(kit)) for s in stages]
         makers: dict[Model, TokenMaker] = {}
@@ -237,17 +212,8 @@ class TokenizeRows:
 
         return operate
 
-
-@dataclass(frozen=True, slots=True)
-class EmbedRows:
-    """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
-
-    work: CorpusTask
-    name: ClassVar[str] = "embed"
-    pool: ClassVar[Literal["embed"]] = "embed"
-    in_hand: ClassVar[int] = 0
-
-    async def open(self, kit: LocalKit) -> Operate:
+    async def _embed(self, kit: LocalKit) -> Operate:
+        """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
         work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
         tokens = TokenKit(kit)
         held: pa.Table | None = None  # chunks of the block that is embedded now; None: they are read
@@ -293,6 +259,17 @@ class EmbedRows:
             return failed_in.get(id) or tables.get(stage, of_first)
 
         return step(self, work.worker, work.recipe, kit, corpus.counts, compute, digest_of, take)
+
+
+def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
+    """Stores a part of a table, and returns what of `on` has its source there: an earlier attempt may have
+    stored it, in which other rows had failed for now."""
+    earlier = read_record(store, table, run, part) is not None
+    write_part(store, table, run, part, rows, {})
+    if not earlier:
+        return on
+    here = id_column(staged(store, table, run, [part], "source"))
+    return on.filter(pc.is_in(on["source"], value_set=here))
 
 
 def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
