@@ -14,7 +14,7 @@ Each removal is safe to repeat: after a kill, the next prune finds what is left.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,7 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from raypipe.core.arrow import id_texts
+from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
@@ -30,7 +31,6 @@ from raypipe.runs.release import (
     Roots,
     adapters_named,
     forget,
-    replies_given_up,
     replies_named,
     request_tables,
     roots,
@@ -162,6 +162,25 @@ def _found(
     yield from (Removal("training", name, 0) for name in trainings)
     if parts := staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
+
+
+def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
+    """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
+    no run names, or that a root names."""
+    named = defaultdict[str, set[str]](set)
+    for table, name in replies_named(found.runs, found.releases):
+        named[name].add(table)
+    tables = set[str]()
+    for name in models:
+        if name not in named:
+            raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
+        if not (free := named[name] - found.named):
+            raise ConfError(
+                f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
+                "of a recipe names it, and asks it again without them"
+            )
+        tables |= free
+    return tables
 
 
 def _ended(store: Store, table: str, now: float) -> list[str]:

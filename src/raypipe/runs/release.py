@@ -10,12 +10,10 @@ numbers of records; clocks play no part. Knows records and the store; runs nothi
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
@@ -333,22 +331,3 @@ def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]
     """The memo of what servers, such as a graph's, replied to these runs and releases."""
     references = (ref for recipe in _recipes(runs, released) for ref in references_in(recipe))
     return {request_replies_of(ref["version"]).name for ref in references}
-
-
-def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
-    """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
-    no run names, or that a root names."""
-    named = defaultdict[str, set[str]](set)
-    for table, name in replies_named(found.runs, found.releases):
-        named[name].add(table)
-    tables = set[str]()
-    for name in models:
-        if name not in named:
-            raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
-        if not (free := named[name] - found.named):
-            raise ConfError(
-                f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
-                "of a recipe names it, and asks it again without them"
-            )
-        tables |= free
-    return tables

@@ -62,24 +62,42 @@ _FIELDS = tuple(f.name for f in fields(FileState))
 
 
 @dataclass(slots=True)
-class _Read:
-    """A read of a folder."""
+class FolderRead:
+    """A read of a folder, which writes nothing itself. Raises DataError for one that is not there."""
 
-    of: str  # names the folder; the digest of its faults
+    store: Store
     root: Path
+    of: str  # names the folder; the digest of its faults
     before: dict[str, FileState]
     tombstones: Tombstones
     given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in a metadata.csv
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
-    sources: set[str] = field(default_factory=set)  # ids of those that are in a batch
+    batched: set[str] = field(default_factory=set)  # ids of sources that are in a batch
     batch: IngestBatch = field(default_factory=IngestBatch)  # of the files that were read last
     size: int = 0  # bytes of the batch, about
 
-    def batches(self, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
-        reader = DocumentReader()
+    @classmethod
+    def begin(cls, store: Store, root: Path) -> FolderRead:
+        """Begins with the files as they were read last."""
+        raw = store.files.read(f"{FOLDERS}/{(of := folder_id(root))}.json")
+        known = {
+            n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
+            for n, f in (json.loads(raw)["files"] if raw else {}).items()
+        }
+        return cls(store, root, of, known, Tombstones(tombstones(store)))
+
+    def sources(self, progress: Progress) -> Iterator[Source]:
+        """Yields the texts of files that are new or changed. Raises DataError where none can be read."""
+        for batch in self.batches((), progress):
+            yield from batch.sources
+        if refused := self.without_documents(()):
+            raise refused
+
+    def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[IngestBatch]:
+        found, reader = list(walk(self.root, globs, DOCUMENT_LIMITS)), DocumentReader()
         self.given, tables = _given_fields(self.root)
-        files = [f for f in files if f.name not in tables]
+        files = [f for f in found if f.name not in tables]
         try:
             with progress.task("checked", "files", len(files)) as task:
                 for file in files:
@@ -166,8 +184,8 @@ class _Read:
         self.batch.layouts.append(layout)
         self.batch.faults += faults
         self.size += ROW_BYTES
-        if source.id not in self.sources:
-            self.sources.add(source.id)
+        if source.id not in self.batched:
+            self.batched.add(source.id)
             self.batch.sources.append(source)
             self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
 
@@ -185,6 +203,33 @@ class _Read:
         }
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
 
+    def without_documents(self, bad_lines: Iterable[BadLine]) -> DataError | None:
+        """Says that a folder has no file that can be read; None where it has one."""
+        if any(f.document for f in self.now.values()):
+            return None
+        shown = "".join(f"\n  {bad}" for bad in bad_lines)
+        shown = f":{shown}" if shown else ""
+        found = f"none of {len(self.now)} files could be read{shown}" if self.now else "found no files"
+        before = sum(bool(f.document) for f in self.before.values())
+        gone = (
+            f". It holds no document now; the {before} that it held are not searched any more"
+            if before
+            else ""
+        )
+        return DataError(
+            f"{self.root}: expected txt, md, html, csv, pdf, docx or image files; {found}{gone * bool(before)}"
+        )
+
+    def gone(self) -> dict[str, tuple[str, ...]]:
+        """Rows that go: of files that were removed, changed or can no longer be read."""
+        then, now = self.before.values(), self.now.values()
+        documents = {f.document for f in then} - {f.document for f in now} - {""}
+        faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
+        sources = {f.source for f in then} - {f.source for f in now} - {""}
+        sources -= named_elsewhere(self.store, sources, {f.document for f in then} | documents)
+        gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
+        return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}
+
 
 def folder_id(root: Path) -> str:
     """Names a folder, or a file that is given alone."""
@@ -200,13 +245,11 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
         need(store.files, 0, "reading files")
-        read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
-        files = list(walk(root, globs, DOCUMENT_LIMITS))
-        staging = Staging(store, of, "files")
-        for batch in read.batches(files, progress):
+        read, staging = FolderRead.begin(store, root), Staging(store, of, "files")
+        for batch in read.batches(globs, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())
-        refused = _without_documents(root, read, staging.rows.bad_lines())
+        refused = read.without_documents(staging.rows.bad_lines())
         if refused and not any(f.document for f in read.before.values()):
             raise refused
         if changes := read.changes():
@@ -214,7 +257,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         # `dataclasses.asdict` copies all that is in a field, ten times as long
         states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
         state = json.dumps({"root": str(root.absolute()), "files": states})
-        found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
+        found = StagedFiles(staging.run, staging.rows, read.counts, read.gone(), read_by="")
         decided = decision(store, of, found, (root.name,), (f"{FOLDERS}/{of}.json", state))
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
@@ -224,29 +267,6 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     if refused:
         raise refused
     return summary
-
-
-class FolderChanges:
-    """Sources that `ingest_folder` would store of a folder and take out. Writes nothing.
-
-    Raises DataError where that would: for a folder that is not there, or without a file that can be read.
-    """
-
-    def __init__(self, store: Store, root: Path, progress: Progress) -> None:
-        self._store, self._root, self._progress = store, root, progress
-        of = folder_id(root)
-        self._read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
-
-    def sources(self) -> Iterator[Source]:
-        """Yields the texts of files that are new or changed."""
-        for batch in self._read.batches(list(walk(self._root, (), DOCUMENT_LIMITS)), self._progress):
-            yield from batch.sources
-        if refused := _without_documents(self._root, self._read, ()):
-            raise refused
-
-    def gone(self) -> tuple[str, ...]:
-        """Ids of the sources that go; known when `sources` has ended."""
-        return _gone(self._store, self._read).get("sources", ())
 
 
 def _given_fields(root: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
@@ -273,38 +293,3 @@ def _table_rows(folder: PurePosixPath, text: str) -> Iterator[tuple[str, dict[st
         values = dict(zip(names, row, strict=False))
         if file := values.pop(named, "").strip():
             yield str(folder / file), fields_of(values)
-
-
-def _known(store: Store, of: str) -> dict[str, FileState]:
-    """The files of a folder as they were read last."""
-    raw = store.files.read(f"{FOLDERS}/{of}.json")
-    files = json.loads(raw)["files"] if raw else {}
-    return {
-        n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
-        for n, f in files.items()
-    }
-
-
-def _without_documents(root: Path, read: _Read, bad_lines: Iterable[BadLine]) -> DataError | None:
-    """Says that a folder has no file that can be read; None where it has one."""
-    if any(f.document for f in read.now.values()):
-        return None
-    shown = "".join(f"\n  {bad}" for bad in bad_lines)
-    shown = f":{shown}" if shown else ""
-    found = f"none of {len(read.now)} files could be read{shown}" if read.now else "found no files"
-    before = sum(bool(f.document) for f in read.before.values())
-    gone = (
-        f". It holds no document now; the {before} that it held are not searched any more" if before else ""
-    )
-    return DataError(f"{root}: expected txt, md, html, csv, pdf, docx or image files; {found}{gone}")
-
-
-def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:
-    """Rows that go: of files that were removed, changed or can no longer be read."""
-    then, now = read.before.values(), read.now.values()
-    documents = {f.document for f in then} - {f.document for f in now} - {""}
-    faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
-    sources = {f.source for f in then} - {f.source for f in now} - {""}
-    sources -= named_elsewhere(store, sources, {f.document for f in then} | documents)
-    gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
-    return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}
