@@ -85,7 +85,9 @@ class Joining:
                 thread.join()
 
     def _turn(self, room: int) -> None:
-        if others_wait():
+        tables: Sequence[Any] = list(placement_group_table().values())
+        if any(t["name"].startswith(FIRST) and t["state"] == "PENDING" for t in tables):
+            # A job waits for the place of its first engines.
             leaving = [slot for slot in self.slots if slot.group is not None]
             for slot in leaving:
                 withdraw(slot.name)
@@ -151,12 +153,6 @@ def _give_up(slot: _Slot) -> None:
     if slot.group is not None:
         remove_placement_group(slot.group)
     slot.group = slot.client = slot.loading = slot.lives = None
-
-
-def others_wait() -> bool:
-    """Returns whether a job waits for the place of its first engines."""
-    tables: Sequence[Any] = list(placement_group_table().values())
-    return any(t["name"].startswith(FIRST) and t["state"] == "PENDING" for t in tables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,13 +233,11 @@ class WallClock:
         which not even this one worked on `starting`. The block fills worker -> part -> seconds."""
         busy: dict[str, dict[str, float]] = {}
         self._book()
-        self._on.append("starting")
         before = self._seconds["starting"]
         try:
-            yield busy
+            with self.part("starting"):
+                yield busy
         finally:
-            self._book()
-            self._on.pop()
             busiest = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
             whole, most = sum(busiest.values()), self._seconds["starting"] - before
             share = min(1.0, most / whole) if whole > 0 else 0.0  # workers may do several tasks at once

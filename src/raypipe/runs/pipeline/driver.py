@@ -165,16 +165,8 @@ class Pipeline:
 
     @property
     def builder(self) -> TableBuilder:
-        return TableBuilder(
-            self.store,
-            self.runner,
-            self.progress,
-            self.workers,
-            self.connect,
-            self.clock,
-            self.caps,
-            self.worker,
-        )
+        how = self.workers, self.connect, self.clock, self.caps, self.worker
+        return TableBuilder(self.store, self.runner, self.progress, *how)
 
     def _per_answer_task(self, questions: Iterable[Question]) -> int:
         """Returns how many questions make a task at most: more where all that they cost is a search of the
@@ -271,11 +263,5 @@ def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
         return question
     fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
     outcome: Outcome = "" if fault.transient else "fault"
-    return Question(
-        question.id,
-        question.text,
-        outcome=outcome,
-        faults=(fault,),
-        citations=question.citations,
-        turns=question.turns,
-    )
+    kept = {name: getattr(question, name) for name in ("id", "text", "citations", "turns")}
+    return Question(**kept, faults=(fault,), outcome=outcome)

@@ -211,14 +211,9 @@ class FolderRead:
         shown = f":{shown}" if shown else ""
         found = f"none of {len(self.now)} files could be read{shown}" if self.now else "found no files"
         before = sum(bool(f.document) for f in self.before.values())
-        gone = (
-            f". It holds no document now; the {before} that it held are not searched any more"
-            if before
-            else ""
-        )
-        return DataError(
-            f"{self.root}: expected txt, md, html, csv, pdf, docx or image files; {found}{gone * bool(before)}"
-        )
+        gone = f". It holds no document now; the {before} that it held are not searched any more"
+        expected = "txt, md, html, csv, pdf, docx or image files"
+        return DataError(f"{self.root}: expected {expected}; {found}{gone if before else ''}")
 
     def gone(self) -> dict[str, tuple[str, ...]]:
         """Rows that go: of files that were removed, changed or can no longer be read."""

@@ -138,16 +138,16 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
     vectors = {model_identity(m): recipe.vectors_table(m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
     spec = index_spec(store, recipe.texts_table, recipe.passages_table, vectors, words)
-    return replace(spec, words=tuple(w for w in spec.words if _whole(store, spec.passages, w[2])))
 
+    def whole(lengths: Pinned) -> bool:
+        """Returns whether postings have every source of the passages, but those that failed for good."""
+        opened = (store.dataset(t.table, t.version) for t in (spec.passages, lengths))
+        if not (left := sources_without(*opened)):
+            return True
+        lost = store.scan("faults", ["id"], filter=f"digest = '{lengths.table}' AND NOT transient")["id"]
+        return set(left) <= set(lost.to_pylist())
 
-def _whole(store: Store, passages: Pinned, lengths: Pinned) -> bool:
-    """Returns whether postings have every source of the passages, but those that failed for good."""
-    opened = (store.dataset(t.table, t.version) for t in (passages, lengths))
-    if not (left := sources_without(*opened)):
-        return True
-    lost = store.scan("faults", ["id"], filter=f"digest = '{lengths.table}' AND NOT transient")["id"]
-    return set(left) <= set(lost.to_pylist())
+    return replace(spec, words=tuple(w for w in spec.words if whole(w[2])))
 
 
 def files_read(store: Store, recipe: Recipe) -> list[str]:
@@ -230,10 +230,11 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
     newest. A table that is not there lacks everything, but `words NAME` is lacking only where its postings
     are there, and a question searches the whole store (`whole`): else they are not read."""
 
-    def read(label: str, table: str) -> bool:
-        return not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))
-
-    labels = {label: table for label, table in table_labels(recipe).items() if read(label, table)}
+    labels = {
+        label: table
+        for label, table in table_labels(recipe).items()
+        if not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))
+    }
     return lacking_tables(store, labels, sources, at)
 
 

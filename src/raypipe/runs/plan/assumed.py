@@ -21,8 +21,8 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
 from raypipe.runs.pipeline.tasks import Verb, Workers
-from raypipe.runs.plan.bounds import KEY_BYTES, Range, embedded_bytes
 from raypipe.runs.plan.costs import rate, scaled, summed
+from raypipe.runs.plan.records import KEY_BYTES, Range, embedded_bytes
 from raypipe.runs.plan.sample import look
 from raypipe.runs.record import Run
 from raypipe.runs.stage_records import describe

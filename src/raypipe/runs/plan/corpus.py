@@ -34,9 +34,8 @@ from raypipe.recipes.step_contract import (
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.plan.bounds import Range, SourceBounds, calls_each, embedded_bytes, times
 from raypipe.runs.plan.costs import PlanContext, asked_before
-from raypipe.runs.plan.records import StepPlan
+from raypipe.runs.plan.records import Range, SourceBounds, StepPlan, calls_each, embedded_bytes, times
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
 from raypipe.steps.model_replies import CHARS_PER_TOKEN

@@ -19,10 +19,9 @@ from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, of_turns
 from raypipe.runs.pipeline.recipe_tables import answer_key
-from raypipe.runs.plan.bounds import likely_tokens, stage_bounds, stored_bytes
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, asked_before
-from raypipe.runs.plan.records import StepPlan
+from raypipe.runs.plan.records import StepPlan, likely_tokens, stage_bounds, stored_bytes
 from raypipe.runs.plan.standing import (
     answered_by,
     behind_index,
