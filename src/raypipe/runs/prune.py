@@ -24,35 +24,13 @@ import pyarrow.compute as pc
 from raypipe.core.arrow import id_texts
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
+from raypipe.runs import release
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
-from raypipe.runs.release import (
-    Roots,
-    adapters_named,
-    forget,
-    replies_named,
-    request_tables,
-    roots,
-    tables_named,
-)
-from raypipe.store import Store, StoreError, adapters, read_now, sweep
+from raypipe.store import Store, StoreError, adapters, keep, read_now, sweep
 from raypipe.store.files import INGESTED
 from raypipe.store.ids import filters
-from raypipe.store.keep import (
-    KEPT,
-    abandon,
-    clean,
-    compact,
-    drop,
-    free,
-    free_table,
-    staged,
-    tables,
-    tagged,
-    unfinished,
-    untag,
-)
 from raypipe.store.memo.disk import note_loss
 from raypipe.store.memo.memo import expired
 from raypipe.store.sources import merge_sizes
@@ -87,7 +65,7 @@ def prune(
     store: Store,
     dry_run: bool,
     clock: Callable[[], float] = time.time,
-    kept: timedelta = KEPT,
+    kept: timedelta = keep.KEPT,
     abandoned: Sequence[str] = (),
     replies: Sequence[str] = (),
 ) -> list[Removal]:
@@ -98,17 +76,17 @@ def prune(
     Raises StoreError while another driver works on the store, or has left work unfinished; ConfError for a
     name that nothing has."""
     with store.lease("driver", "prune"):
-        work = [matching(unfinished(store), name) for name in abandoned]
+        work = [matching(keep.unfinished(store), name) for name in abandoned]
         if not dry_run:
-            forget_runs(store, [run for name in work if (run := abandon(store, name))])
+            forget_runs(store, [run for name in work if (run := keep.abandon(store, name))])
         with driving(store, "prune"), store.lease("release", "prune"):
-            if not dry_run and (left := unfinished(store)):
+            if not dry_run and (left := keep.unfinished(store)):
                 raise StoreError(
                     f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and "
                     "may need what would go. Run the same command again to its end, or give it up: "
                     f"`raypipe prune --abandon {left[0]}`"
                 )
-            now, kept_by = clock(), roots(store)
+            now, kept_by = clock(), release.roots(store)
             found = list(_found(store, kept_by, now, kept, replies))
             if not dry_run:
                 _remove(store, kept_by, found, now, kept)
@@ -127,14 +105,16 @@ def matching(names: Sequence[str], begin: str) -> str:
 
 
 def _found(
-    store: Store, kept: Roots, now: float, young: timedelta, replies: Collection[str]
+    store: Store, kept: release.Roots, now: float, young: timedelta, replies: Collection[str]
 ) -> Iterator[Removal]:
     ids, kept_ids = {r.id for r in kept.releases}, {r.id for r in kept.released}
     yield from (Removal("release", r.id, len(r.tables)) for r in kept.releases if r.id not in kept_ids)
-    here = tables(store)
-    orphans = Counter(name for table in here for name in tagged(store, table) if name not in ids)
+    here = keep.tables(store)
+    orphans = Counter(name for table in here for name in keep.tagged(store, table) if name not in ids)
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
-    paid = {table for table, _ in replies_named(kept.runs, kept.releases)} - replies_given_up(kept, replies)
+    paid = {table for table, _ in release.replies_named(kept.runs, kept.releases)} - replies_given_up(
+        kept, replies
+    )
     gone = [t for t in here if "-" in t and t in kept.named_once - kept.named - paid]
     yield from (Removal("table", table, store.count(table)) for table in gone)
     digests = (
@@ -143,32 +123,34 @@ def _found(
     for digest in sorted(digests):
         if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
+    for table in sorted(release.request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if over := _ended(store, table, now):
             yield Removal("replies", table, len(over))
     if sources := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(sources))
     left = {t for t in here if t not in gone}
-    older = [r for r in kept.older() if not (tables_named([r], []) & left) - kept.named]
+    older = [r for r in kept.older() if not (release.tables_named([r], []) & left) - kept.named]
     yield from (Removal("run", r.run, r.questions) for r in older)
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
     trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, young.total_seconds())
     # Adapters that a run or a release once named, and that no root names any more.
-    ended = adapters_named(kept.runs, kept.releases) - adapters_named(kept.last, kept.released)
+    ended = release.adapters_named(kept.runs, kept.releases) - release.adapters_named(
+        kept.last, kept.released
+    )
     known = {n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)}
     given_up = [n for n, made in known.items() if str(made.get("adapter", "")) in ended]
     yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
-    if parts := staged(store):
+    if parts := keep.staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
 
 
-def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
+def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
     """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
     no run names, or that a root names."""
     named = defaultdict[str, set[str]](set)
-    for table, name in replies_named(found.runs, found.releases):
+    for table, name in release.replies_named(found.runs, found.releases):
         named[name].add(table)
     tables = set[str]()
     for name in models:
@@ -202,24 +184,26 @@ def uncited(store: Store) -> list[str]:
     return [s for s in id_texts(ids) if s not in cited]
 
 
-def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, young: timedelta) -> None:
+def _remove(
+    store: Store, kept: release.Roots, found: Sequence[Removal], now: float, young: timedelta
+) -> None:
     names = {kind: [r.name for r in found if r.kind == kind] for kind in KINDS}
     for name in names["release"]:
-        forget(store, name)
+        release.forget(store, name)
     for name in names["tag"]:
-        for table in tables(store):
-            untag(store, table, name)
+        for table in keep.tables(store):
+            keep.untag(store, table, name)
     for table in names["table"]:
         if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
-        drop(store, table)
+        keep.drop(store, table)
     for table in names["replies"]:
         store.forget(table, "key", _ended(store, table, now))
     if names["answers"]:
         store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
         gone = uncited(store)
-        for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
+        for table in (t for t in keep.tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", gone)
         store.forget("sources", "id", gone)  # last: by them the next prune finds what a kill leaves
     for name in names["adapter"]:
@@ -228,21 +212,21 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
         with adapters.training_lease(store.files, training, "prune"):
             adapters.remove_training(store.files, training)
     older = [r for r in kept.runs if r.run in names["run"]]
-    for where in filters("_rowid", old_faults(store, set(tables(store)), older)):
+    for where in filters("_rowid", old_faults(store, set(keep.tables(store)), older)):
         store.dataset("faults").delete(where)
     for run in older:
         remove(store, run.run)
     remove_keys_without_record(store)
     merge_sizes(store)
-    free(store)
+    keep.free(store)
     read = read_now(store.files)
     sweep(store.files)
-    for table in tables(store):  # then old versions go, and files that no version names
-        compact(store, table)
+    for table in keep.tables(store):  # then old versions go, and files that no version names
+        keep.compact(store, table)
         store.index(table)
         named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet
-        clean(store, table, named | read.get(table, set()), young)
-        free_table(store, table)
+        keep.clean(store, table, named | read.get(table, set()), young)
+        keep.free_table(store, table)
 
 
 READS = ("ingest", "files")  # in the place of a run, of faults of files

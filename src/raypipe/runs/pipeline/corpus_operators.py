@@ -24,16 +24,8 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS, id_column
 from raypipe.core.protocols import Model
+from raypipe.models import token_arrays
 from raypipe.models.kit import LocalKit
-from raypipe.models.token_arrays import (
-    SCHEMA,
-    FirstAsked,
-    FirstAskedKit,
-    TokenKit,
-    TokenMaker,
-    arrays_of,
-    takes_tokens,
-)
 from raypipe.recipes.executor import CorpusExecutor, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
@@ -182,8 +174,8 @@ class CorpusOperator:
         """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the
         column of an embedder each text that it will be asked, over the rows in order."""
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
-        asking = [s.step.open(FirstAskedKit(kit)) for s in stages]
-        makers: dict[Model, TokenMaker] = {}
+        asking = [s.step.open(token_arrays.FirstAskedKit(kit)) for s in stages]
+        makers: dict[Model, token_arrays.TokenMaker] = {}
 
         async def operate(block: PartRows) -> PartRows:
             if block.note.over or not block.rows.num_rows:
@@ -196,15 +188,19 @@ class CorpusOperator:
                 except Exception as asked:
                     # Those that take texts alone get none. A step that raises is no matter of this operator:
                     # it raises again where it embeds, and its rows are found.
-                    if isinstance(asked, FirstAsked) and asked.texts and takes_tokens(asked.model):
+                    if (
+                        isinstance(asked, token_arrays.FirstAsked)
+                        and asked.texts
+                        and token_arrays.takes_tokens(asked.model)
+                    ):
                         if asked.model not in makers:
-                            makers[asked.model] = TokenMaker(asked.model)
+                            makers[asked.model] = token_arrays.TokenMaker(asked.model)
                         made[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
             for name, tokens in made.items():
                 offsets = np.minimum(np.arange(rows.num_rows + 1), tokens.num_rows)
                 offsets[-1] = tokens.num_rows
                 items = pa.StructArray.from_arrays(
-                    [c.combine_chunks() for c in tokens.columns], fields=[*SCHEMA]
+                    [c.combine_chunks() for c in tokens.columns], fields=[*token_arrays.SCHEMA]
                 )
                 lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
                 rows = rows.append_column(TOKENS + name, lists)
@@ -215,7 +211,7 @@ class CorpusOperator:
     async def _embed(self, kit: LocalKit) -> Operate:
         """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
         work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
-        tokens = TokenKit(kit)
+        tokens = token_arrays.TokenKit(kit)
         held: pa.Table | None = None  # chunks of the block that is embedded now; None: they are read
         failed_in = dict[str, str]()  # of it: id -> the table that it failed for
         memo = await work.worker.tried(lambda: StoreMemo(work.worker.store, work.memo))
@@ -228,7 +224,7 @@ class CorpusOperator:
             failed_in.clear()
             names = {m: TOKENS + m.name for m in work.models}
             tokens.tokens = {
-                m: arrays_of(_flat(block.rows[name]))
+                m: token_arrays.arrays_of(_flat(block.rows[name]))
                 for m, name in names.items()
                 if name in block.rows.column_names
             }
@@ -292,5 +288,5 @@ def without_faults(rows: pa.Table) -> pa.Table:
 def _flat(column: pa.ChunkedArray) -> pa.Table:
     """The token arrays of a column (`TokenizeRows`) as rows of their schema."""
     return pa.Table.from_batches(
-        [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=SCHEMA
+        [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=token_arrays.SCHEMA
     )

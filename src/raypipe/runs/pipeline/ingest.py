@@ -25,15 +25,7 @@ from raypipe.core.records import digest
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.documents.reader import read_by
 from raypipe.readers.formats import OWN_KIND, kind_of
-from raypipe.runs.pipeline.ingest_log import (
-    Decision,
-    IngestSummary,
-    decide,
-    driving,
-    noted,
-    notes,
-    with_questions,
-)
+from raypipe.runs.pipeline import ingest_log
 from raypipe.runs.pipeline.ingest_staging import (
     BAD_SHOWN,
     SHOWN,
@@ -76,7 +68,7 @@ def ingest(
     before: Callable[[], object] = lambda: None,
     kind: str | None = None,
     reading: FileReading | None = None,
-) -> IngestSummary:
+) -> ingest_log.IngestSummary:
     """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
     ahead of the first line that is read. `kind` of the data is noted with it; None: as noted, else the
     format's. `reading` stages the rows; None: `read_here`.
@@ -86,10 +78,10 @@ def ingest(
     can be read; then the store is as it was.
     """
     of = fingerprint(paths, format)
-    if (known := noted(store, of, kind)) is not None:
+    if (known := ingest_log.noted(store, of, kind)) is not None:
         return known
-    with driving(store, f"ingest {paths[0]}"):
-        if (known := noted(store, of, kind)) is not None:  # a killed process had read them
+    with ingest_log.driving(store, f"ingest {paths[0]}"):
+        if (known := ingest_log.noted(store, of, kind)) is not None:  # a killed process had read them
             return known
         before()
         need(store.files, 0, "reading files")
@@ -101,7 +93,7 @@ def ingest(
             raise DataError(f"{paths[0]}: nothing of it may be stored: {refused}")
         names = tuple(file.name for file in readers.files_of(paths, format))
         decided = decision(store, of, found, names, kind=kind or kind_of(format))
-        decide(store, decided)
+        ingest_log.decide(store, decided)
         found.end()
     return decided.summary
 
@@ -178,21 +170,21 @@ def decision(
     files: tuple[str, ...],
     state: tuple[str, str] | None = None,
     kind: str = OWN_KIND,
-) -> Decision:
+) -> ingest_log.Decision:
     """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;
     `kind`: of the data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
-    asked = {n.fingerprint: n.files for n in with_questions(store, ids, of)}
+    asked = {n.fingerprint: n.files for n in ingest_log.with_questions(store, ids, of)}
     # No note is kept of the ids of documents: each read that had some counts.
-    read = notes(store, outdated=False) if documents else ()
+    read = ingest_log.notes(store, outdated=False) if documents else ()
     had = {n.fingerprint: n.files for n in read if n.documents and n.fingerprint != of}
     of_asked, of_had = (tuple(dict.fromkeys(chain(*by.values()))) for by in (asked, had))
     replaced = (
         ReplacedRows("questions", len(ids), ids[:SHOWN], of_asked),
         ReplacedRows("documents", documents, tuple(rows.first_documents), of_had),
     )
-    summary = IngestSummary(
+    summary = ingest_log.IngestSummary(
         of,
         tuple(rows.questions),
         asdict(found.counts),
@@ -205,4 +197,4 @@ def decision(
         found.read_by,
     )
     parts = {table: tuple(names) for table, names in rows.parts.items()}
-    return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
+    return ingest_log.Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)

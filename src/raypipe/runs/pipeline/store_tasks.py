@@ -18,18 +18,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.pipeline.operators import retried
 from raypipe.runs.pipeline.tasks import Runner, RunTask, Share, Task, TaskResult, WorkerConfig, results_of
-from raypipe.store import Store, write_part
+from raypipe.store import Store, keep, write_part
 from raypipe.store.inverter import Inverter
-from raypipe.store.keep import (
-    FRAGMENTS,
-    compact,
-    compact_here,
-    groups,
-    replace_groups,
-    table_bytes,
-    tables,
-    write_group,
-)
 from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.store.parts import drop_records, read_record, record_path
 
@@ -149,7 +139,7 @@ def _merged(
 
 def _rewrite(table: str, version: int, run: str, store: Store, task: Task) -> tuple[int, int]:
     """Fragments of a table, a group of them the id of a task, to fewer ones."""
-    written = write_group(store, table, version, task.ids[0])
+    written = keep.write_group(store, table, version, task.ids[0])
     store.files.write(record_path(table, run, task.name), written.encode())
     return 0, 0
 
@@ -159,24 +149,24 @@ def compact_all(
     worker: WorkerConfig,
     runner: Runner,
     start: Callable[[], object],
-    most: int = FRAGMENTS,
+    most: int = keep.FRAGMENTS,
     here: int = MERGED_HERE,
 ) -> None:
     """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
     tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
 
     def by_tasks(store: Store, table: str, version: int) -> None:
-        if table_bytes(store, table, version) <= here:
-            compact_here(store, table, version)
+        if keep.table_bytes(store, table, version) <= here:
+            keep.compact_here(store, table, version)
             return
         start()
         run = uuid.uuid4().hex
         work = StoreTask(worker, functools.partial(_rewrite, table, version, run))
-        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(groups(store, table, version))]
+        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(keep.groups(store, table, version))]
         done = [r.name for r in results_of(runner, "parse", work, tasks)]
         written = (store.files.read(record_path(table, run, name)) for name in done)
-        replace_groups(store, table, version, [w.decode() for w in written if w])
+        keep.replace_groups(store, table, version, [w.decode() for w in written if w])
         drop_records(store, table, run)
 
-    for table in tables(store):
-        compact(store, table, most, by_tasks)
+    for table in keep.tables(store):
+        keep.compact(store, table, most, by_tasks)

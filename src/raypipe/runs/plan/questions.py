@@ -19,18 +19,10 @@ from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, of_turns
 from raypipe.runs.pipeline.recipe_tables import answer_key
+from raypipe.runs.plan import standing
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan, likely_tokens, stage_bounds, stored_bytes
-from raypipe.runs.plan.standing import (
-    answered_by,
-    behind_index,
-    in_doubt,
-    kept_inputs,
-    lost_answers,
-    overlap,
-    unanswered,
-)
 from raypipe.store.memo.lookup import first_request, lookup
 from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
@@ -46,14 +38,14 @@ class QuestionPlanner:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         self._corpus = corpus
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
-        self._searching = behind_index(self._pipeline.recipe)
+        self._searching = standing.behind_index(self._pipeline.recipe)
         self._answerers = {self._pipeline.recipe.digest(): tuple(context.stages.values())}
         """Digest -> stages of the recipes by which rows may have a stored answer."""
         for run in context.runs:
             self._answerers.setdefault(run.digest, run.stages)
         coming = context.coming.kinds
         snapshot = digest(corpus_sum(self._store, coming)) if coming else self._pipeline.snapshot()
-        found = unanswered(self._pipeline, questions, corpus.wanted, snapshot, context.fresh)
+        found = standing.unanswered(self._pipeline, questions, corpus.wanted, snapshot, context.fresh)
         self._pending, self._again = found.pending, found.again
         by_id = {q.id: q for q in questions}
         ids = list(dict.fromkeys([*found.ids, *(i for i in by_id if i in old)]))
@@ -68,7 +60,9 @@ class QuestionPlanner:
         self._before: list[tuple[Stage[Step], bool]] = []
         """Stages before the one that is planned; True: what it asks follows from the question alone."""
 
-        self._answered = functools.cache(functools.partial(answered_by, self._store, evidence=self._evidence))
+        self._answered = functools.cache(
+            functools.partial(standing.answered_by, self._store, evidence=self._evidence)
+        )
 
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
@@ -156,10 +150,10 @@ class QuestionPlanner:
         again = dict[str, str]()
         for i in found:  # what the stage reads about a row may come out otherwise
             moved = self._moved.get(i, {}).items()
-            if why := next((why for name, why in moved if any(overlap(name, r) for r in reads)), ""):
+            if why := next((why for name, why in moved if any(standing.overlap(name, r) for r in reads)), ""):
                 again[i] = why
         rest = {i: by for i, by in found.items() if i not in again}
-        if rest and any(b.calls for b in bounds.values()) and in_doubt(self._store, stage.step):
+        if rest and any(b.calls for b in bounds.values()) and standing.in_doubt(self._store, stage.step):
             again |= self._asked_again(stage, rest, plain)
         for i, why in again.items():
             self._moved.setdefault(i, {}).update(dict.fromkeys(stage.step.writes(), why))
@@ -177,9 +171,9 @@ class QuestionPlanner:
         for by in dict.fromkeys(rows.values()):
             ids, stages = [i for i, b in rows.items() if b == by], self._answerers[by]
             at = next(n for n, s in enumerate(stages) if s.chain == chain)
-            if kept_inputs(stage, (s.writes for s in stages[at:])):
+            if standing.kept_inputs(stage, (s.writes for s in stages[at:])):
                 stored = [answer_key(by, i, *self._evidence[i]) for i in ids]
-                again |= lost_answers(self._pipeline, stage, stored)
+                again |= standing.lost_answers(self._pipeline, stage, stored)
             else:
                 again |= dict.fromkeys(ids, "lost")
         return again

@@ -28,16 +28,9 @@ from raypipe.core.records import FAULT, Question
 from raypipe.core.references import domain_of
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.pipeline import recipe_tables
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.pipeline.recipe_tables import (
-    AnswerSources,
-    answer_key,
-    answer_sources,
-    lacking,
-    table_labels,
-    tables_now,
-)
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.ids import Ids, rows, stand_in
 from raypipe.store.index import LanceIndex
@@ -78,7 +71,7 @@ def answered_by(
     """Ids of questions that have a stored answer by a recipe, from the evidence they have now; and of those
     without a fault that kept a stage from its row, and without a reply that broke: it may not be cached.
     `evidence`: question id -> its row key, and what is absent (`AnswerSources`)."""
-    keys = {answer_key(recipe, id, *of): id for id, of in evidence.items()}
+    keys = {recipe_tables.answer_key(recipe, id, *of): id for id, of in evidence.items()}
     table = rows(store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
     fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
     replies = fine["replies"]
@@ -94,7 +87,9 @@ def answered_by(
 class Unanswered:
     """The questions that an eval may have to answer."""
 
-    sources: AnswerSources  # what they are answered from, if no source fails that did not fail for good
+    sources: (
+        recipe_tables.AnswerSources
+    )  # what they are answered from, if no source fails that did not fail for good
     ids: tuple[str, ...]
     pending: frozenset[str]  # questions some of whose sources are still to be parsed, split or embedded
     again: frozenset[str]  # of `ids`: answered before by this recipe, from other evidence
@@ -105,17 +100,17 @@ def unanswered(
 ) -> Unanswered:
     """`wanted`: the sources that these questions may search, those to be ingested included. `fresh`: every
     question is answered again."""
-    store, tables = pipeline.store, table_labels(pipeline.recipe)
+    store, tables = pipeline.store, recipe_tables.table_labels(pipeline.recipe)
     stays: dict[str, Ids] = {}  # what will be lacking still, since it failed for good
     coming: list[Ids] = []  # sources that will have more
-    lacks = lacking(store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
+    lacks = recipe_tables.lacking(store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
     for label, lack in lacks.items():
         failed = Ids.of(failed_ids(store, {tables[label]}))
         if len(mine := lack.where(stand_in(lack.array, failed.array))):
             stays[label] = mine
         if len(more := lack.without(failed)):
             coming.append(more)
-    sources = answer_sources(snapshot, by_source(stays), pipeline.recipe)
+    sources = recipe_tables.answer_sources(snapshot, by_source(stays), pipeline.recipe)
     cited = {q.id: None if sources.everything else q.sources() for q in questions}
     named = Ids.of(dict.fromkeys(s for own in cited.values() for s in own or ()))
     soon = {s for some in coming for s in named.where(stand_in(named.array, some.array))}
@@ -163,7 +158,7 @@ def uncached(
 ) -> dict[str, str]:
     """Question id -> why, for answered questions about which the stage would need what is not cached by this
     clock: expired, for a graph's reply whose period is over, else lost."""
-    here = pipeline.worker.kit(LanceIndex(tables_now(pipeline.store, pipeline.recipe)))
+    here = pipeline.worker.kit(LanceIndex(recipe_tables.tables_now(pipeline.store, pipeline.recipe)))
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     ask = stage.step.open(cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock))
     refreshed = {d for ref in requested_by(stage.step) for d in ref.periods() or ()}
