@@ -272,21 +272,18 @@ class _Search:
     ) -> dict[str, set[Any]]:
         """Memo table of vectors -> its keys of replies that go: searched with (`hyde`), or said of the place
         of a chunk of the sources (`embed_contextual`)."""
-        identities = [
-            identity
-            for kind, _, identity in (table.partition("-") for table in memo_tables(self.store))
-            if kind == "embeddings"
-        ]
-        found: dict[str, set[Any]] = {f"embeddings-{identity}": set() for identity in identities}
+        found: dict[str, set[Any]] = {
+            t: set() for t in memo_tables(self.store) if t.startswith("embeddings-")
+        }
 
         def search(said: Collection[str]) -> None:
             chunks = [placed(place, passage) for place in said for passage in passages]
-            for identity in identities:
+            for table, here in found.items():
+                identity = table.partition("-")[2]
                 keys = vector_keys(identity, "query", list(said)) + vector_keys(identity, "passage", chunks)
-                table = f"embeddings-{identity}"
-                found[table] |= lookup(self.store, MemoTable(table), sorted(keys))
+                here |= lookup(self.store, MemoTable(table), sorted(keys))
 
-        for table, keys in replies.items() if identities else ():
+        for table, keys in replies.items() if found else ():
             said = set[str]()
             for row in self._rows(table, "key", "text"):
                 if row["key"] not in keys:

@@ -25,16 +25,7 @@ from raypipe.core.records import digest
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.documents.reader import read_by
 from raypipe.readers.formats import OWN_KIND, kind_of
-from raypipe.runs.pipeline import ingest_log
-from raypipe.runs.pipeline.ingest_staging import (
-    BAD_SHOWN,
-    SHOWN,
-    IngestBatch,
-    StagedRows,
-    Staging,
-    bad_line,
-    fault_id,
-)
+from raypipe.runs.pipeline import ingest_log, ingest_staging
 from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import Store
 from raypipe.store.files import need
@@ -49,7 +40,7 @@ class StagedFiles:
     """Files whose rows are staged, all of them sound."""
 
     run: str  # names the parts
-    rows: StagedRows
+    rows: ingest_staging.StagedRows
     counts: ReadCounts
     left: Mapping[str, tuple[str, ...]]  # table -> ids of rows that go
     read_by: str = "one process"  # what read them, for people; "": nothing is said of it
@@ -102,7 +93,7 @@ def read_here(
     store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
 ) -> StagedFiles:
     """Reads files in this process, one after the other."""
-    counts, staging = ReadCounts(), Staging(store, of)
+    counts, staging = ReadCounts(), ingest_staging.Staging(store, of)
     with progress.task("read", "MB", mib(readers.size(paths, format))) as task:
 
         def watched() -> Iterator[Row]:
@@ -137,10 +128,10 @@ def mib(size: int) -> int:
     return -(-size >> 20)
 
 
-def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:
+def batches(rows: Iterator[Row]) -> Iterator[ingest_staging.IngestBatch]:
     """Batches of about PART_BYTES, each source once in all of them."""
     seen = DiskMap()
-    batch, size = IngestBatch(), 0
+    batch, size = ingest_staging.IngestBatch(), 0
     for row in rows:
         fresh = readers.unseen(row.sources, seen)
         batch.sources += fresh
@@ -148,19 +139,19 @@ def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:
         batch.golds += [row.gold] if row.gold else []
         batch.documents += [row.document] if row.document else []
         batch.layouts += [row.layout] if row.layout else []
-        batch.faults += [(fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
+        batch.faults += [(ingest_staging.fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
         cited = len(row.question.citations or ()) if row.question else 0
         size += sum(len(s.content) for s in fresh) + ROW_BYTES * (1 + len(fresh) + cited)
         if size >= PART_BYTES:
             yield batch
-            batch, size = IngestBatch(), 0
+            batch, size = ingest_staging.IngestBatch(), 0
     yield batch
 
 
 def bad_lines(store: Store, of: str) -> list[BadLine]:
     """The first lines of files (`of`: their fingerprint) that could not be read, or lost a page."""
-    found = store.scan("faults", filter=f"digest = '{of}'", limit=BAD_SHOWN)
-    return [bad_line(r["id"], r) for r in found.to_pylist()]
+    found = store.scan("faults", filter=f"digest = '{of}'", limit=ingest_staging.BAD_SHOWN)
+    return [ingest_staging.bad_line(r["id"], r) for r in found.to_pylist()]
 
 
 def decision(
@@ -181,7 +172,7 @@ def decision(
     had = {n.fingerprint: n.files for n in read if n.documents and n.fingerprint != of}
     of_asked, of_had = (tuple(dict.fromkeys(chain(*by.values()))) for by in (asked, had))
     replaced = (
-        ReplacedRows("questions", len(ids), ids[:SHOWN], of_asked),
+        ReplacedRows("questions", len(ids), ids[: ingest_staging.SHOWN], of_asked),
         ReplacedRows("documents", documents, tuple(rows.first_documents), of_had),
     )
     summary = ingest_log.IngestSummary(

@@ -26,17 +26,9 @@ from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.field_map import by_name
 from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
+from raypipe.runs.pipeline import ingest_staging
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
-from raypipe.runs.pipeline.ingest_staging import (
-    REASON,
-    IngestBatch,
-    Staging,
-    Tombstones,
-    fault_id,
-    named_elsewhere,
-    tombstones,
-)
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
@@ -69,12 +61,14 @@ class FolderRead:
     root: Path
     of: str  # names the folder; the digest of its faults
     before: dict[str, FileState]
-    tombstones: Tombstones
+    tombstones: ingest_staging.Tombstones
     given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in a metadata.csv
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
     batched: set[str] = field(default_factory=set)  # ids of sources that are in a batch
-    batch: IngestBatch = field(default_factory=IngestBatch)  # of the files that were read last
+    batch: ingest_staging.IngestBatch = field(
+        default_factory=ingest_staging.IngestBatch
+    )  # of the files that were read last
     size: int = 0  # bytes of the batch, about
 
     @classmethod
@@ -85,7 +79,7 @@ class FolderRead:
             n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
             for n, f in (json.loads(raw)["files"] if raw else {}).items()
         }
-        return cls(store, root, of, known, Tombstones(tombstones(store)))
+        return cls(store, root, of, known, ingest_staging.Tombstones(ingest_staging.tombstones(store)))
 
     def sources(self, progress: Progress) -> Iterator[Source]:
         """Yields the texts of files that are new or changed. Raises DataError where none can be read."""
@@ -94,7 +88,7 @@ class FolderRead:
         if refused := self.without_documents(()):
             raise refused
 
-    def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[IngestBatch]:
+    def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[ingest_staging.IngestBatch]:
         found, reader = list(walk(self.root, globs, DOCUMENT_LIMITS)), DocumentReader()
         self.given, tables = _given_fields(self.root)
         files = [f for f in found if f.name not in tables]
@@ -106,7 +100,7 @@ class FolderRead:
                     task.advance(1)
                     if self.size >= PART_BYTES:
                         yield self.batch
-                        self.batch, self.size = IngestBatch(), 0
+                        self.batch, self.size = ingest_staging.IngestBatch(), 0
             yield self.batch
         finally:
             reader.close()
@@ -131,7 +125,7 @@ class FolderRead:
             id = f"{self.of[:8]}/{file.url}"
             source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
             if (stone := self.tombstones.address(id) or self.tombstones.source(source.id)) is not None:
-                raise UnusableLine(REASON, stone.says())
+                raise UnusableLine(ingest_staging.REASON, stone.says())
         except UnusableLine as e:
             return self._refused(file, content, e.fault)
         self._document(file, content, text, id, source, given)
@@ -142,7 +136,7 @@ class FolderRead:
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
         """Records a file that has no document."""
-        id = fault_id(self._where(file), 0, fault, self.of)
+        id = ingest_staging.fault_id(self._where(file), 0, fault, self.of)
         now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
         if now == self.before.get(file.name):
             return self._unchanged(file, now)
@@ -158,7 +152,10 @@ class FolderRead:
         title = text.title or Path(file.shown).stem
         where = self._where(file)
         part = "line" if text.kind == "csv" else "page"
-        faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
+        faults = [
+            (ingest_staging.fault_id(f"{where}#{part}={n}", n, fault, self.of), fault)
+            for n, fault in text.faults
+        ]
         self.now[file.name] = FileState(
             file.state,
             content,
@@ -221,7 +218,7 @@ class FolderRead:
         documents = {f.document for f in then} - {f.document for f in now} - {""}
         faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
         sources = {f.source for f in then} - {f.source for f in now} - {""}
-        sources -= named_elsewhere(self.store, sources, {f.document for f in then} | documents)
+        sources -= ingest_staging.named_elsewhere(self.store, sources, {f.document for f in then} | documents)
         gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
         return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}
 
@@ -240,7 +237,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
         need(store.files, 0, "reading files")
-        read, staging = FolderRead.begin(store, root), Staging(store, of, "files")
+        read, staging = FolderRead.begin(store, root), ingest_staging.Staging(store, of, "files")
         for batch in read.batches(globs, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())

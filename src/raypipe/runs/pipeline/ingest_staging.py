@@ -124,12 +124,13 @@ class Staging:
         replaced = self._stage("questions", name, arrow.question.table(batch.questions))
         golds = self._with_lost("golds", batch, batch.golds)
         replaced += self._stage("golds", name, arrow.gold.table(golds))
-        if judged := self._with_lost("relevance", batch, [g for g in batch.golds if g.grades]):
-            self._store.ensure("relevance", arrow.RELEVANCE)
-            replaced += self._stage("relevance", name, arrow.relevance.table(judged))
-        if said := self._with_lost("annotations", batch, [g for g in batch.golds if g.annotators]):
-            self._store.ensure("annotations", arrow.ANNOTATIONS)
-            replaced += self._stage("annotations", name, arrow.annotated.table(said))
+        for table, schema, form, some in (
+            ("relevance", arrow.RELEVANCE, arrow.relevance, [g for g in batch.golds if g.grades]),
+            ("annotations", arrow.ANNOTATIONS, arrow.annotated, [g for g in batch.golds if g.annotators]),
+        ):
+            if found := self._with_lost(table, batch, some):
+                self._store.ensure(table, schema)
+                replaced += self._stage(table, name, form.table(found))
         others = self._stage("documents", name, arrow.document.table(batch.documents))
         had = self._store.rows("documents", "id", sorted(others), ["id", "source"])
         self._given.update(source.id for source in batch.sources)

@@ -98,7 +98,19 @@ class TableBuilder:
                 self.store.ensure(table, schema)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()
-            self._run_all(build, done)
+            again = dict.fromkeys(build.again)
+            for work_id in (again_id(build.work_id), build.work_id):
+                if run := begun(self.store, work_id):
+                    self._finish(run, work_id, build, done)
+                    for id in run.ids if again and (run.fresh or not build.fresh) else ():
+                        again.pop(id, None)
+            if again:
+                self._again(list(again), build, done)
+            whole = False  # transient failures stay pending, but are not tried again by this run
+            while not whole and (ids := build.missing_ids()):
+                per_task = self._per_task(ids, build)
+                run = begin(self.store, build.work_id, ids, per_task, False, False, *build.kept)
+                whole = self._finish(run, build.work_id, build, done)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()
 
@@ -115,20 +127,6 @@ class TableBuilder:
     def start(self) -> None:
         with self.clock.part("starting"):
             self.connect()
-
-    def _run_all(self, build: TableBuild, done: RunCounters) -> None:
-        again = dict.fromkeys(build.again)
-        for work_id in (again_id(build.work_id), build.work_id):
-            if run := begun(self.store, work_id):
-                self._finish(run, work_id, build, done)
-                for id in run.ids if again and (run.fresh or not build.fresh) else ():
-                    again.pop(id, None)
-        if again:
-            self._again(list(again), build, done)
-        while ids := build.missing_ids():
-            run = begin(self.store, build.work_id, ids, self._per_task(ids, build), False, False, *build.kept)
-            if self._finish(run, build.work_id, build, done):
-                return  # transient failures stay pending, but are not tried again by this run
 
     def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
         """Makes rows again, with those that a run before could not do for now."""

@@ -22,15 +22,8 @@ from raypipe.core.bounded_rows import batches
 from raypipe.core.llm import Chat
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question, Source
+from raypipe.recipes import step_contract
 from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import (
-    asked_models,
-    corpus_bound_of,
-    embedder_of,
-    is_bounded,
-    table_of,
-    table_with,
-)
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
@@ -84,7 +77,7 @@ class CorpusPlanner:
 
     def plans(self) -> Iterator[StepPlan]:
         for stage in self._pipeline.recipe.corpus:
-            match table_of(stage.step):
+            match step_contract.table_of(stage.step):
                 case "vectors":
                     yield self._embed(stage)
                 case "passages":
@@ -111,7 +104,7 @@ class CorpusPlanner:
     def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
         """A stage that works on each source; most ask no model, and their work is counted in sources."""
         name, every = stage.name, len(self.wanted.joined(todo))
-        works, known = not asked_models(stage.step), is_bounded(stage.step)
+        works, known = not step_contract.asked_models(stage.step), step_contract.is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
 
         def calls(mask: np.ndarray) -> float:
@@ -129,7 +122,7 @@ class CorpusPlanner:
 
     def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
         """By the digests of texts where these are known; else by the sizes of sources."""
-        name, model = stage.name, embedder_of(stage.step)
+        name, model = stage.name, step_contract.embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
         there = split if self._store.has(self._pipeline.recipe.passages_table) else Ids.of(())
@@ -142,7 +135,10 @@ class CorpusPlanner:
         rest = ~_among(unsplit, self._seen) if unsplit else np.zeros(0, bool)
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
-        asks, prompt_tokens = corpus_bound_of(stage.step, self.longest), self._prompt_tokens(stage.step)
+        asks, prompt_tokens = (
+            step_contract.corpus_bound_of(stage.step, self.longest),
+            self._prompt_tokens(stage.step),
+        )
         each = calls_each(stage.step)
         calls = functools.partial(self._bounds.calls, name)
         reasons = self._context.reasons(
@@ -177,11 +173,14 @@ class CorpusPlanner:
         """Tokens of a prompt about a chunk, about: of some of the chunks that were looked at; where there are
         none, and of a step that asks no language model, as the step says it."""
         chats = list[Chat]()
-        if any(m.kind == "generator" for m in asked_models(step)) and (chunks := self._look.chunks).num_rows:
+        if (
+            any(m.kind == "generator" for m in step_contract.asked_models(step))
+            and (chunks := self._look.chunks).num_rows
+        ):
             some = chunks.take(np.linspace(0, len(chunks) - 1, PROMPTS).astype(int))
             chats = asyncio.run(first_chats(step, self._pipeline.worker.kit(None), some))
         if not chats:
-            return corpus_bound_of(step, self.longest).prompt_tokens
+            return step_contract.corpus_bound_of(step, self.longest).prompt_tokens
         return sum(len(turn.content) for chat in chats for turn in chat) / len(chats) / CHARS_PER_TOKEN
 
     @functools.cached_property
@@ -240,7 +239,7 @@ class CorpusPlanner:
         """Counts the texts of some of these sources that no run embedded, and says whether those are exactly
         what will be asked. `todo` are split, `seen` are looked at. What a language model is to write is in
         no memo under a key that is known: then all texts count."""
-        if any(m.kind == "generator" for m in asked_models(step)):
+        if any(m.kind == "generator" for m in step_contract.asked_models(step)):
             each_seen = self._look.each if seen else {}
             return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
         many = self._counts.total(todo) > LOOKED_AT
@@ -284,7 +283,7 @@ class CorpusPlanner:
         old = last.stage(name) if last else None
         if last is None or old is None or not sources:
             return had
-        kind = f"{table_with(old.writes)}-"
+        kind = f"{step_contract.table_with(old.writes)}-"
         for table in (t for t in last.tables if t.startswith(kind) and self._store.has(t)):
             there = present(self._store.dataset(table), "source", sources.array)
             had |= there.to_numpy(zero_copy_only=False)
