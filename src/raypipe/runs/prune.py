@@ -19,14 +19,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import pyarrow.compute as pc
-
 from raypipe.core.arrow import id_texts
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.runs import release
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_staging import cited_sources
 from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
 from raypipe.store import Store, StoreError, adapters, keep, read_now, sweep
 from raypipe.store.files import INGESTED
@@ -178,8 +177,7 @@ def uncited(store: Store) -> list[str]:
         column = batch["citations"]
         if column.null_count:
             return []
-        for name in ("page", "snippet", "name"):
-            cited |= set(id_texts(pc.struct_field(pc.list_flatten(column), name).unique()))
+        cited |= cited_sources(column)
     ids = store.scan("sources", ["id"])["id"]
     return [s for s in id_texts(ids) if s not in cited]
 

@@ -196,10 +196,14 @@ def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> se
     found = store.rows("documents", "source", sorted(sources), ["id", "source"])
     named = {s for id, s in zip(*map(arrow.id_texts, found.columns), strict=True) if id not in own}
     for batch in store.batches("questions", ["citations"]):
-        for kind in ("page", "snippet", "name"):
-            cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
-            named |= sources & set(arrow.id_texts(cited.unique()))
+        named |= sources & cited_sources(batch["citations"])
     return named
+
+
+def cited_sources(citations: pa.Array) -> set[str]:
+    """Ids of the sources of a column of citations."""
+    parts = (pc.struct_field(pc.list_flatten(citations), kind) for kind in PARTS)
+    return {id for part in parts for id in arrow.id_texts(part.unique())}
 
 
 FORMAT = 1

@@ -217,7 +217,7 @@ def step(
     recipe: Recipe,
     kit: LocalKit,
     counts: dict[str, StageCounters],
-    compute: Compute[pa.Table],
+    compute: Compute,
     digest_of: Callable[[str, str], str],
     take: Callable[[PartRows], None] = lambda block: None,
     keep: Callable[[PartRows, pa.Table], pa.Table] = lambda block, rows: rows,
