@@ -87,7 +87,7 @@ class Explanation:
     """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
     it was answered without, and what each lacked."""
     state: str  # reused: answered before the run; computed: by this run; kept; fault; missing
-    kept: str = ""  # the earlier run whose recipe answered it, and which all else is about
+    kept: str = ""  # the earlier run whose recipe answered it, and which all else is about; "": none
     answer: str = ""
     outcome: str = ""
     evidence: tuple[AnswerQuote, ...] = ()  # the quotes of the answer, best first

@@ -92,7 +92,7 @@ def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSumm
     if _decisions(store) or (raw := store.files.read(name)) is None:
         return None
     tree = json.loads(raw)
-    if kind is not None and tree["kind"] != kind:
+    if kind is not None and tree.get("kind") != kind:
         tree["kind"] = kind
         store.files.write(name, json.dumps(tree).encode())
     return _summary(fingerprint, tree)
