@@ -204,9 +204,7 @@ class _Search:
         safe = {recipe: tuple(sorted(ids - resting)) for recipe, ids in others.items()}
         ids = dict(documents=documents, resting=resting, cited=cited, graded=graded, answers=answers)
         passages, replies = self._passages(), self._replies(safe)
-        cached = self._cached(asked, passages)
-        for table, keys in self._written(replies, passages).items():
-            cached[table] |= keys
+        cached = self._cached(asked, passages, replies)
         segments: dict[str, set[Any]] = {}  # table of lengths or postings -> those with words of a source
         for table in (t for t in self.named if t.startswith("lengths-")):
             lengths = self._rows(table, "source", "segment")
@@ -253,37 +251,28 @@ class _Search:
         }
         return sorted({x for text in cut - {""} for x in (text, text.lower())})
 
-    def _cached(self, asked: Collection[str], passages: Sequence[str]) -> dict[str, set[Any]]:
-        """Memo table of vectors or scores -> its keys of texts of the targets. `asked`: questions that were
-        scored with passages of the sources."""
-        found = dict[str, set[Any]]()
-        own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
-        pairs = [(query, passage) for query in asked for passage in passages]
-        for table in memo_tables(self.store):
-            kind, _, identity = table.partition("-")
-            keys = score_keys(identity, pairs) if kind == "scores" else []
-            if kind == "embeddings":
-                keys = vector_keys(identity, "passage", passages) + vector_keys(identity, "query", own)
-            found[table] = lookup(self.store, MemoTable(table), sorted(keys))
-        return found
-
-    def _written(
-        self, replies: Mapping[str, Collection[Any]], passages: Sequence[str]
+    def _cached(
+        self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Memo table of vectors -> its keys of replies that go: searched with (`hyde`), or said of the place
-        of a chunk of the sources (`embed_contextual`)."""
-        found: dict[str, set[Any]] = {
-            t: set() for t in memo_tables(self.store) if t.startswith("embeddings-")
-        }
+        """Memo table of vectors or scores -> its keys of texts of the targets, and of replies that go:
+        searched with (`hyde`), or said of the place of a chunk of the sources (`embed_contextual`). `asked`:
+        questions that were scored with passages of the sources."""
+        kinds = {table: table.partition("-") for table in memo_tables(self.store)}
+        vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
+        found: dict[str, set[Any]] = {table: set() for table in vectors}
 
-        def search(said: Collection[str]) -> None:
-            chunks = [placed(place, passage) for place in said for passage in passages]
-            for table, here in found.items():
-                identity = table.partition("-")[2]
-                keys = vector_keys(identity, "query", list(said)) + vector_keys(identity, "passage", chunks)
-                here |= lookup(self.store, MemoTable(table), sorted(keys))
+        def search(queries: Sequence[str], texts: Sequence[str]) -> None:
+            for table, identity in vectors.items():
+                keys = vector_keys(identity, "query", queries) + vector_keys(identity, "passage", texts)
+                found[table] |= lookup(self.store, MemoTable(table), sorted(keys))
 
-        for table, keys in replies.items() if found else ():
+        own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
+        search(own, passages)
+        pairs = [(query, passage) for query in asked for passage in passages]
+        for table, (kind, _, identity) in kinds.items():
+            if kind == "scores":
+                found[table] = lookup(self.store, MemoTable(table), sorted(score_keys(identity, pairs)))
+        for table, keys in replies.items() if vectors else ():
             said = set[str]()
             for row in self._rows(table, "key", "text"):
                 if row["key"] not in keys:
@@ -291,9 +280,9 @@ class _Search:
                 with suppress(UnreadableReply):  # nothing is embedded with it
                     said.add(read_text(answer_of(row["text"])).text)
                 if len(said) * (1 + len(passages)) >= KEYS:
-                    search(said)
+                    search([*said], [placed(place, passage) for place in said for passage in passages])
                     said.clear()
-            search(said)
+            search([*said], [placed(place, passage) for place in said for passage in passages])
         return found
 
     def _replies(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
