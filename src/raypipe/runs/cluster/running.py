@@ -115,20 +115,15 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
     """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
-    start = time.monotonic()
-    late = Fault(
-        "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
-    )
+    start, limit_s = time.monotonic(), limits.task_timeout_s(1)
     try:
-        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
-    except GetTimeoutError:
-        return late
-    except DIED:
-        if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
-            return late
-        return Fault(
-            "worker", "crash", "expected a result, found its worker dead, three times", transient=False
-        )
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limit_s)
+    except (GetTimeoutError, *DIED) as e:
+        if isinstance(e, GetTimeoutError) or time.monotonic() - start >= limit_s:  # its own alarm was faster
+            most = f"expected at most {limits.row_timeout_s:g} s, it took more"
+            return Fault("worker", "timeout", most, transient=False)
+        dead = "expected a result, found its worker dead, three times"
+        return Fault("worker", "crash", dead, transient=False)
     return done
 
 

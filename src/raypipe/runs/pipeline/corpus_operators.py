@@ -286,7 +286,7 @@ def without_faults(rows: pa.Table) -> pa.Table:
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Table:
-    """The token arrays of a column (`TokenizeRows`) as rows of their schema."""
+    """The token arrays of a column (`CorpusOperator`) as rows of their schema."""
     return pa.Table.from_batches(
         [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=token_arrays.SCHEMA
     )
