@@ -41,9 +41,9 @@ def carry(recipe: Recipe) -> None:
                 ray.cloudpickle.register_pickle_by_value(module)
 
 
-def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
-    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
-    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.calls.Backoff`).
+def connect(address: str) -> None:
+    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises as
+    `join`.
 
     A Ray that is started here is without Ray's dashboard, ten more processes that take two CPU seconds to
     start and look at all others every few seconds."""
@@ -70,7 +70,7 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> 
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
             stop = signal.getsignal(signal.SIGTERM)
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
-                join(address, tries, pause_s, **options)
+                join(address, **options)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
         held = (ray.cluster_resources(), ray.available_resources())
         if address != "local" and (line := no_cpu_free(address, *held)):
@@ -118,8 +118,8 @@ def join(
     init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
-    """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
-    has much to do, is not there in time."""
+    """`ray.init` with these options, tried again after pauses from `pause_s` (`core.calls.Backoff`): on a
+    busy machine a Ray that is starting, or that has much to do, is not there in time. Raises ConfError."""
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host
