@@ -42,9 +42,9 @@ from raypipe.core.textfile import json_lines
 from raypipe.runs.cluster.file import LIMITS, Pool
 from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
-from raypipe.runs.pipeline.operators import Operate, Operator
+from raypipe.runs.pipeline.operators import Operate, Operator, PartRows
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.pipeline.tasks import PartRows, Task, WorkerConfig, inline
+from raypipe.runs.pipeline.tasks import Task, WorkerConfig, inline
 from raypipe.store import Store, put
 
 ROOT = Path(__file__).parents[2]

@@ -39,7 +39,7 @@ from raypipe.runs.pipeline.answer_operators import answers_table
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest_log import driving
-from raypipe.runs.pipeline.store_tasks import CompactTask
+from raypipe.runs.pipeline.store_tasks import StoreTask
 from raypipe.runs.pipeline.tasks import HandedBack, Task, TaskResult, Verb, WorkerConfig, inline
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
@@ -89,7 +89,7 @@ class Nothing:
         self.seconds = 0.0  # that the tasks took: workers would
 
     def __call__(self, verb: Verb, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-        if isinstance(work, CompactTask):  # of what is there: it fills nothing
+        if isinstance(work, StoreTask):  # of what is there: it fills nothing
             yield from inline(verb, work, tasks)
             return
         store = Store.open(work.worker.store)

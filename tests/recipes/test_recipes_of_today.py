@@ -19,7 +19,7 @@ from raypipe.core.records import Citation, Fault, Question, Source, source_id
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
-from raypipe.runs.plan.bounds import stage_bounds
+from raypipe.runs.plan.records import stage_bounds
 from raypipe.store.index import MemoryIndex
 
 FAKE = """

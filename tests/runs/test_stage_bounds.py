@@ -15,7 +15,7 @@ from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS
-from raypipe.runs.plan.bounds import stage_bounds
+from raypipe.runs.plan.records import stage_bounds
 from raypipe.steps.split import Split
 from raypipe.text import words as cuts
 

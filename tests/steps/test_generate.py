@@ -20,7 +20,7 @@ from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.runs.plan.bounds import likely_tokens
+from raypipe.runs.plan.records import likely_tokens
 from raypipe.steps.decide import Decide
 from raypipe.steps.generate import CHARS_PER_TOKEN, Generate
 from raypipe.steps.parse import Parse

@@ -13,7 +13,7 @@ from raypipe.core.records import Fault
 from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import run
-from raypipe.runs.plan.bounds import stored_bytes, tokens_of
+from raypipe.runs.plan.records import stored_bytes, tokens_of
 from raypipe.steps.iterate import Iterate
 from raypipe.store.memo.cached import CallCounts, cached
 from raypipe.store.memo.memo import MemoryMemo

@@ -40,7 +40,7 @@ from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse, sharing
-from raypipe.runs.pipeline.ingest_folder import FolderChanges
+from raypipe.runs.pipeline.ingest_folder import FolderRead
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.assumed import Assumed, AssumedPlan, AssumedStep, assumed_plan
 from raypipe.runs.plan.costs import priced
@@ -114,9 +114,9 @@ def _indexing(session: Session, recipe: Named, folder: Path, store: Store) -> Pl
     found = session.recipe(recipe)
     pipeline = offline_pipeline(session, store, found)
     with session.shown() as progress:
-        changes = FolderChanges(store, folder, progress)
-        coming = planner.new_sources(store, changes.sources())
-        coming = replace(coming, gone=changes.gone())
+        changes = FolderRead.begin(store, folder)
+        coming = planner.new_sources(store, changes.sources(progress))
+        coming = replace(coming, gone=changes.gone().get("sources", ()))
     fast = measured(session.settings, session.cluster_file())
     planned = priced(planner.plan_corpus(pipeline, coming, fast), prices_of(session, found), found)
     return PlanResult(planned, 0, _placement(session, found))

@@ -241,8 +241,8 @@ async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) 
         for reply in said.values():
             if isinstance(reply, Fault) and reply.transient:
                 raise Unavailable(f"{new.name}: {reply.reason}: {reply.detail}")
-        texts = ((old.text, getattr(said[request], "text", None)) for request, old in requests.items())
-        return AdoptionCheck(new.kind, run, len(requests), float(np.mean([a == b for a, b in texts])), 0.0)
+        equal = [old.text == getattr(said[request], "text", None) for request, old in requests.items()]
+        return AdoptionCheck(new.kind, run, len(requests), float(np.mean(equal)), 0.0)
     old, now = (np.array([values[r] for r in requests], np.float32) for values in (requests, said))
     if new.kind == "embedder":  # (requests, dim) unit rows
         far = float(1 - (old * now).sum(axis=1).min())

@@ -84,15 +84,14 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
     same = len(common)
     for q, a, b, stage in _moved((store, store), old, new, after.stages):
         same -= 1
+        name = stage if isinstance(stage, str) else stage.name
         if _said(a) != _said(b):
-            name = stage if isinstance(stage, str) else stage.name
             because = None if name in NO_STEP else _because(name, after.stages, own)
             said = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
             changed.append(Change(q, b.text or a.text, name, because, said[0], said[1]))
         elif stage == "":
             same += 1
         else:
-            name = stage if isinstance(stage, str) else stage.name
             otherwise[name] = otherwise.get(name, 0) + 1
     return Changes(
         before.run,
@@ -109,8 +108,7 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
 
 def _said(question: Question) -> tuple[str, str, tuple[str, ...]]:
     """Returns what came out of a question: an answer, or of a recipe that ranks a ranking."""
-    ranking = question.order if question.outcome == RANKED else ()
-    return question.answer, question.outcome, ranking
+    return question.answer, question.outcome, question.order if question.outcome == RANKED else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ models: so every request that it makes is seen, and none is made. Knows records,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
-from raypipe.core.llm import Generated, Message
-from raypipe.core.protocols import Kit, Step
+from raypipe.core.llm import Message
+from raypipe.core.protocols import Step
 from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id, faults_of, quotes_of, urls
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, StageError
@@ -74,7 +74,7 @@ class StageRequests:
     chats: tuple[ModelChat, ...] = ()  # with language models; the last has no reply where that is gone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a row of a run is as it is."""
 
@@ -87,11 +87,11 @@ class Explanation:
     """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
     it was answered without, and what each lacked."""
     state: str  # reused: answered before the run; computed: by this run; kept; fault; missing
-    kept: str  # the earlier run whose recipe answered it, and which all else is about; "": this one's did
-    answer: str
-    outcome: str
-    evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
-    replies: Mapping[str, StepReply]  # of the steps, by the name that they are kept under
+    kept: str = ""  # the earlier run whose recipe answered it, and which all else is about; "": none
+    answer: str = ""
+    outcome: str = ""
+    evidence: tuple[AnswerQuote, ...] = ()  # the quotes of the answer, best first
+    replies: Mapping[str, StepReply] = field(default_factory=dict)  # of the steps, by their names
     faults: tuple[Fault, ...]  # of the row: what went wrong, whether or not another step answered it
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts that are not as they were then
@@ -117,7 +117,6 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     rows = ((q, row_key(q, record.snapshot, everything, of_turns)) for q in stored)
     asked = next((q for q, row in rows if row == key.row), None)
     answered = _answered(store, key)
-    question = asked or answered
     failed = final_last(store.rows("faults", "digest", [key.key]))[-1:] if answered is None else []
     lost = tuple(Fault(r["step"], r["reason"], r["detail"], r["transient"]) for r in failed)
     before = find(store, record.previous) if record.previous else None
@@ -125,52 +124,54 @@ def why(store: Store, record: Run, row: str) -> Explanation:
     if before is not None:
         own = with_lines(differences(before.stages, record.stages), before.recipe, record.recipe)
     old = answer_keys(store, before.run).get(row) if before else None
-    parts = _parts(question, record.snapshot, everything) if question else {}
+    parts = _parts(question, record.snapshot, everything) if (question := asked or answered) else {}
     if question and key.absent:
         parts["absent"] = _absent(store, record, recipe, question)
     index = LanceIndex(searched_at(store.uri, recipe, record.tables))  # as the run searched
-    reasons = {s.name: _why(s.name, record, before, own, old, key) for s in recipe.question}
-    state = "reused" if key.reused else "computed"
-    if answered is None:
-        state = "fault" if lost else "missing"
-    replies = answered.replies if answered else {}
-    return Explanation(
+
+    def why_of(name: str) -> str:
+        if key.reused:
+            return ""
+        if old is None or old.row != key.row:
+            return "row"
+        stage = record.stage(name)
+        assert stage is not None, name
+        found = reason(before, stage, own)
+        return "evidence" if found == "row" and old.absent != key.absent else found
+
+    stopped = answered or (asked and replace(asked, faults=lost))
+    explained = Explanation(
         question=row,
         run=record.run,
         recipe=record.digest,
         row=key.row,
         key=key.key,
         parts=parts,
-        state=state,
-        kept="",
-        answer=answered.answer if answered else "",
-        outcome=answered.outcome if answered else "",
-        evidence=_evidence(index, answered) if answered else (),
-        replies={n: StepReply(r.label, r.text, r.confidence) for n, r in replies.items() if r.label != TRACE},
-        faults=tuple(faults_of(answered)) if answered else lost,
+        state="reused" if key.reused else "computed",
+        faults=lost,
         previous=before.run if before else "",
         changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
         adopted=tuple(m.adopted for m in record.models if m.adopted),
-        steps=_steps(
-            store,
-            record,
-            recipe,
-            index,
-            asked,
-            answered or (asked and replace(asked, faults=lost)),
-            key,
-            reasons,
-        ),
+        steps=_steps(store, record, recipe, index, asked, stopped, key, why_of),
     )
+    if answered is None:
+        return replace(explained, state="fault" if lost else "missing")
+    return _answer(explained, index, answered)
 
 
-def _evidence(index: LanceIndex, answered: Question) -> tuple[AnswerQuote, ...]:
-    """The quotes that the answer rests on, best first; of an abstention the closest."""
-    url, quotes = urls(answered), quotes_of(answered)
+def _answer(explained: Explanation, index: LanceIndex, answered: Question) -> Explanation:
+    url, quotes, replies = urls(answered), quotes_of(answered), answered.replies
     texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
     found = zip(quotes, texts, strict=True)
-    return tuple(AnswerQuote(url.get(q.source), q.source, q.span, text) for q, text in found)
+    return replace(
+        explained,
+        answer=answered.answer,
+        outcome=answered.outcome,
+        evidence=tuple(AnswerQuote(url.get(q.source), q.source, q.span, text) for q, text in found),
+        replies={n: StepReply(r.label, r.text, r.confidence) for n, r in replies.items() if r.label != TRACE},
+        faults=tuple(faults_of(answered)),
+    )
 
 
 def _id(record: Run, keys: Collection[str], row: str) -> str:
@@ -229,24 +230,6 @@ def _changed(
     return tuple(n for n in dict.fromkeys([*parts, *was]) if parts.get(n) != was.get(n)) or ("row",)
 
 
-def _why(
-    name: str,
-    record: Run,
-    before: Run | None,
-    own: Mapping[str, Difference],
-    old: AnswerKey | None,
-    key: AnswerKey,
-) -> str:
-    if key.reused:
-        return ""
-    stage = record.stage(name)
-    assert stage is not None, name
-    if old is None or old.row != key.row:
-        return "row"
-    found = reason(before, stage, own)
-    return "evidence" if found == "row" and old.absent != key.absent else found
-
-
 def _steps(
     store: Store,
     record: Run,
@@ -255,7 +238,7 @@ def _steps(
     question: Question | None,
     answered: Question | None,
     key: AnswerKey,
-    reasons: Mapping[str, str],
+    why_of: Callable[[str], str],
 ) -> tuple[StageRequests, ...]:
     """The requests of each stage, followed as far as their values are cached, and past a stage whose reply is
     a stored fault. `answered`: as stored, or with the fault that kept it from being stored."""
@@ -263,7 +246,7 @@ def _steps(
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
     for stage in recipe.question:
-        unknown = StageRequests(stage.name, reasons[stage.name], None, None, None)
+        unknown = StageRequests(stage.name, why_of(stage.name), None, None, None)
         if question is None:
             found.append(unknown)
             continue
@@ -275,7 +258,9 @@ def _steps(
         recorder, refused = RecordingMemo(memo), None
         chats = ChatRecorder(cached(kit, recorder, CallCounts()))
         try:
-            question = asyncio.run(through(recipe, stage, chats, question))
+            with asyncio.Runner() as loop:
+                ask = QuestionExecutor(replace(recipe, question=(stage,)), chats)
+                [question] = loop.run(ask([question]))
             done = _requests(store, record, recorder, key, unknown)
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
@@ -283,15 +268,13 @@ def _steps(
             refused, done = next(iter(faults_at(stage, answered) if answered else ()), None), unknown
             question = as_answered(recipe, stage, question, answered) if refused else None
         said = dict(call for calls in chats.calls.values() for call in calls)
-        texts = {chat: _text(reply or refused) for chat, reply in said.items()}
-        found.append(replace(done, chats=tuple(ModelChat(tuple(c), text) for c, text in texts.items())))
+        chats_said = list[ModelChat]()
+        for chat, reply in said.items():
+            made = reply or refused
+            text = f"{made.reason}: {made.detail}" if isinstance(made, Fault) else made and made.text
+            chats_said.append(ModelChat(tuple(chat), text))
+        found.append(replace(done, chats=tuple(chats_said)))
     return tuple(found)
-
-
-def _text(reply: Generated | Fault | None) -> str | None:
-    if reply is None:
-        return None
-    return f"{reply.reason}: {reply.detail}" if isinstance(reply, Fault) else reply.text
 
 
 def as_answered(
@@ -307,12 +290,6 @@ def as_answered(
         return None
     replies = {n: answered.replies[n] for n in names}
     return replace(question, replies={**question.replies, **replies})
-
-
-async def through(recipe: Recipe, stage: Stage[Step], kit: Kit, question: Question) -> Question:
-    ask = QuestionExecutor(replace(recipe, question=(stage,)), kit)
-    [out] = await ask([question])
-    return out
 
 
 def _requests(

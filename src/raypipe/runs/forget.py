@@ -21,7 +21,7 @@ from raypipe.core.calls import OF_SOURCES
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.runs.pipeline.ingest_staging import FORMAT, Tombstone, tombstones
-from raypipe.runs.release import releases_naming, roots
+from raypipe.runs.release import adapters_named, releases, roots
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables, tagged, versions
@@ -80,14 +80,18 @@ def find_target(store: Store, given: str) -> Target:
         return Target("question", given, questions=(given,))
     if _row(store, "sources", "id", [given]):
         return Target("source", given, sources=(given,))
-    path = [
-        given.partition("#")[0],
-        quote(os.fsencode(given)),
-    ]  # as a citation has it, and as the folder does
+    path = [given.partition("#")[0], quote(os.fsencode(given))]  # as citations have it, and as folders do
     if row := _row(store, "documents", "id", [given]) or _row(store, "layouts", "url", path):
         return Target("document", row["id"], documents=(row["id"],), sources=(row["source"],))
-    if (target := _page(store, given) or _buried(store, given)) is not None:
+    if (target := _page(store, given)) is not None:
         return target
+    # The tombstone of a name: the same forget again takes out what has come in since.
+    stones = {stone.id: stone for stone in tombstones(store)}
+    for field in ("urls", "documents", "sources", "questions"):
+        target = Target(field.removesuffix("s"), given)
+        if (stone := stones.get(target.tombstone)) is not None:
+            fields: dict[str, Any] = {"sources": stone.sources, field: (given,)}
+            return replace(target, **fields)
     raise DataError(
         f"{store.uri}: expected the url of a page, the path of a document, or the id of a source or "
         f"question, found no such thing as {given!r}. `raypipe inspect DIR ROW` shows the urls and sources "
@@ -129,17 +133,6 @@ def _page(store: Store, url: str) -> Target | None:
     return None
 
 
-def _buried(store: Store, given: str) -> Target | None:
-    """Reads the tombstone of a name: the same forget again takes out what has come in since."""
-    stones = {stone.id: stone for stone in tombstones(store)}
-    for field in ("urls", "documents", "sources", "questions"):
-        target = Target(field.removesuffix("s"), given)
-        if (stone := stones.get(target.tombstone)) is not None:
-            fields: dict[str, Any] = {"sources": stone.sources, field: (given,)}
-            return replace(target, **fields)
-    return None
-
-
 def named_versions(store: Store) -> dict[str, set[int]]:
     """Table -> versions that releases, the last runs of recipes and living readers name, and the newest."""
     last, read, found = roots(store).last, read_now(store.files), dict[str, set[int]]()
@@ -154,7 +147,8 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
     """Ids of the releases with tables that hold what goes, or that name one of these adapters."""
     held = {(table, v) for table, found in holding(store, gone, named).items() for v in found}
     ended = [r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items())]
-    return list(dict.fromkeys((*ended, *releases_naming(store, adapters))))
+    ended += [r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters)]
+    return list(dict.fromkeys(ended))
 
 
 def check_readers(store: Store, gone: Gone) -> None:
@@ -210,10 +204,13 @@ class _Search:
         safe = {recipe: tuple(sorted(ids - resting)) for recipe, ids in others.items()}
         ids = dict(documents=documents, resting=resting, cited=cited, graded=graded, answers=answers)
         passages, replies = self._passages(), self._replies(safe)
-        cached = self._cached(asked, passages)
-        for table, keys in self._written(replies, passages).items():
-            cached[table] |= keys
-        keyed = {**self._segments(), **cached, **replies}
+        cached = self._cached(asked, passages, replies)
+        segments: dict[str, set[Any]] = {}  # table of lengths or postings -> those with words of a source
+        for table in (t for t in self.named if t.startswith("lengths-")):
+            lengths = self._rows(table, "source", "segment")
+            of = {r["segment"] for r in lengths if r["source"] in start.sources}
+            segments |= {table: of, table.replace("lengths-", "postings-"): of}
+        keyed = {**segments, **cached, **replies}
         return replace(
             start,
             **{name: tuple(sorted(found)) for name, found in ids.items()},
@@ -241,15 +238,6 @@ class _Search:
         cites = any(map(self.start.cites, row["citations"] or ()))
         return row["id"] in self.start.questions or cites or not used.isdisjoint(self.start.sources)
 
-    def _segments(self) -> dict[str, set[Any]]:
-        """Table of lengths or postings -> segments with words of a source."""
-        found: dict[str, set[Any]] = {}
-        for table in (t for t in self.named if t.startswith("lengths-")):
-            lengths = self._rows(table, "source", "segment")
-            of = {r["segment"] for r in lengths if r["source"] in self.start.sources}
-            found |= {table: of, table.replace("lengths-", "postings-"): of}
-        return found
-
     def _passages(self) -> list[str]:
         """The texts of the chunks and passages of the sources."""
         parsed: dict[str, set[str]] = {}
@@ -263,40 +251,28 @@ class _Search:
         }
         return sorted({x for text in cut - {""} for x in (text, text.lower())})
 
-    def _cached(self, asked: Collection[str], passages: Sequence[str]) -> dict[str, set[Any]]:
-        """Memo table of vectors or scores -> its keys of texts of the targets. `asked`: questions that were
-        scored with passages of the sources."""
-        found = dict[str, set[Any]]()
-        own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
-        pairs = [(query, passage) for query in asked for passage in passages]
-        for table in memo_tables(self.store):
-            kind, _, identity = table.partition("-")
-            keys = score_keys(identity, pairs) if kind == "scores" else []
-            if kind == "embeddings":
-                keys = vector_keys(identity, "passage", passages) + vector_keys(identity, "query", own)
-            found[table] = lookup(self.store, MemoTable(table), sorted(keys))
-        return found
-
-    def _written(
-        self, replies: Mapping[str, Collection[Any]], passages: Sequence[str]
+    def _cached(
+        self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Memo table of vectors -> its keys of replies that go: searched with (`hyde`), or said of the place
-        of a chunk of the sources (`embed_contextual`)."""
-        identities = [
-            identity
-            for kind, _, identity in (table.partition("-") for table in memo_tables(self.store))
-            if kind == "embeddings"
-        ]
-        found: dict[str, set[Any]] = {f"embeddings-{identity}": set() for identity in identities}
+        """Memo table of vectors or scores -> its keys of texts of the targets, and of replies that go:
+        searched with (`hyde`), or said of the place of a chunk of the sources (`embed_contextual`). `asked`:
+        questions that were scored with passages of the sources."""
+        kinds = {table: table.partition("-") for table in memo_tables(self.store)}
+        vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
+        found: dict[str, set[Any]] = {table: set() for table in vectors}
 
-        def search(said: Collection[str]) -> None:
-            chunks = [placed(place, passage) for place in said for passage in passages]
-            for identity in identities:
-                keys = vector_keys(identity, "query", list(said)) + vector_keys(identity, "passage", chunks)
-                table = f"embeddings-{identity}"
+        def search(queries: Sequence[str], texts: Sequence[str]) -> None:
+            for table, identity in vectors.items():
+                keys = vector_keys(identity, "query", queries) + vector_keys(identity, "passage", texts)
                 found[table] |= lookup(self.store, MemoTable(table), sorted(keys))
 
-        for table, keys in replies.items() if identities else ():
+        own = [q["text"] for q in self._rows("questions", "id", "text") if q["id"] in self.start.questions]
+        search(own, passages)
+        pairs = [(query, passage) for query in asked for passage in passages]
+        for table, (kind, _, identity) in kinds.items():
+            if kind == "scores":
+                found[table] = lookup(self.store, MemoTable(table), sorted(score_keys(identity, pairs)))
+        for table, keys in replies.items() if vectors else ():
             said = set[str]()
             for row in self._rows(table, "key", "text"):
                 if row["key"] not in keys:
@@ -304,9 +280,9 @@ class _Search:
                 with suppress(UnreadableReply):  # nothing is embedded with it
                     said.add(read_text(answer_of(row["text"])).text)
                 if len(said) * (1 + len(passages)) >= KEYS:
-                    search(said)
+                    search([*said], [placed(place, passage) for place in said for passage in passages])
                     said.clear()
-            search(said)
+            search([*said], [placed(place, passage) for place in said for passage in passages])
         return found
 
     def _replies(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:

@@ -94,32 +94,34 @@ def check(
         if found is None:
             raise GateFailed(f"gate {g.text}: run {record.run} has no {g.metric}: nothing was scored")
         measured = g.metric in means or g.metric in SHARES
-        if measured:
-            _check_scored(g, record, min_scored, unscored)
+        interval, mean, scored, total = _measured(g, record) if measured else (None, 0.0, 0, 0)
+        if scored < min_scored * total:
+            share = math.floor(100 * scored / total) / 100
+            how = " (`raypipe eval ... --judge MODEL`)" if g.metric in SHARES else ""
+            needed = math.ceil(min_scored * total) - scored
+            raise GateFailed(
+                f"gate {g.text}: {scored} of {total} questions of run {record.run} are scored, expected at "
+                f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow "
+                f"it with --min-scored {share:g}. live stays as it is"
+            )
         if not g.holds(float(found)):
             raise GateFailed(
                 f"gate {g.text}: run {record.run} has {g.metric} {found:g}{seen_by_a_fit(record.seen)}. "
                 "live stays as it is"
             )
-        if measured:
-            _check_interval(g, record, unscored)
-
-
-def _check_interval(gate: Gate, record: Run, unscored: Sequence[str]) -> None:
-    interval, mean, scored, _ = _measured(gate, record)
-    if interval is None:
-        raise GateFailed(
-            f"gate {gate.text}: the questions of run {record.run} come in too few groups for an interval, "
-            f"expected at least {FEWEST_GROUPS}. live stays as it is"
-        )
-    end = end_of(gate.comparison, interval)
-    if end is None or gate.holds(end):
-        return
-    raise GateFailed(
-        f"gate {gate.text}: run {record.run} has {gate.metric} {mean:g} over {scored} questions, 95 % "
-        f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it"
-        f"{_named(unscored)}{seen_by_a_fit(record.seen)}. live stays as it is"
-    )
+        if measured and interval is None:
+            raise GateFailed(
+                f"gate {g.text}: the questions of run {record.run} come in too few groups for an interval, "
+                f"expected at least {FEWEST_GROUPS}. live stays as it is"
+            )
+        # The end that the bound has to hold for; none for `==`, which no interval can prove.
+        end = interval and {">": interval[0], "<": interval[1]}.get(g.comparison[0])
+        if interval and end is not None and not g.holds(end):
+            raise GateFailed(
+                f"gate {g.text}: run {record.run} has {g.metric} {mean:g} over {scored} questions, 95 % "
+                f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it"
+                f"{_named(unscored)}{seen_by_a_fit(record.seen)}. live stays as it is"
+            )
 
 
 def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int]:
@@ -127,8 +129,14 @@ def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int
     if (m := record.measure(gate.metric)) is not None:
         return m.interval, m.mean or 0.0, m.scored, m.of
     assert record.score is not None
-    value: float = getattr(record.score, gate.metric)
-    return interval_of(gate.metric, record.score), value, *scored_of(record.score)
+    score = record.score
+    right, missing, wrong = score.n_correct, score.n_miss, score.n_hallucination
+    if gate.metric == "score":
+        interval = score_interval(right, missing, wrong)
+    else:
+        interval = rate_interval(getattr(score, _HITS[gate.metric]), right + missing + wrong)
+    value: float = getattr(score, gate.metric)
+    return interval, value, *scored_of(score)
 
 
 def seen_by_a_fit(questions: int) -> str:
@@ -148,19 +156,6 @@ def _named(unscored: Sequence[str]) -> str:
     return f"; not scored: {len(unscored)} ({', '.join(unscored[:NAMED])}{more})"
 
 
-def _check_scored(gate: Gate, record: Run, min_scored: float, unscored: Sequence[str]) -> None:
-    *_, scored, total = _measured(gate, record)
-    if scored < min_scored * total:
-        share = math.floor(100 * scored / total) / 100
-        how = " (`raypipe eval ... --judge MODEL`)" if gate.metric in SHARES else ""
-        needed = math.ceil(min_scored * total) - scored
-        raise GateFailed(
-            f"gate {gate.text}: {scored} of {total} questions of run {record.run} are scored, expected at "
-            f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow it "
-            f"with --min-scored {share:g}. live stays as it is"
-        )
-
-
 def scored_of(score: CragScore) -> tuple[int, int]:
     """Counts the questions that a score rests on, and all."""
     return score.total - score.n_unscored, score.total
@@ -174,19 +169,6 @@ _HITS = {
 }
 SHARES = frozenset({"score", *_HITS})
 """Numbers of a run that rest on its scored questions."""
-
-
-def interval_of(metric: str, score: CragScore) -> Interval:
-    """95 % interval of a share, from a run's counts."""
-    right, missing, wrong = score.n_correct, score.n_miss, score.n_hallucination
-    if metric == "score":
-        return score_interval(right, missing, wrong)
-    return rate_interval(getattr(score, _HITS[metric]), right + missing + wrong)
-
-
-def end_of(comparison: str, interval: Interval) -> float | None:
-    """The end of the interval that a bound has to hold for; None for `==`, which no interval can prove."""
-    return {">": interval[0], "<": interval[1]}.get(comparison[0])
 
 
 _RELATIVE = re.compile(r"\A\s*(better|not-worse)(?::((?:[0-9]*\.)?[0-9]+))?\s*")

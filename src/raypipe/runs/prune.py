@@ -14,45 +14,22 @@ Each removal is safe to repeat: after a kill, the next prune finds what is left.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import pyarrow.compute as pc
-
 from raypipe.core.arrow import id_texts
+from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
+from raypipe.runs import release
 from raypipe.runs.pipeline.counters import forget_runs
 from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_staging import cited_sources
 from raypipe.runs.record import Run, answer_keys, remove, remove_keys_without_record
-from raypipe.runs.release import (
-    Roots,
-    adapters_named,
-    forget,
-    replies_given_up,
-    replies_named,
-    request_tables,
-    roots,
-    tables_named,
-)
-from raypipe.store import Store, StoreError, adapters, read_now, sweep
+from raypipe.store import Store, StoreError, adapters, keep, read_now, sweep
 from raypipe.store.files import INGESTED
 from raypipe.store.ids import filters
-from raypipe.store.keep import (
-    KEPT,
-    abandon,
-    clean,
-    compact,
-    drop,
-    free,
-    free_table,
-    staged,
-    tables,
-    tagged,
-    unfinished,
-    untag,
-)
 from raypipe.store.memo.disk import note_loss
 from raypipe.store.memo.memo import expired
 from raypipe.store.sources import merge_sizes
@@ -87,7 +64,7 @@ def prune(
     store: Store,
     dry_run: bool,
     clock: Callable[[], float] = time.time,
-    kept: timedelta = KEPT,
+    kept: timedelta = keep.KEPT,
     abandoned: Sequence[str] = (),
     replies: Sequence[str] = (),
 ) -> list[Removal]:
@@ -98,17 +75,17 @@ def prune(
     Raises StoreError while another driver works on the store, or has left work unfinished; ConfError for a
     name that nothing has."""
     with store.lease("driver", "prune"):
-        work = [matching(unfinished(store), name) for name in abandoned]
+        work = [matching(keep.unfinished(store), name) for name in abandoned]
         if not dry_run:
-            forget_runs(store, [run for name in work if (run := abandon(store, name))])
+            forget_runs(store, [run for name in work if (run := keep.abandon(store, name))])
         with driving(store, "prune"), store.lease("release", "prune"):
-            if not dry_run and (left := unfinished(store)):
+            if not dry_run and (left := keep.unfinished(store)):
                 raise StoreError(
                     f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and "
                     "may need what would go. Run the same command again to its end, or give it up: "
                     f"`raypipe prune --abandon {left[0]}`"
                 )
-            now, kept_by = clock(), roots(store)
+            now, kept_by = clock(), release.roots(store)
             found = list(_found(store, kept_by, now, kept, replies))
             if not dry_run:
                 _remove(store, kept_by, found, now, kept)
@@ -127,14 +104,16 @@ def matching(names: Sequence[str], begin: str) -> str:
 
 
 def _found(
-    store: Store, kept: Roots, now: float, young: timedelta, replies: Collection[str]
+    store: Store, kept: release.Roots, now: float, young: timedelta, replies: Collection[str]
 ) -> Iterator[Removal]:
     ids, kept_ids = {r.id for r in kept.releases}, {r.id for r in kept.released}
     yield from (Removal("release", r.id, len(r.tables)) for r in kept.releases if r.id not in kept_ids)
-    here = tables(store)
-    orphans = Counter(name for table in here for name in tagged(store, table) if name not in ids)
+    here = keep.tables(store)
+    orphans = Counter(name for table in here for name in keep.tagged(store, table) if name not in ids)
     yield from (Removal("tag", name, n) for name, n in sorted(orphans.items()))
-    paid = {table for table, _ in replies_named(kept.runs, kept.releases)} - replies_given_up(kept, replies)
+    paid = {table for table, _ in release.replies_named(kept.runs, kept.releases)} - replies_given_up(
+        kept, replies
+    )
     gone = [t for t in here if "-" in t and t in kept.named_once - kept.named - paid]
     yield from (Removal("table", table, store.count(table)) for table in gone)
     digests = (
@@ -143,39 +122,52 @@ def _found(
     for digest in sorted(digests):
         if rows := store.count("answers", f"recipe = X'{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
-        if ended := _ended(store, table, now):
-            yield Removal("replies", table, len(ended))
+    for table in sorted(release.request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
+        if over := _ended(store, table, now):
+            yield Removal("replies", table, len(over))
     if sources := uncited(store):
         yield Removal("sources", "cited by no question and no document", len(sources))
     left = {t for t in here if t not in gone}
-    older = [r for r in kept.older() if not (tables_named([r], []) & left) - kept.named]
+    older = [r for r in kept.older() if not (release.tables_named([r], []) & left) - kept.named]
     yield from (Removal("run", r.run, r.questions) for r in older)
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
     trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, young.total_seconds())
-    yield from (Removal("adapter", n, 0) for n in (*given_up_adapters(store, kept), *parts_of_adapters))
+    # Adapters that a run or a release once named, and that no root names any more.
+    ended = release.adapters_named(kept.runs, kept.releases) - release.adapters_named(
+        kept.last, kept.released
+    )
+    known = {n: adapters.adapter_recipe(store.files, n) for n in adapters.adapter_names(store.files)}
+    given_up = [n for n, made in known.items() if str(made.get("adapter", "")) in ended]
+    yield from (Removal("adapter", n, 0) for n in (*given_up, *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
-    if parts := staged(store):
+    if parts := keep.staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
+
+
+def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
+    """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
+    no run names, or that a root names."""
+    named = defaultdict[str, set[str]](set)
+    for table, name in release.replies_named(found.runs, found.releases):
+        named[name].add(table)
+    tables = set[str]()
+    for name in models:
+        if name not in named:
+            raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
+        if not (free := named[name] - found.named):
+            raise ConfError(
+                f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
+                "of a recipe names it, and asks it again without them"
+            )
+        tables |= free
+    return tables
 
 
 def _ended(store: Store, table: str, now: float) -> list[str]:
     """Keys of expired replies, which no run asks for."""
     keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
-
-
-def given_up_adapters(store: Store, kept: Roots) -> list[str]:
-    """Adapters of this store that a run or a release once named, and that no root names any more."""
-    named = adapters_named(kept.last, kept.released)
-    gone = adapters_named(kept.runs, kept.releases) - named
-    files = store.files
-    return [
-        n
-        for n in adapters.adapter_names(files)
-        if str(adapters.adapter_recipe(files, n).get("adapter", "")) in gone
-    ]
 
 
 def uncited(store: Store) -> list[str]:
@@ -185,30 +177,31 @@ def uncited(store: Store) -> list[str]:
         column = batch["citations"]
         if column.null_count:
             return []
-        for name in ("page", "snippet", "name"):
-            cited |= set(id_texts(pc.struct_field(pc.list_flatten(column), name).unique()))
+        cited |= cited_sources(column)
     ids = store.scan("sources", ["id"])["id"]
     return [s for s in id_texts(ids) if s not in cited]
 
 
-def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, young: timedelta) -> None:
+def _remove(
+    store: Store, kept: release.Roots, found: Sequence[Removal], now: float, young: timedelta
+) -> None:
     names = {kind: [r.name for r in found if r.kind == kind] for kind in KINDS}
     for name in names["release"]:
-        forget(store, name)
+        release.forget(store, name)
     for name in names["tag"]:
-        for table in tables(store):
-            untag(store, table, name)
+        for table in keep.tables(store):
+            keep.untag(store, table, name)
     for table in names["table"]:
         if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
-        drop(store, table)
+        keep.drop(store, table)
     for table in names["replies"]:
         store.forget(table, "key", _ended(store, table, now))
     if names["answers"]:
         store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
         gone = uncited(store)
-        for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
+        for table in (t for t in keep.tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", gone)
         store.forget("sources", "id", gone)  # last: by them the next prune finds what a kill leaves
     for name in names["adapter"]:
@@ -217,21 +210,21 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
         with adapters.training_lease(store.files, training, "prune"):
             adapters.remove_training(store.files, training)
     older = [r for r in kept.runs if r.run in names["run"]]
-    for where in filters("_rowid", old_faults(store, set(tables(store)), older)):
+    for where in filters("_rowid", old_faults(store, set(keep.tables(store)), older)):
         store.dataset("faults").delete(where)
     for run in older:
         remove(store, run.run)
     remove_keys_without_record(store)
     merge_sizes(store)
-    free(store)
+    keep.free(store)
     read = read_now(store.files)
     sweep(store.files)
-    for table in tables(store):  # then old versions go, and files that no version names
-        compact(store, table)
+    for table in keep.tables(store):  # then old versions go, and files that no version names
+        keep.compact(store, table)
         store.index(table)
         named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet
-        clean(store, table, named | read.get(table, set()), young)
-        free_table(store, table)
+        keep.clean(store, table, named | read.get(table, set()), young)
+        keep.free_table(store, table)
 
 
 READS = ("ingest", "files")  # in the place of a run, of faults of files

@@ -25,21 +25,7 @@ from raypipe.metrics.crag import CragScore, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Losses, PromptInjection, Routing
 from raypipe.recipes.recipe import titled
-from raypipe.runs.run_parts import (
-    EVAL_AGAIN,
-    JSON_FORMAT,
-    AnswerCut,
-    CostReport,
-    CutReplies,
-    FaultCount,
-    FitLine,
-    FlipRate,
-    JudgeLine,
-    LabelLine,
-    ReplacedRows,
-    RunFolder,
-    StepLine,
-)
+from raypipe.runs import run_parts
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
 from raypipe.store import Store
 from raypipe.store.files import ANSWER_KEYS, RECORDS
@@ -95,21 +81,21 @@ class Run(BaseModel):
     pages_compared: int = 0  # parsed a second time by the reference parser
     parser_fallbacks: int = 0  # pages that the fast parser left to the reference parser
     normalized: Mapping[str, int] = {}  # what was put right on the way in -> how often
-    replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
+    replaced: tuple[run_parts.ReplacedRows, ...] = ()  # by the files of this run when they were read
     oracle: Literal["passages", "answer", "labels", ""] = ""
     """Golds stood in the place of a stage, passages or answer; labels: in one; "": none."""
     kept: Mapping[str, int] = {}  # earlier run -> its answers, which --only-new kept in place of the recipe's
     oracle_golds: int = 0  # questions of which they did; the others ran as without
 
     # The work.
-    steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
-    faults: tuple[FaultCount, ...]
-    cost: CostReport | None = None  # None: not counted
+    steps: tuple[run_parts.StepLine, ...]  # corpus steps, then question steps, in recipe order
+    faults: tuple[run_parts.FaultCount, ...]
+    cost: run_parts.CostReport | None = None  # None: not counted
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
-    cut_replies: tuple[CutReplies, ...] = ()  # of the steps of which some were cut
-    answer_cut: AnswerCut | None = None  # None: answers are as long as they are
-    flips: FlipRate | None = None  # None: no engine, or its replies are the same in every batch
+    cut_replies: tuple[run_parts.CutReplies, ...] = ()  # of the steps of which some were cut
+    answer_cut: run_parts.AnswerCut | None = None  # None: answers are as long as they are
+    flips: run_parts.FlipRate | None = None  # None: no engine, or its replies are the same in every batch
     ann: tuple[AnnRecall, ...] = ()  # of the approximate indexes that were searched
 
     # The scores.
@@ -121,11 +107,11 @@ class Run(BaseModel):
     measure_slices: tuple[MeasureSlice, ...] = ()  # of the leading measure
     blocks: tuple[str, ...] = ()  # parts of the report that the kind shows: measures, verdicts
     by_rule: RuleScore | None = None  # None: no rule scores this kind
-    judge: JudgeLine | None = None  # None: there was no judge
-    labels: LabelLine | None = None  # None: no labels were given
+    judge: run_parts.JudgeLine | None = None  # None: there was no judge
+    labels: run_parts.LabelLine | None = None  # None: no labels were given
     answered_by: Mapping[str, int] = {}  # name of a reply -> its answers, most first
     losses: Losses | None = None  # where the misses were lost; None: not looked for
-    fits: tuple[FitLine, ...] = ()  # fitted numbers and adapters of the recipe
+    fits: tuple[run_parts.FitLine, ...] = ()  # fitted numbers and adapters of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
@@ -206,12 +192,12 @@ def write(store: Store, record: Run, keys: Sequence[AnswerKey], folder: Path) ->
     last = store.files.names(RECORDS)[-1:]
     number = int(last[0].partition("-")[0]) + 1 if last else 1  # names sort in the order of runs; clocks jump
     store.files.write(f"{RECORDS}/{number:015d}-{record.run}.json", text.encode())
-    write_text(RunFolder(folder).record, text)
+    write_text(run_parts.RunFolder(folder).record, text)
 
 
 def withdraw(folder: Path) -> None:
     """Removes the record of a run's folder, before another run replaces its files."""
-    run = RunFolder(folder)
+    run = run_parts.RunFolder(folder)
     run.record.unlink(missing_ok=True)
     run.changes.unlink(missing_ok=True)  # of this record against an earlier one
 
@@ -232,11 +218,15 @@ _KEYS = pa.schema(
 
 def read(folder: Path) -> Run:
     """The record of a run's folder. Raises DataError if there is none: the run did not finish."""
-    path = RunFolder(folder).record
+    path = run_parts.RunFolder(folder).record
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        found = f"no run.json, which is written last. {EVAL_AGAIN}" if folder.is_dir() else "no such folder"
+        found = (
+            f"no run.json, which is written last. {run_parts.EVAL_AGAIN}"
+            if folder.is_dir()
+            else "no such folder"
+        )
         raise DataError(f"{folder}: expected the --out folder of a finished eval, found {found}") from e
     return _parsed(text, str(path))
 
@@ -300,17 +290,17 @@ def _parsed(text: str, file: str) -> Run:
         tree = json.loads(text)
     except ValueError as e:
         raise DataError(
-            f"{file}: expected the record of a run, found {text[:60]!r} ({e}). {EVAL_AGAIN}"
+            f"{file}: expected the record of a run, found {text[:60]!r} ({e}). {run_parts.EVAL_AGAIN}"
         ) from e
     found = tree.get("format") if isinstance(tree, dict) else tree
-    if found != JSON_FORMAT:
-        raise DataError(f"{file}: record of format {found}, this raypipe reads {JSON_FORMAT}")
+    if found != run_parts.JSON_FORMAT:
+        raise DataError(f"{file}: record of format {found}, this raypipe reads {run_parts.JSON_FORMAT}")
     try:
         return Run.model_validate(tree)
     except ValidationError as e:
         first = e.errors()[0]
-        place, expected = (
-            ".".join(map(str, first["loc"])),
-            first["msg"].replace("Input should be", "expected"),
-        )
-        raise DataError(f"{file}: {place}: {expected}, found {first['input']!r:.80}. {EVAL_AGAIN}") from e
+        place = ".".join(map(str, first["loc"]))
+        expected = first["msg"].replace("Input should be", "expected")
+        raise DataError(
+            f"{file}: {place}: {expected}, found {first['input']!r:.80}. {run_parts.EVAL_AGAIN}"
+        ) from e

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
@@ -149,12 +148,11 @@ def rollback(store: Store) -> Release:
 
 def live(store: Store) -> Release | None:
     """The release that answers; None before the first."""
-    ids = history(store)
-    return release_of(store, ids[-1]) if ids else None
+    return release_of(store, ids[-1]) if (ids := history(store)) else None
 
 
 def live_now(store: Store) -> Release:
-    """The release that answers. Raises ConfError before the first."""
+    """As `live`. Raises ConfError before the first."""
     if (found := live(store)) is None:
         raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
     return found
@@ -168,7 +166,7 @@ def releases(store: Store) -> list[Release]:
 def history(store: Store) -> tuple[str, ...]:
     """Ids of the releases that `rollback` goes back through, the live one last."""
     found = read_record(store, f"{RELEASES}/{LIVE}.json", _Pointer, MEND)
-    return () if found is None else found.history
+    return found.history if found else ()
 
 
 def forget(store: Store, id: str) -> None:
@@ -193,8 +191,7 @@ def end_releases(store: Store, ids: Collection[str]) -> bool:
 
 
 def _ids(store: Store) -> list[str]:
-    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
-    return [n for n in names if n != LIVE]
+    return [id for n in store.files.names(RELEASES) if (id := n.removesuffix(".json")) != LIVE]
 
 
 def _point(store: Store, history: tuple[str, ...]) -> None:
@@ -322,36 +319,15 @@ def _models(released: Iterable[Release]) -> list[Model]:
 
 def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """Identities of the adapters of the models that these runs and releases name."""
-    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    return {identity for r in recipes for m in fields_of(r, Model) for _, identity in m["adapters"]}
+    models = (m for recipe in _recipes(runs, released) for m in fields_of(recipe, Model))
+    return {identity for m in models for _, identity in m["adapters"]}
 
 
-def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
-    """Ids of the releases that a model with one of these adapters (identities) answers."""
-    return tuple(r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters))
+def _recipes(runs: Iterable[Run], released: Iterable[Release]) -> list[Mapping[str, Any]]:
+    return [*(r.recipe for r in runs), *(r.recipe for r in released)]
 
 
 def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
     """The memo of what servers, such as a graph's, replied to these runs and releases."""
-    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    return {request_replies_of(ref["version"]).name for r in recipes for ref in references_in(r)}
-
-
-def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:
-    """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
-    no run names, or that a root names."""
-    named: dict[str, set[str]] = {}
-    for table, name in replies_named(found.runs, found.releases):
-        named.setdefault(name, set()).add(table)
-    tables = set[str]()
-    for name in models:
-        if name not in named:
-            raise ConfError(f"--replies {name!r}: no finished run names it; {did_you_mean(name, named)}")
-        free = named[name] - found.named
-        if not free:
-            raise ConfError(
-                f"--replies {name!r}: expected a model that nothing asks any more; a release or the last run "
-                "of a recipe names it, and asks it again without them"
-            )
-        tables |= free
-    return tables
+    references = (ref for recipe in _recipes(runs, released) for ref in references_in(recipe))
+    return {request_replies_of(ref["version"]).name for ref in references}

@@ -64,21 +64,18 @@ class ModelRecord:
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
     chained = chains(recipe)
-    corpus = [_describe("corpus", s, chained[s.name]) for s in recipe.corpus]
-    return (*corpus, *(_describe("question", s, chained[s.name]) for s in recipe.question))
 
+    def record(half: Literal["corpus", "question"], stage: Stage[Any]) -> StageRecord:
+        step, fields = stage.step, dict[str, FieldRecord]()
+        for name in (f.name for f in dataclasses.fields(step)):
+            value = getattr(step, name)
+            of_prompt: Kind = "prompt" if name == "prompt" else "parameter"
+            fields[name] = FieldRecord("model" if isinstance(value, Model) else of_prompt, stable(value))
+        when, writes = stable(dict(stage.when)), tuple(sorted(step.writes()))
+        known = stage.name, stage.kind(), step.version, stage.digest(), chained[stage.name], when, writes
+        return StageRecord(half, *known, fields, stage.plugin.source if stage.plugin else "")
 
-def _describe(half: Literal["corpus", "question"], stage: Stage[Any], chain: str) -> StageRecord:
-    step, fields = stage.step, dict[str, FieldRecord]()
-    for name in (f.name for f in dataclasses.fields(step)):
-        value = getattr(step, name)
-        of_prompt: Kind = "prompt" if name == "prompt" else "parameter"
-        fields[name] = FieldRecord("model" if isinstance(value, Model) else of_prompt, stable(value))
-    when, writes = stable(dict(stage.when)), tuple(sorted(step.writes()))
-    record = StageRecord(
-        half, stage.name, stage.kind(), step.version, stage.digest(), chain, when, writes, fields
-    )
-    return record if stage.plugin is None else replace(record, source=stage.plugin.source)
+    return (*(record("corpus", s) for s in recipe.corpus), *(record("question", s) for s in recipe.question))
 
 
 def chains(recipe: Recipe) -> dict[str, str]:
@@ -215,19 +212,16 @@ def _value_lines(
 ) -> list[str]:
     found: list[str] = []
     said: tuple[str, ...] | None = None  # path of a model whose name differs: that says it all
+    # Paths that have a value of their own and values below: names of models and graphs.
+    names = {p for tree in (old, new) for p in tree if any(q[: len(p)] == p and q != p for q in tree)}
     for path in dict.fromkeys([*old, *new]):
         a, b = old.get(path, NOTHING), new.get(path, NOTHING)
         if a == b or (said is not None and path[: len(said)] == said):
             continue
-        if path in _names(old) | _names(new):
+        if path in names:
             said = path
         found += _change(".".join((*where, *path)), a, b)
     return found
-
-
-def _names(values: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:
-    """Paths that have a value of their own and values below: names of models and graphs."""
-    return {p for p in values if any(q[: len(p)] == p and q != p for q in values)}
 
 
 def _values(recipe: Mapping[str, Any], d: Difference) -> dict[tuple[str, ...], str]:

@@ -18,7 +18,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.runs.cluster.capacity import side_by_side
 from raypipe.runs.cluster.file import LIMITS, Cluster, Machines, Pool
-from raypipe.runs.pipeline.corpus_operators import CorpusTask, EmbedRows
+from raypipe.runs.pipeline.corpus_operators import CorpusOperator, CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
@@ -31,7 +31,7 @@ TEXTS = [f"Line {i} of many, which says {i % 7}." for i in range(60)]
 class Dying:
     """The operator that embeds, whose process ends, once, when it has a certain part."""
 
-    embed: EmbedRows
+    embed: CorpusOperator
     mark: str
     name = "embed"
     pool = "embed"

@@ -98,7 +98,7 @@ def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(pools, tmp_path):
     assert opened == ["0", "1", "2", "3"], "CUDA_VISIBLE_DEVICES of each actor is its own"
     rows = Counter()
     for d in done:
-        rows[d.worker_name] += d.ids
+        rows[d.by["parse"].worker] += d.ids
     assert len(rows) == GPUS and all(" gpu " in who for who in rows)
     mean = sum(rows.values()) / GPUS
     assert max(rows.values()) <= 1.2 * mean and min(rows.values()) >= 0.8 * mean

@@ -179,12 +179,12 @@ def test_a_killed_read_continues_with_the_shards_that_are_left(tmp_path):
 
     def watched(verb, work, tasks):
         for result in inline(verb, work, tasks):
-            done.append((type(work).__name__, result.name))
+            done.append((work.do.func.__name__, result.name))
             yield result
 
     how = TaskReading(WorkerConfig(many.uri, "transformers", "cpu", 1), watched, nowhere, 0, 1300)
     read = ingest(many, data, "crag", SILENT, reading=how)
-    again = [name for kind, name in done if kind == "ReadTask"]
+    again = [name for kind, name in done if kind == "read_shard"]
     assert "000000" not in again[: len(set(again))][:1], "the first shards were done"
     assert rows(many) == rows(one)
     assert read.counts["rows"] == len(read.questions)

@@ -19,7 +19,8 @@ from raypipe.readers.qasper import ARXIV
 from raypipe.runs.pipeline.answer_operators import AnswersTask, cut_by_kind, cut_for_gpus
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
-from raypipe.runs.pipeline.tasks import PartRows, WorkerConfig, inline
+from raypipe.runs.pipeline.operators import PartRows
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 

@@ -230,6 +230,5 @@ def _beside(engines: Engines, models: Sequence[Model], each: int, nodes: Sequenc
 
 
 def _sized(pool: Pool, nodes: Sequence[Node]) -> Pool:
-    if pool.actors != FIT:
-        return pool
-    return replace(pool, actors=max(1, sum(holds(node, pool.needs) for node in nodes)))
+    room = max(1, sum(holds(node, pool.needs) for node in nodes))
+    return replace(pool, actors=room) if pool.actors == FIT else pool

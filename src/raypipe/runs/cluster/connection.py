@@ -41,9 +41,9 @@ def carry(recipe: Recipe) -> None:
                 ray.cloudpickle.register_pickle_by_value(module)
 
 
-def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
-    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
-    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.calls.Backoff`).
+def connect(address: str) -> None:
+    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises as
+    `join`.
 
     A Ray that is started here is without Ray's dashboard, ten more processes that take two CPU seconds to
     start and look at all others every few seconds."""
@@ -70,7 +70,7 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> 
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
             stop = signal.getsignal(signal.SIGTERM)
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
-                join(address, tries, pause_s, **options)
+                join(address, **options)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
         held = (ray.cluster_resources(), ray.available_resources())
         if address != "local" and (line := no_cpu_free(address, *held)):
@@ -118,12 +118,18 @@ def join(
     init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
-    """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
-    has much to do, is not there in time."""
+    """`ray.init` with these options, tried again after pauses from `pause_s` (`core.calls.Backoff`): on a
+    busy machine a Ray that is starting, or that has much to do, is not there in time. Raises ConfError."""
     backoff = Backoff(tries, pause_s)
+    host, colon, port = address.rpartition(":")
+    elsewhere = colon and port.isdigit() and "/" not in host
     while True:
         try:
-            _listens(address)
+            if elsewhere:  # Ray itself tries for a quarter of an hour before it says that nothing listens
+                try:
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
+                except OSError as e:
+                    raise ConnectionError(f"nothing listens there: {e}") from e
             init(address=address, log_to_driver=False, **options)
             return
         except ValueError:
@@ -131,32 +137,16 @@ def join(
         except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
             ray.shutdown()  # what of it has started
             if (wait_s := backoff.next_s()) is None:
-                raise ConfError(_not_joined(address, tries, e)) from e
+                how = (
+                    f"no Ray could be started on this machine in {tries} tries: {e}. See whether it is very "
+                    "busy or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
+                    if address == "local"
+                    else f"the Ray at {address!r} could not be joined in {tries} tries: {e}. See whether it "
+                    "runs and can be reached from here, or correct RAY_ADDRESS; if it asks for a token, "
+                    "export RAY_AUTH_MODE=token; RAY_ADDRESS=local starts one on this machine"
+                )
+                raise ConfError(how) from e
             time.sleep(wait_s)
-
-
-def _listens(address: str) -> None:
-    """Raises ConnectionError where nothing listens at a host and port: Ray itself tries for a quarter of an
-    hour before it says so."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
-        except OSError as e:
-            raise ConnectionError(f"nothing listens there: {e}") from e
-
-
-def _not_joined(address: str, tries: int, why: Exception) -> str:
-    if address == "local":
-        return (
-            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy "
-            f"or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
-        )
-    return (
-        f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
-        f"reached from here, or correct RAY_ADDRESS; if it asks for a token, export RAY_AUTH_MODE=token; "
-        f"RAY_ADDRESS=local starts one on this machine"
-    )
 
 
 @contextmanager

@@ -29,18 +29,8 @@ from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Pool, PoolName
 from raypipe.runs.cluster.process import HERE, GraphRun
-from raypipe.runs.pipeline.operators import Operate, Operator, Outcome, Sink, StagedWork
-from raypipe.runs.pipeline.tasks import (
-    HandedBack,
-    Key,
-    PartRows,
-    TableTask,
-    Task,
-    Verb,
-    WorkerConfig,
-    facts_of,
-    result_of,
-)
+from raypipe.runs.pipeline.operators import Key, Operate, Operator, Outcome, PartRows, Sink, StagedWork
+from raypipe.runs.pipeline.tasks import HandedBack, Share, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
 
@@ -95,8 +85,9 @@ class Whole:
             task = Task(block.part, block.ids, suspects=block.note.suspects)
             done = await do(task)
             if isinstance(done, HandedBack):
-                return block.handed_back(done)
-            note = block.note.with_share("", done.counts, done.seconds, kit.process)
+                return block.over(done)
+            seconds = sum(share.seconds for share in done.by.values())
+            note = block.note.with_share(self.pool, Share(done.counts, seconds, kit.process))
             rows = pa.table({"id": [block.part], "stored": [done.rows], "lost": [done.faults]})
             return PartRows(block.part, note, self.key, rows)
 
@@ -107,8 +98,7 @@ class Whole:
             if block.note.back is not None:
                 return block.note.back
             [row] = block.rows.to_pylist()
-            facts = facts_of(block.note.by, block.note.ids, row["stored"], row["lost"])
-            return result_of(block.part, facts)
+            return TaskResult(block.part, block.note.ids, row["stored"], row["lost"], block.note.by)
 
         return store
 

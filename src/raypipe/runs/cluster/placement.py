@@ -219,7 +219,18 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
         load.require_computable(model, cluster.backend, cluster.device)
     for placed in placement(cluster, embedders, asked):
         if placed.available_gib is not None and placed.required_gib > placed.available_gib:
-            raise ClusterTooSmall(f"{placed.name} on {placed.device}: {placed.arithmetic()}. {_cure(placed)}")
+            cure = (
+                ", more of them for one engine (tensor_parallel in models.yaml), a quantised model, a larger "
+                "engines.gpu_memory_utilization if the workers next to it leave the room, whole GPUs for "
+                "engines (engines.gpus: 1) with a further one for the workers, or a server's model (--llm "
+                "URL#MODEL)"
+                if placed.name.startswith("engines ")
+                else ", or a recipe with fewer or smaller embedders and rerankers"
+            )
+            raise ClusterTooSmall(
+                f"{placed.name} on {placed.device}: {placed.arithmetic()}. Take larger GPUs "
+                f"(machines.gpu_gib){cure}"
+            )
     engines = cluster.engines
     if engines is None or cluster.device.startswith("cuda"):
         return
@@ -231,17 +242,6 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
                 f"of keys and values = {_context_gib(model, size):.2f} GiB, engines.kv_cache_gib is "
                 f"{engines.kv_cache_gib:g}. Raise it, or lower max_model_len in models.yaml"
             )
-
-
-def _cure(placed: Placement) -> str:
-    larger = "Take larger GPUs (machines.gpu_gib)"
-    if not placed.name.startswith("engines "):
-        return f"{larger}, or a recipe with fewer or smaller embedders and rerankers"
-    return (
-        f"{larger}, more of them for one engine (tensor_parallel in models.yaml), a quantised model, a "
-        "larger engines.gpu_memory_utilization if the workers next to it leave the room, whole GPUs for "
-        "engines (engines.gpus: 1) with a further one for the workers, or a server's model (--llm URL#MODEL)"
-    )
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:

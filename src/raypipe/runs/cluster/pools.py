@@ -85,7 +85,9 @@ class Joining:
                 thread.join()
 
     def _turn(self, room: int) -> None:
-        if others_wait():
+        tables: Sequence[Any] = list(placement_group_table().values())
+        if any(t["name"].startswith(FIRST) and t["state"] == "PENDING" for t in tables):
+            # A job waits for the place of its first engines.
             leaving = [slot for slot in self.slots if slot.group is not None]
             for slot in leaving:
                 withdraw(slot.name)
@@ -153,12 +155,6 @@ def _give_up(slot: _Slot) -> None:
     slot.group = slot.client = slot.loading = slot.lives = None
 
 
-def others_wait() -> bool:
-    """Returns whether a job waits for the place of its first engines."""
-    tables: Sequence[Any] = list(placement_group_table().values())
-    return any(t["name"].startswith(FIRST) and t["state"] == "PENDING" for t in tables)
-
-
 @dataclass(frozen=True, slots=True)
 class EngineGroup:
     """The engines that a job may start, by name. They are the job's own: it ends them."""
@@ -204,17 +200,13 @@ class EngineGroup:
                 stack.callback(client.close)
             for client in starting:
                 client.ready()
-            with self._joining().running(self._room):
+            joining = Joining()  # those that come and go, one of each model after the other
+            for number in range(self.engines.most - self.engines.count):
+                for model in self.models:
+                    name = self.passing[own_identity(model)][number]
+                    joining.add(name, self.engines.needs(model), self._make(model))
+            with joining.running(self._room):
                 yield
-
-    def _joining(self) -> Joining:
-        """The engines that come and go, one of each model after the other."""
-        joining = Joining()
-        for number in range(self.engines.most - self.engines.count):
-            for model in self.models:
-                name = self.passing[own_identity(model)][number]
-                joining.add(name, self.engines.needs(model), self._make(model))
-        return joining
 
     def _room(self) -> int:
         """Returns how many engines may come, on the nodes that there are or will be."""

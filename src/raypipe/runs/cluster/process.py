@@ -28,17 +28,8 @@ from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit, warm_up
 from raypipe.runs.cluster.file import Timeouts
-from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork, task_with_ids
-from raypipe.runs.pipeline.tasks import (
-    SKIPPED,
-    HandedBack,
-    Key,
-    Note,
-    PartRows,
-    Task,
-    WorkerConfig,
-    outcome_text,
-)
+from raypipe.runs.pipeline.operators import SKIPPED, Key, Note, Operator, Outcome, PartRows, StagedWork
+from raypipe.runs.pipeline.tasks import OUTCOME, HandedBack, Task, WorkerConfig
 from raypipe.store import Store
 from raypipe.store.parts import halt, halted
 
@@ -186,8 +177,12 @@ class Process:
     def load(self, config: WorkerConfig, models: Sequence[Model]) -> None:
         """Loads models before a row needs them. One that cannot be loaded is left to the part that asks it
         first, which says why."""
+
+        async def loaded() -> None:
+            await warm_up(await self._kit(config), models)
+
         with self._lock, suppress(Exception):
-            self.wait(self._loaded(config, models))
+            self.wait(loaded())
 
     def read(self, graph: GraphRun, task: Task, key: Key) -> pa.Table:
         """The first rows of a part: its ids, out of the plan of the run."""
@@ -195,8 +190,8 @@ class Process:
         async def read() -> PartRows:
             if task.planned is None:
                 return PartRows.of_task(task, key)
-            store = Store.open(graph.worker.store)
-            return PartRows.of_task(await task_with_ids(store, task, graph.worker), key)
+            store = await graph.worker.open_store()
+            return PartRows.of_task(await graph.worker.tried(lambda: task.with_ids(store)), key)
 
         empty = replace(PartRows.of_task(Task(task.name), key), note=Note(task.rows))
         return self._done(graph, empty, read()).table()
@@ -208,7 +203,7 @@ class Process:
         if block.note.over:
             return rows
         if place == 0 and graph.halted():
-            return block.ended(SKIPPED).table()
+            return block.over(ended=SKIPPED).table()
 
         async def operated() -> PartRows:
             free = self._free(graph, place)
@@ -220,10 +215,10 @@ class Process:
         return self._done(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
-        """Returns what came of a part, as text (`tasks.outcome_of`)."""
+        """Returns what came of a part, as JSON (`tasks.OUTCOME`)."""
         block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
-            return outcome_text(block.note.ended)
+            return OUTCOME.dump_json(block.note.ended).decode()
 
         async def stored() -> PartRows:
             free = self._free(graph, -1)
@@ -233,7 +228,7 @@ class Process:
             return block
 
         done = self._done(graph, block, stored())
-        return outcome_text(done.note.ended or outcomes[0])
+        return OUTCOME.dump_json(done.note.ended or outcomes[0]).decode()
 
     def _done(
         self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True
@@ -246,7 +241,7 @@ class Process:
             with self._alone(graph.name, block.part) if alone else nullcontext(), limit:
                 done = self.wait(work)
         except Exception as e:
-            done = block.ended(Raised.of(e).json())
+            done = block.over(ended=Raised.of(e).json())
         back: HandedBack | None = done.note.back
         self._broken |= back is not None and back.then == "replace"
         if done.note.ended or (back is not None and back.then == "stop"):
@@ -258,9 +253,6 @@ class Process:
         """Keeps other blocks waiting; models say how far this one is."""
         with self._lock, IN_HAND.heard_by(noting(graph)), IN_HAND.of(part):
             yield
-
-    async def _loaded(self, config: WorkerConfig, models: Sequence[Model]) -> None:
-        await warm_up(await self._kit(config), models)
 
     def _free(self, graph: GraphRun, place: int) -> list[Any]:
         """Lists what was opened at a place of a graph and no block uses; drops what is of another graph."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import _internal_kv_del
 
 from raypipe.core.errors import RaypipeError, Unavailable
@@ -27,18 +27,16 @@ from raypipe.runs.cluster.file import LIMITS, Pool, Timeouts
 from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
 from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, Raised, notes, notes_of, worker_name
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
-from raypipe.runs.pipeline.operators import Outcome, StagedWork, backoff_of
+from raypipe.runs.pipeline.operators import NOTE, SKIPPED, Note, Outcome, StagedWork
 from raypipe.runs.pipeline.tasks import (
-    SKIPPED,
+    OUTCOME,
     HandedBack,
-    Note,
     RunTask,
     TableTask,
     Task,
     TaskResult,
     Verb,
-    outcome_of,
-    result_of,
+    summed,
 )
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
@@ -98,11 +96,13 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
             why = f"each of the {len(lost)} rows of a task ends its worker alone, so no row is blamed"
             return HandedBack(task.name, why, "replace", Suspects(), asked)
         done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
-        for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
-            count.calls.add(asked.get(name, StageCounters()).calls)
-        return done
-    except RayTaskError as e:
-        raise cause_of(e) from e
+        counts = summed(done.counts, asked)  # what the trials computed is cached now, and was computed
+        if isinstance(done, HandedBack):
+            return replace(done, counts=counts)
+        last = {name: replace(s, counts=summed(s.counts, asked)) for name, s in [*done.by.items()][-1:]}
+        return replace(done, by={**done.by, **last})
+    except RayTaskError as e:  # what a worker raised; Ray's own error where that could not be sent
+        raise (e.cause if isinstance(e.cause, Exception) else e) from e
     except DIED as e:
         raise WorkerDied(
             f"task {task.name}: its worker died {TRIES + 1} times, and not of one of its {len(task.ids)} "
@@ -113,28 +113,17 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         ray.kill(actor)
 
 
-def cause_of(error: RayError) -> Exception:
-    """Returns what a worker raised; Ray's own error where that could not be sent."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, Exception) else error
-
-
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
     """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
-    start = time.monotonic()
-    late = Fault(
-        "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False
-    )
+    start, limit_s = time.monotonic(), limits.task_timeout_s(1)
     try:
-        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limits.task_timeout_s(1))
-    except GetTimeoutError:
-        return late
-    except DIED:
-        if time.monotonic() - start >= limits.task_timeout_s(1):  # its own alarm was faster
-            return late
-        return Fault(
-            "worker", "crash", "expected a result, found its worker dead, three times", transient=False
-        )
+        done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limit_s)
+    except (GetTimeoutError, *DIED) as e:
+        if isinstance(e, GetTimeoutError) or time.monotonic() - start >= limit_s:  # its own alarm was faster
+            most = f"expected at most {limits.row_timeout_s:g} s, it took more"
+            return Fault("worker", "timeout", most, transient=False)
+        dead = "expected a result, found its worker dead, three times"
+        return Fault("worker", "crash", dead, transient=False)
     return done
 
 
@@ -234,7 +223,7 @@ class _Running:
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
         """Yields what came of parts, as their records come, and at the end what the sink returned. Once
         `wanted` is empty no more parts begin."""
-        halting, pause_s, backoff = False, LOOK_S, backoff_of(self.graph.worker)
+        halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()
             try:
@@ -245,7 +234,11 @@ class _Running:
                 pause_s = wait_s
                 continue
             backoff.reset()
-            self._hear()
+            if IN_HAND.listener is not None and time.monotonic() - self._heard >= NOTE_S:
+                self._heard = time.monotonic()
+                for part, units in notes(self.graph.name).items():  # how far those in hand are
+                    if part not in self._seen:
+                        IN_HAND.listener(part, units)
             pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
             yield from came
             if not wanted and not halting:
@@ -258,19 +251,11 @@ class _Running:
                 return
         if self._error is not None:
             raise self._error
-        for outcome in map(outcome_of, self._sink.outcomes):
+        for outcome in map(OUTCOME.validate_json, self._sink.outcomes):
             if not isinstance(outcome, str):
                 yield outcome
             elif outcome != SKIPPED:
                 raise Raised.revived(outcome)
-
-    def _hear(self) -> None:
-        """Says how far the parts are that processes have in hand."""
-        if IN_HAND.listener is not None and time.monotonic() - self._heard >= NOTE_S:
-            self._heard = time.monotonic()
-            for part, units in notes(self.graph.name).items():
-                if part not in self._seen:
-                    IN_HAND.listener(part, units)
 
     def recorded(self) -> Iterator[Outcome]:
         """Parts whose records came since the last look. Raises what an operator raised."""
@@ -280,14 +265,12 @@ class _Running:
         for part, facts in new_parts(self._store, *self.graph.records, self._seen):
             if part not in mine:  # of a run before
                 continue
-            result = result_of(part, facts)
+            result = TaskResult.of(part, facts)
             self._last = time.monotonic()
-            self._slowest = max(
-                self._slowest, result.seconds, result.before.seconds if result.before else 0.0
-            )
+            self._slowest = max([self._slowest, *(share.seconds for share in result.by.values())])
             yield result
         if (why := halted(self._store, *self.graph.records)) is not None:
-            note = Note.of(why)
+            note = NOTE.validate_json(why)
             if note.back is not None:
                 yield note.back
             elif note.ended != SKIPPED:

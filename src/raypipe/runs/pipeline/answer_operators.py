@@ -29,19 +29,18 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides, named, of_turns
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
 from raypipe.runs.pipeline.operators import (
-    Opened,
+    Key,
     Operate,
     Operator,
+    PartRows,
     Sink,
     in_order,
     in_turn,
-    opened,
-    opened_store,
     step,
     storing,
 )
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
-from raypipe.runs.pipeline.tasks import Key, PartRows, RunTask, WorkerConfig
+from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import ANSWERS, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo
@@ -79,18 +78,16 @@ class AnswersTask:
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
         """The memo of a process in this run: its slices share it, so that none asks what another asked."""
-        run, memo = MEMOS.get(kit, ("", None))
-        if memo is None or run != self.run:
-            memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-            MEMOS[kit] = self.run, memo
-        return memo
+        if MEMOS.get(kit, ("",))[0] != self.run:
+            MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
+        return MEMOS[kit][1]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
 
     async def open_sink(self, process: str) -> Sink:
         """Stores answers and faults."""
-        store = await opened_store(self.worker)
+        store = await self.worker.open_store()
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             made = block.rows.select(ANSWERS.names).cast(ANSWERS)
@@ -175,32 +172,27 @@ class StageSlice:
         most = max(worker.at_once(m) for s in stages for m in asked_models(s.step))
         return most if most == 1 else QUEUED * most
 
-    def _replies_of_engines(self) -> list[str]:
-        """Names of the replies that its engines write."""
-        stages = self.work.recipe.question[self.first : self.end]
-        asking = (s.step for s in stages if any(m.loader == "vllm" for m in asked_models(s.step)))
-        return [name for step in asking for name in named(step.writes(), "replies")]
-
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
-        store = await opened_store(work.worker)
-        memo = await opened(work.worker, lambda: work.memo_of(kit))
+        store = await work.worker.open_store()
+        memo = await work.worker.tried(lambda: work.memo_of(kit))
         kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
         stages = slice(self.first, self.end)
         ask = QuestionExecutor(
             work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=kit.spent
         )
-        engines = self._replies_of_engines()
+        steps = [s.step for s in work.recipe.question[stages]]
+        asking = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
+        engines = [name for s in asking for name in named(s.writes(), "replies")]  # replies that these write
         held: dict[str, tuple[Question, str, str]] = {}  # id -> its state, key and row of its answer
 
         def asked(ids: Sequence[str]) -> None:
             """Reads questions as they come into the recipe."""
             limit_s = work.worker.question_timeout_s
-            due = None if limit_s is None else time.time() + limit_s
+            due = limit_s and time.time() + limit_s
             rows = in_order(store.rows("questions", "id", ids), "id", tuple(ids))
             for q in arrow.question.records(rows):  # steps may narrow the citations: the key is of these
-                state = q if due is None else replace(q, due=due)
-                held[q.id] = state, work.sources.key(recipe, q), work.sources.row(q)
+                held[q.id] = replace(q, due=due), work.sources.key(recipe, q), work.sources.row(q)
 
         def take(block: PartRows) -> None:
             held.clear()
@@ -216,10 +208,16 @@ class StageSlice:
             with about(run=work.run if work.fresh else ""):
                 answered = await ask([held[i][0] for i in ids])
             if engines and _replied(ask) > before:
-                asked_twice = [(held[q.id][0], q) for q in answered if q.id in work.twice]
+                # One by one, past the memo: replies that differ are counted.
                 again = QuestionExecutor(work.recipe, kit, stages=stages)
                 start, count = kit.spent(), ask.counts.setdefault(TWICE, StageCounters())
-                await _compare_alone(asked_twice, again, engines, count)
+                for q in (q for q in answered if q.id in work.twice):
+                    [alone] = await again([held[q.id][0]])
+                    texts = [(q.replies[name].text, alone.replies[name].text) for name in engines]
+                    count.rows += sum(bool(a) for a, _ in texts)
+                    count.differ += sum(a != b for a, b in texts if a)
+                for one in again.counts.values():
+                    count.calls.add(one.calls)
                 count.seconds += kit.spent() - start
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
@@ -234,24 +232,7 @@ class StageSlice:
                 asked((id,))
             return held[id][1]
 
-        return step(self, work.recipe, Opened(ask.counts, compute, key_of, kit), work.worker, take)
-
-
-async def _compare_alone(
-    rows: Sequence[tuple[Question, Question]],
-    again: QuestionExecutor,
-    replies: Sequence[str],
-    count: StageCounters,
-) -> None:
-    """Asks about questions (before and after some stages) one by one, past the memo; counts replies that
-    differ."""
-    for before, after in rows:
-        [alone] = await again([before])
-        texts = [(after.replies[name].text, alone.replies[name].text) for name in replies]
-        count.rows += sum(bool(a) for a, _ in texts)
-        count.differ += sum(a != b for a, b in texts if a)
-    for one in again.counts.values():
-        count.calls.add(one.calls)
+        return step(self, work.worker, work.recipe, kit, ask.counts, compute, key_of, take)
 
 
 def _replied(ask: QuestionExecutor) -> int:

@@ -38,19 +38,13 @@ class CorpusBuilds:
         killed run has begun is finished as it was begun."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
-        whole = self.whole(single, wanted)
-        if whole is not None and (begun(self.store, whole.work_id) or self._fresh(whole, single, streams)):
-            yield whole
+        if (whole := self.whole(single, wanted)) is not None:
+            ours = begun(self.store, whole.work_id) is not None
+            if not ours and streams and not any(begun(self.store, build.work_id) for build in single):
+                ours = bool(whole.missing_ids()) and streams()
+            if ours:
+                yield whole
         yield from single
-
-    def _fresh(
-        self, whole: TableBuild, single: Sequence[TableBuild], streams: Callable[[], bool] | None
-    ) -> bool:
-        """Returns whether rows are to be made in one pass that no unfinished run of a single table means to
-        make."""
-        if streams is None or any(begun(self.store, build.work_id) for build in single):
-            return False
-        return bool(whole.missing_ids()) and streams()
 
     def texts(self, wanted: Ids) -> TableBuild:
         table = self.recipe.texts_table
@@ -75,17 +69,10 @@ class CorpusBuilds:
             textless = lacked(self.store, self.store.dataset(texts), texts, wanted)
             return self.missing(table, wanted).without(textless)
 
-        return TableBuild(
-            table,
-            table,
-            PASSAGES,
-            "parse",
-            "split",
-            "texts",
-            self.max_rows,
-            missing_ids,
-            lambda run: CorpusTask(self.worker, self.recipe, run.name, ("split",)),
-        )
+        def work(run: TableRun) -> TableTask:
+            return CorpusTask(self.worker, self.recipe, run.name, ("split",))
+
+        return TableBuild(table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids, work)
 
     def vectors(self, model: Model, wanted: Ids) -> TableBuild:
         """Passages to the vectors of one embedder."""

@@ -23,43 +23,34 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.arrow import SPANS, id_column
-from raypipe.core.protocols import Build, Model
+from raypipe.core.protocols import Model
+from raypipe.models import token_arrays
 from raypipe.models.kit import LocalKit
-from raypipe.models.token_arrays import (
-    SCHEMA,
-    FirstAsked,
-    FirstAskedKit,
-    TokenKit,
-    TokenMaker,
-    arrays_of,
-    takes_tokens,
-)
 from raypipe.recipes.executor import CorpusExecutor, fine, with_texts
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.runs.pipeline.operators import (
-    Opened,
+    Key,
     Operate,
     Operator,
+    PartRows,
     Sink,
     in_order,
     in_turn,
-    opened,
-    opened_store,
     step,
     storing,
 )
-from raypipe.runs.pipeline.tasks import Key, PartRows, RunTask, WorkerConfig
+from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
 from raypipe.store.parts import read_record, staged
 
 TOKENS, VECTOR = "tokens ", "vector "  # begin columns, then the name of an embedder
-_TOKEN = pa.struct([*SCHEMA])
 
 
 CorpusStep: TypeAlias = Literal["parse", "split", "embed"]
+CorpusVerb: TypeAlias = Literal["parse", "split", "tokenize", "embed"]
 ALL_STEPS: tuple[CorpusStep, ...] = ("parse", "split", "embed")
 
 
@@ -88,21 +79,17 @@ class CorpusTask:
         return [self.recipe.texts_table if step == "parse" else self.recipe.passages_table]
 
     def operators(self) -> Sequence[Operator]:
-        made: dict[CorpusStep, list[Operator]] = {
-            "parse": [ParseRows(self)],
-            "split": [SplitRows(self)],
-            "embed": [EmbedRows(self)],
-        }
-        if self.worker.device.startswith("cuda") and "split" in self.steps:
-            made["embed"].insert(0, TokenizeRows(self))
-        return [operator for step in self.steps for operator in made[step]]
+        names: list[CorpusVerb] = [*self.steps]
+        if self.worker.device.startswith("cuda") and {"split", "embed"} <= set(names):
+            names.insert(-1, "tokenize")  # where embedders have GPUs
+        return [CorpusOperator(self, name) for name in names]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit)
 
     async def open_sink(self, process: str) -> Sink:
         """Stores the rows of the last step, and faults."""
-        store, first, last = await opened_store(self.worker), self.tables(self.steps[0])[0], self.steps[-1]
+        store, first, last = await self.worker.open_store(), self.tables(self.steps[0])[0], self.steps[-1]
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             lost = [(i, fault, n, of or first) for i, fault, n, of in block.failed]
@@ -119,16 +106,24 @@ class CorpusTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ParseRows:
-    """Sources through the stages before the split."""
+class CorpusOperator:
+    """An operator of the corpus half."""
 
     work: CorpusTask
-    name: ClassVar[str] = "parse"
-    pool: ClassVar[Literal["parse"]] = "parse"
+    name: CorpusVerb
     in_hand: ClassVar[int] = 0
 
+    @property
+    def pool(self) -> Literal["parse", "embed"]:
+        return "embed" if self.name == "embed" else "parse"
+
     async def open(self, kit: LocalKit) -> Operate:
-        work, store = self.work, await opened_store(self.work.worker)
+        opens = {"parse": self._parse, "split": self._split, "tokenize": self._tokenize, "embed": self._embed}
+        return await opens[self.name](kit)
+
+    async def _parse(self, kit: LocalKit) -> Operate:
+        """Sources through the stages before the split."""
+        work, store = self.work, await self.work.worker.open_store()
         corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.texts_table
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -141,21 +136,13 @@ class ParseRows:
                 return texts
             return _stored(store, table, work.run, block.part, texts, texts)
 
-        opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
-        return step(self, work.recipe, opened, work.worker, keep=keep)
+        return step(
+            self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, keep=keep
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class SplitRows:
-    """Texts to chunks."""
-
-    work: CorpusTask
-    name: ClassVar[str] = "split"
-    pool: ClassVar[Literal["parse"]] = "parse"
-    in_hand: ClassVar[int] = 0
-
-    async def open(self, kit: LocalKit) -> Operate:
-        work, store = self.work, await opened_store(self.work.worker)
+    async def _split(self, kit: LocalKit) -> Operate:
+        """Texts to chunks."""
+        work, store = self.work, await self.work.worker.open_store()
         corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
         read, table = work.recipe.texts_table, work.recipe.passages_table
         texts: list[pa.Table] = []  # of the block that is split now
@@ -179,8 +166,95 @@ class SplitRows:
                 return passages
             return _stored(store, table, work.run, block.part, passages, chunks)
 
-        opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
-        return step(self, work.recipe, opened, work.worker, take, keep)
+        return step(
+            self, work.worker, work.recipe, kit, corpus.counts, compute, lambda id, stage: table, take, keep
+        )
+
+    async def _tokenize(self, kit: LocalKit) -> Operate:
+        """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the
+        column of an embedder each text that it will be asked, over the rows in order."""
+        stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
+        asking = [s.step.open(token_arrays.FirstAskedKit(kit)) for s in stages]
+        makers: dict[Model, token_arrays.TokenMaker] = {}
+
+        async def operate(block: PartRows) -> PartRows:
+            if block.note.over or not block.rows.num_rows:
+                return block
+            rows = block.rows
+            chunks, made = without_faults(rows), dict[str, pa.Table]()
+            for build in asking:
+                try:
+                    await build(chunks)
+                except Exception as asked:
+                    # Those that take texts alone get none. A step that raises is no matter of this operator:
+                    # it raises again where it embeds, and its rows are found.
+                    if (
+                        isinstance(asked, token_arrays.FirstAsked)
+                        and asked.texts
+                        and token_arrays.takes_tokens(asked.model)
+                    ):
+                        if asked.model not in makers:
+                            makers[asked.model] = token_arrays.TokenMaker(asked.model)
+                        made[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
+            for name, tokens in made.items():
+                offsets = np.minimum(np.arange(rows.num_rows + 1), tokens.num_rows)
+                offsets[-1] = tokens.num_rows
+                items = pa.StructArray.from_arrays(
+                    [c.combine_chunks() for c in tokens.columns], fields=[*token_arrays.SCHEMA]
+                )
+                lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
+                rows = rows.append_column(TOKENS + name, lists)
+            return PartRows(block.part, block.note, block.key, rows, block.failed)
+
+        return operate
+
+    async def _embed(self, kit: LocalKit) -> Operate:
+        """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
+        work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
+        tokens = token_arrays.TokenKit(kit)
+        held: pa.Table | None = None  # chunks of the block that is embedded now; None: they are read
+        failed_in = dict[str, str]()  # of it: id -> the table that it failed for
+        memo = await work.worker.tried(lambda: StoreMemo(work.worker.store, work.memo))
+        corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
+
+        def take(block: PartRows) -> None:
+            nonlocal held
+            split = "chunk_text" in block.rows.column_names
+            held = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
+            failed_in.clear()
+            names = {m: TOKENS + m.name for m in work.models}
+            tokens.tokens = {
+                m: token_arrays.arrays_of(_flat(block.rows[name]))
+                for m, name in names.items()
+                if name in block.rows.column_names
+            }
+
+        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
+            if (some := held) is None:
+                some = chunks_of(store, recipe, ids)
+            else:
+                some = some.filter(pc.is_in(some["source"], value_set=id_column(ids)))
+            made, lost = [], dict[str, dict[str, Any]]()
+            for model in work.models:
+                vectors = await corpus.vectors(some, model)
+                rows = fine(vectors).select([*SPANS, "vector"])
+                made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
+                for id, fault in failed_rows(vectors):
+                    if lost.setdefault(id, fault) is fault:
+                        failed_in[id] = recipe.vectors_table(model)
+            return pa.concat_tables(made, promote_options="default"), list(lost.items())
+
+        tables = {
+            s.name: recipe.vectors_table(embedder_of(s.step))
+            for s in recipe.corpus
+            if table_of(s.step) == "vectors"
+        }
+        of_first = recipe.vectors_table(work.models[0])
+
+        def digest_of(id: str, stage: str) -> str:
+            return failed_in.get(id) or tables.get(stage, of_first)
+
+        return step(self, work.worker, work.recipe, kit, corpus.counts, compute, digest_of, take)
 
 
 def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
@@ -192,119 +266,6 @@ def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: p
         return on
     here = id_column(staged(store, table, run, [part], "source"))
     return on.filter(pc.is_in(on["source"], value_set=here))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizeRows:
-    """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the column
-    of an embedder each text that it will be asked, over the rows in order."""
-
-    work: CorpusTask
-    name: ClassVar[str] = "tokenize"
-    pool: ClassVar[Literal["parse"]] = "parse"
-    in_hand: ClassVar[int] = 0
-
-    async def open(self, kit: LocalKit) -> Operate:
-        stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
-        asking = [s.step.open(FirstAskedKit(kit)) for s in stages]
-        makers: dict[Model, TokenMaker] = {}
-
-        async def operate(block: PartRows) -> PartRows:
-            if block.note.over or not block.rows.num_rows:
-                return block
-            rows = block.rows
-            for name, tokens in (await _tokens(asking, without_faults(rows), makers)).items():
-                offsets = np.minimum(np.arange(rows.num_rows + 1), tokens.num_rows)
-                offsets[-1] = tokens.num_rows
-                items = pa.StructArray.from_arrays(
-                    [c.combine_chunks() for c in tokens.columns], fields=[*SCHEMA]
-                )
-                lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
-                rows = rows.append_column(TOKENS + name, lists)
-            return PartRows(block.part, block.note, block.key, rows, block.failed)
-
-        return operate
-
-
-async def _tokens(
-    asking: Sequence[Build], chunks: pa.Table, makers: dict[Model, TokenMaker]
-) -> dict[str, pa.Table]:
-    """Tokenizes what each embedder would be asked of these chunks; nothing for those that take texts alone.
-
-    A step that raises is no matter of this operator: it raises again where it embeds, and its rows are
-    found."""
-    tables: dict[str, pa.Table] = {}
-    for build in asking:
-        try:
-            await build(chunks)
-        except Exception as asked:
-            if isinstance(asked, FirstAsked) and asked.texts and takes_tokens(asked.model):
-                if asked.model not in makers:
-                    makers[asked.model] = TokenMaker(asked.model)
-                tables[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
-    return tables
-
-
-@dataclass(slots=True)
-class _Held:
-    """The inputs of the embedders for the block that is embedded now."""
-
-    chunks: pa.Table | None = None  # None: they are read
-    failed_in: dict[str, str] = field(default_factory=dict)  # id -> the table that it failed for
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedRows:
-    """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
-
-    work: CorpusTask
-    name: ClassVar[str] = "embed"
-    pool: ClassVar[Literal["embed"]] = "embed"
-    in_hand: ClassVar[int] = 0
-
-    async def open(self, kit: LocalKit) -> Operate:
-        work, recipe, store = self.work, self.work.recipe, await opened_store(self.work.worker)
-        tokens, held = TokenKit(kit), _Held()
-        memo = await opened(work.worker, lambda: StoreMemo(work.worker.store, work.memo))
-        corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
-
-        def take(block: PartRows) -> None:
-            split = "chunk_text" in block.rows.column_names
-            held.chunks = without_faults(block.rows.select([*SPANS, "chunk_text"])) if split else None
-            held.failed_in = {}
-            names = {m: TOKENS + m.name for m in work.models}
-            tokens.tokens = {
-                m: arrays_of(_flat(block.rows[name]))
-                for m, name in names.items()
-                if name in block.rows.column_names
-            }
-
-        async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            if (some := held.chunks) is None:
-                some = chunks_of(store, recipe, ids)
-            else:
-                some = some.filter(pc.is_in(some["source"], value_set=id_column(ids)))
-            made, lost = [], dict[str, dict[str, Any]]()
-            for model in work.models:
-                vectors = await corpus.vectors(some, model)
-                rows = fine(vectors).select([*SPANS, "vector"])
-                made.append(rows.rename_columns([*SPANS, VECTOR + model.name]))
-                for id, fault in failed_rows(vectors):
-                    if lost.setdefault(id, fault) is fault:
-                        held.failed_in[id] = recipe.vectors_table(model)
-            return pa.concat_tables(made, promote_options="default"), list(lost.items())
-
-        tables = {
-            s.name: recipe.vectors_table(embedder_of(s.step))
-            for s in recipe.corpus
-            if table_of(s.step) == "vectors"
-        }
-        of_first = recipe.vectors_table(work.models[0])
-
-        def digest_of(id: str, stage: str) -> str:
-            return held.failed_in.get(id) or tables.get(stage, of_first)
-
-        return step(self, recipe, Opened(corpus.counts, compute, digest_of, kit), work.worker, take)
 
 
 def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
@@ -325,7 +286,7 @@ def without_faults(rows: pa.Table) -> pa.Table:
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Table:
-    """The token arrays of a column (`TokenizeRows`) as rows of their schema."""
+    """The token arrays of a column (`CorpusOperator`) as rows of their schema."""
     return pa.Table.from_batches(
-        [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=SCHEMA
+        [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=token_arrays.SCHEMA
     )

@@ -144,18 +144,13 @@ class Caps:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfError(f"--max-{name}: expected a number above 0, found {value:g}")
-        if self.usd is not None:
-            self._require_prices()
-
-    def _require_prices(self) -> None:
         models = [name for name in self.prices.unpriced if name != MACHINES]
-        if self.prices.known and not models:
-            return
-        lacking = ", ".join(self.prices.unpriced) or "any step"
-        raise ConfError(
-            f"--max-usd: expected prices, found none for {lacking}. Give usd_per_mtok in the models file, or "
-            "usd_per_hour of machines in the cluster file"
-        )
+        if self.usd is not None and (models or not self.prices.known):
+            lacking = ", ".join(self.prices.unpriced) or "any step"
+            raise ConfError(
+                f"--max-usd: expected prices, found none for {lacking}. Give usd_per_mtok in the models "
+                "file, or usd_per_hour of machines in the cluster file"
+            )
 
     @property
     def any(self) -> bool:
@@ -179,19 +174,13 @@ class Caps:
         calls = judged.computed + sum(c.calls.computed for c in done.since().values())
         if self.calls is not None and calls >= self.calls:
             return f"--max-calls {self.calls} is reached after {calls} calls{_THEN}"
-        usd = self._usd(done, seconds, judged)
+        tokens = {JUDGE: judged.tokens, **{name: c.calls.tokens for name, c in done.since().items()}}
+        asked = ((price, tokens[name]) for name, price in self.prices.tokens.items() if name in tokens)
+        usd = sum(price.usd(t.prompt, t.cached, t.generated) for price, t in asked)
+        usd += (self.prices.machines or 0.0) * seconds / HOUR_S
         if self.usd is not None and usd >= self.usd:
             return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars{_THEN}"
         return ""
-
-    def _usd(self, done: RunCounters, seconds: float, judged: CallCounts) -> float:
-        """US dollars that this attempt has cost, of what has a price."""
-        tokens = {JUDGE: judged.tokens, **{name: c.calls.tokens for name, c in done.since().items()}}
-        asked = (
-            (self.prices.tokens[name], tokens[name]) for name in tokens.keys() & self.prices.tokens.keys()
-        )
-        usd = sum(price.usd(t.prompt, t.cached, t.generated) for price, t in asked)
-        return usd + (self.prices.machines or 0.0) * seconds / HOUR_S
 
 
 MACHINES = "machines"
@@ -244,13 +233,11 @@ class WallClock:
         which not even this one worked on `starting`. The block fills worker -> part -> seconds."""
         busy: dict[str, dict[str, float]] = {}
         self._book()
-        self._on.append("starting")
         before = self._seconds["starting"]
         try:
-            yield busy
+            with self.part("starting"):
+                yield busy
         finally:
-            self._book()
-            self._on.pop()
             busiest = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
             whole, most = sum(busiest.values()), self._seconds["starting"] - before
             share = min(1.0, most / whole) if whole > 0 else 0.0  # workers may do several tasks at once

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -30,9 +30,7 @@ FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
 Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
 """A row of the table `faults`: id, fault, attempts, and what names the work that it failed in."""
 
-R = TypeVar("R")
-
-Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[R, FailedRows]]]
+Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
 """Ids -> rows for the table, and those that failed. By the law of batches any cut of the ids gives the same
 rows."""
 
@@ -68,10 +66,10 @@ class Suspects:
 
 
 @dataclass(slots=True)
-class _Tried(Generic[R]):
+class _Tried:
     """The rows of one task, as far as they were tried."""
 
-    done: list[tuple[R, FailedRows]] = field(default_factory=list)
+    done: list[tuple[pa.Table, FailedRows]] = field(default_factory=list)
     broken: dict[str, FailedRow] = field(default_factory=dict)  # rows that raised alone
     stages: set[str] = field(default_factory=set)  # that raised, but not for want of memory
     passed: int = 0  # rows that came back
@@ -79,14 +77,14 @@ class _Tried(Generic[R]):
 
 
 async def bisected(
-    compute: Compute[R],
+    compute: Compute,
     ids: tuple[str, ...],
     counts: Mapping[str, StageCounters],
     probe: Probe,
     backoff: Backoff,
     suspects: Suspects | None = None,
     witnessed: bool = False,
-) -> tuple[list[tuple[R, FailedRows]], dict[str, FailedRow]]:
+) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
     """Computes all ids, however many of them break the code that works on them.
 
     A batch that raises is cut into the square root of its size, those into single rows: a row that still
@@ -96,7 +94,7 @@ async def bisected(
     Raises WorkerBroken where it cannot be known that the rows are to blame, and every RaypipeError: those are
     no row's matter. What is unavailable is tried again after waits (`backoff`).
     """
-    tried = _Tried[R]()
+    tried = _Tried()
     first = tuple(i for i in suspects.rows if i in ids) if suspects else ()
     waiting: list[tuple[tuple[str, ...], int]] = [((i,), 3) for i in first]
     if rest := tuple(i for i in ids if i not in first):
@@ -105,7 +103,7 @@ async def bisected(
         some, attempt = waiting.pop(0)
         try:
             tried_now = functools.partial(_counted, compute, some, counts)
-            made: tuple[R, FailedRows] = await until_available(tried_now, backoff)
+            made: tuple[pa.Table, FailedRows] = await until_available(tried_now, backoff)
         except RaypipeError:
             raise
         except Exception as e:
@@ -114,7 +112,16 @@ async def bisected(
                 cut = [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
                 waiting = cut + waiting  # at once: the others pass, or not, after what raised
                 continue
-            _suspect(tried, some[0], e, attempt, counts)
+            stage = e.stage if isinstance(e, StageError) else next(iter(counts))
+            cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
+            counts[stage].faults += 1
+            memory = isinstance(cause, MemoryError | OutOfMemory)  # may be another's fault: it stays pending
+            if not memory:
+                tried.stages.add(stage)
+            detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
+            fault = Fault(stage, "memory" if memory else "raised", detail, transient=memory)
+            tried.broken[some[0]] = FailedRow(fault, attempt)
+            tried.since.append(some[0])
         else:
             tried.done.append(made)
             passing = len(some) - sum(fault["transient"] for _, fault in made[1])
@@ -129,8 +136,8 @@ async def bisected(
 
 
 async def _counted(
-    compute: Compute[R], ids: tuple[str, ...], counts: Mapping[str, StageCounters]
-) -> tuple[R, FailedRows]:
+    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
+) -> tuple[pa.Table, FailedRows]:
     """Computes, and if that raises, counts no more than what it cost."""
     before = copy.deepcopy(dict(counts))
     try:
@@ -141,25 +148,7 @@ async def _counted(
         raise
 
 
-def _suspect(
-    tried: _Tried[Any], id: str, e: Exception, attempt: int, counts: Mapping[str, StageCounters]
-) -> None:
-    """Records a row on which a stage raised. Memory may be another's fault: such a row stays pending."""
-    stage = e.stage if isinstance(e, StageError) else next(iter(counts))
-    cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
-    counts[stage].faults += 1
-    memory = isinstance(cause, MemoryError | OutOfMemory)
-    if not memory:
-        tried.stages.add(stage)
-    detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
-    fault = Fault(stage, "memory" if memory else "raised", detail, transient=memory)
-    tried.broken[id] = FailedRow(fault, attempt)
-    tried.since.append(id)
-
-
-async def _judge(
-    tried: _Tried[Any], rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool
-) -> None:
+async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool) -> None:
     """Decides whether the rows that raised are to blame. Raises WorkerBroken or Unproven where that is not
     known; a row that has no other next to it stays pending."""
     why = next(iter(tried.broken.values())).fault

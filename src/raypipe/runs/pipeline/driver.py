@@ -74,12 +74,16 @@ class Pipeline:
         done = done or RunCounters()
         questions = None if questions is None else list(questions)  # read twice
         recipe_tables.require_fields(self.store, self.recipe, questions)
-        wanted = self.sources(questions)
-        build = self.builder.build
+        wanted, build = self.sources(questions), self.builder.build
+
+        def streams() -> bool:
+            with self.clock.part("starting"):  # it may connect
+                return self.streams is not None and self.streams()
+
         for line in self.recipe.unread():
             self.progress.say(line)
         with driving(self.store, f"index {self.recipe.name}"):
-            for table in self.corpus.tables(wanted, self.streams and self._streams):
+            for table in self.corpus.tables(wanted, streams if self.streams else None):
                 build(table, done)
             for analyzer, (postings, lengths) in recipe_tables.postings_tables(self.recipe).items():
                 # Once they are there, they keep up: a search of the whole store reads them alone.
@@ -102,15 +106,42 @@ class Pipeline:
         it does on `done`. `fresh`: all of them, and language models are called again whatever is cached;
         vectors and scores are not computed again. `renew`: ids of those that are answered again, with what is
         cached. Old answers go in the commit that brings the new ones; after a kill the next run, whether it
-        says `fresh` or not, does what is left. The questions are gone through more than once."""
+        says `fresh` or not, does what is left. `questions` is iterated several times."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
-        sources = self.answer_sources(chain(questions, self._begun(work_id, questions)))
-        groups = by_text(questions)
+        # Killed runs are finished first: these questions are theirs, too.
+        runs = [run for id in (again_id(work_id), work_id) if (run := begun(self.store, id))]
+        here = {q.id for q in questions} if runs else ()
+        others = self.questions([id for run in runs for id in run.ids if id not in here])
+        sources = self.answer_sources(chain(questions, others))
+        # Questions of one text make equal calls, so one task has them all.
+        numbers = dict[int, int]()
+        groups = {q.id: numbers.setdefault(hash(q.text), len(numbers)) for q in questions}
         keys = self.keys(questions, sources)
         keys = dict(sorted(keys.items(), key=lambda item: groups[item[1]]))
-        again = tuple(id for id in keys.values() if fresh or id in renew)
-        build = self.answers_build(keys, sources, again, fresh, self._per_answer_task(questions), groups)
+
+        def work(run: TableRun) -> TableTask:
+            index, memo = recipe_tables.searched(self.store, self.recipe), memo_versions(self.store)
+            twice = frozenset(run.ids[: self.twice])
+            return AnswersTask(
+                self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh, twice
+            )
+
+        build = TableBuild(
+            work_id,
+            "answers",
+            ANSWERS,
+            "answer",
+            "answered",
+            "questions",
+            self._per_answer_task(questions),
+            lambda: self.unanswered(keys),
+            work,
+            calls_models=True,
+            again=tuple(id for id in keys.values() if fresh or id in renew),
+            fresh=fresh,
+            groups=groups,
+        )
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 for id in (work_id, again_id(work_id)):
@@ -119,10 +150,6 @@ class Pipeline:
                 self.store.forget("faults", "digest", list(keys))
             self.builder.build(build, done)
         return done
-
-    def _streams(self) -> bool:
-        with self.clock.part("starting"):  # it may connect
-            return self.streams is not None and self.streams()
 
     @property
     def corpus(self) -> CorpusBuilds:
@@ -138,16 +165,8 @@ class Pipeline:
 
     @property
     def builder(self) -> TableBuilder:
-        return TableBuilder(
-            self.store,
-            self.runner,
-            self.progress,
-            self.workers,
-            self.connect,
-            self.clock,
-            self.caps,
-            self.worker,
-        )
+        how = self.workers, self.connect, self.clock, self.caps, self.worker
+        return TableBuilder(self.store, self.runner, self.progress, *how)
 
     def _per_answer_task(self, questions: Iterable[Question]) -> int:
         """Returns how many questions make a task at most: more where all that they cost is a search of the
@@ -186,14 +205,6 @@ class Pipeline:
         """Key of its answer -> question id."""
         recipe = self.recipe.digest()
         return {sources.key(recipe, q): q.id for q in questions}
-
-    def _begun(self, work_id: str, questions: Iterable[Question]) -> Iterator[Question]:
-        """The other questions of killed runs, which are finished first."""
-        runs = [run for id in (again_id(work_id), work_id) if (run := begun(self.store, id))]
-        if not runs:
-            return
-        here = {q.id for q in questions}
-        yield from self.questions([id for run in runs for id in run.ids if id not in here])
 
     def unanswered(self, keys: Mapping[str, str]) -> list[str]:
         """Ids of the questions that have no answer under these keys (`keys`) and did not fail for good."""
@@ -246,57 +257,11 @@ class Pipeline:
         named = Ids.of(cited)
         return named.where(stand_in(named.array, all_sources(self.store, kinds).array))
 
-    def answers_build(
-        self,
-        keys: Mapping[str, str],
-        sources: AnswerSources,
-        again: tuple[str, ...],
-        fresh: bool,
-        per_task: int,
-        groups: Mapping[str, int],
-    ) -> TableBuild:
-        """Questions to answers, by the keys of their answers; those of one group in one task."""
-
-        def work(run: TableRun) -> TableTask:
-            index, memo = recipe_tables.searched(self.store, self.recipe), memo_versions(self.store)
-            twice = frozenset(run.ids[: self.twice])
-            return AnswersTask(
-                self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh, twice
-            )
-
-        return TableBuild(
-            self.answers_work_id(sources.snapshot),
-            "answers",
-            ANSWERS,
-            "answer",
-            "answered",
-            "questions",
-            per_task,
-            lambda: self.unanswered(keys),
-            work,
-            True,
-            again,
-            fresh,
-            groups=groups,
-        )
-
-
-def by_text(questions: Iterable[Question]) -> dict[str, int]:
-    """Question id -> number of its text. Questions of one text make equal calls, so one task has them all."""
-    numbers = dict[int, int]()
-    return {q.id: numbers.setdefault(hash(q.text), len(numbers)) for q in questions}
-
 
 def _unanswered(question: Question, lost: Mapping[str, Any] | None) -> Question:
     if lost is None:
         return question
     fault = Fault(lost["step"], lost["reason"], lost["detail"], lost["transient"])
     outcome: Outcome = "" if fault.transient else "fault"
-    return Question(
-        question.id,
-        question.text,
-        outcome=outcome,
-        faults=(fault,),
-        citations=question.citations,
-        turns=question.turns,
-    )
+    kept = {name: getattr(question, name) for name in ("id", "text", "citations", "turns")}
+    return Question(**kept, faults=(fault,), outcome=outcome)

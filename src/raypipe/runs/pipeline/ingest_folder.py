@@ -26,17 +26,9 @@ from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.field_map import by_name
 from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
+from raypipe.runs.pipeline import ingest_staging
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
-from raypipe.runs.pipeline.ingest_staging import (
-    REASON,
-    IngestBatch,
-    Staging,
-    Tombstones,
-    fault_id,
-    named_elsewhere,
-    tombstones,
-)
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
@@ -62,24 +54,44 @@ _FIELDS = tuple(f.name for f in fields(FileState))
 
 
 @dataclass(slots=True)
-class _Read:
-    """A read of a folder."""
+class FolderRead:
+    """A read of a folder, which writes nothing itself. Raises DataError for one that is not there."""
 
-    of: str  # names the folder; the digest of its faults
+    store: Store
     root: Path
+    of: str  # names the folder; the digest of its faults
     before: dict[str, FileState]
-    tombstones: Tombstones
+    tombstones: ingest_staging.Tombstones
     given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in a metadata.csv
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
-    sources: set[str] = field(default_factory=set)  # ids of those that are in a batch
-    batch: IngestBatch = field(default_factory=IngestBatch)  # of the files that were read last
+    batched: set[str] = field(default_factory=set)  # ids of sources that are in a batch
+    batch: ingest_staging.IngestBatch = field(
+        default_factory=ingest_staging.IngestBatch
+    )  # of the files that were read last
     size: int = 0  # bytes of the batch, about
 
-    def batches(self, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
-        reader = DocumentReader()
+    @classmethod
+    def begin(cls, store: Store, root: Path) -> FolderRead:
+        """Begins with the files as they were read last."""
+        raw = store.files.read(f"{FOLDERS}/{(of := folder_id(root))}.json")
+        known = {
+            n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
+            for n, f in (json.loads(raw)["files"] if raw else {}).items()
+        }
+        return cls(store, root, of, known, ingest_staging.Tombstones(ingest_staging.tombstones(store)))
+
+    def sources(self, progress: Progress) -> Iterator[Source]:
+        """Yields the texts of files that are new or changed. Raises DataError where none can be read."""
+        for batch in self.batches((), progress):
+            yield from batch.sources
+        if refused := self.without_documents(()):
+            raise refused
+
+    def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[ingest_staging.IngestBatch]:
+        found, reader = list(walk(self.root, globs, DOCUMENT_LIMITS)), DocumentReader()
         self.given, tables = _given_fields(self.root)
-        files = [f for f in files if f.name not in tables]
+        files = [f for f in found if f.name not in tables]
         try:
             with progress.task("checked", "files", len(files)) as task:
                 for file in files:
@@ -88,35 +100,35 @@ class _Read:
                     task.advance(1)
                     if self.size >= PART_BYTES:
                         yield self.batch
-                        self.batch, self.size = IngestBatch(), 0
+                        self.batch, self.size = ingest_staging.IngestBatch(), 0
             yield self.batch
         finally:
             reader.close()
 
     def _file(self, file: FoundFile, reader: DocumentReader) -> None:
         """Puts a file into the batch, unless it is as it was."""
-        old, content = self.before.get(file.name), ""
-        # Whether the same bytes would be read as they were then.
-        holds = old and not old.transient and reads_as(old.reader)
-        holds = holds and old is not None and old.given == self._given(file)
+        old, content, fields = self.before.get(file.name), "", self.given.get(file.name)
+        given = digest(json.dumps(fields, sort_keys=True)) if fields else ""
+        if old and (old.transient or not reads_as(old.reader) or old.given != given):
+            old = None  # the same bytes would not be read as they were then
         try:
             # A file that could not be opened has no digest: with permission it has the same state.
-            if old and holds and old.content and old.seen == file.state:
+            if old and old.content and old.seen == file.state:
                 return self._unchanged(file, old)
             if file.trouble is not None:
                 raise file.trouble
             data = fresh_bytes(file)
             content = content_digest(data)
-            if old and holds and old.content == content:
+            if old and old.content == content:
                 return self._unchanged(file, old)
             text = reader.read(file.name, data)
             id = f"{self.of[:8]}/{file.url}"
             source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
             if (stone := self.tombstones.address(id) or self.tombstones.source(source.id)) is not None:
-                raise UnusableLine(REASON, stone.says())
+                raise UnusableLine(ingest_staging.REASON, stone.says())
         except UnusableLine as e:
             return self._refused(file, content, e.fault)
-        self._document(file, content, text, id, source)
+        self._document(file, content, text, id, source, given)
 
     def _unchanged(self, file: FoundFile, old: FileState) -> None:
         self.counts.unchanged_files += 1
@@ -124,7 +136,7 @@ class _Read:
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
         """Records a file that has no document."""
-        id = fault_id(self._where(file), 0, fault, self.of)
+        id = ingest_staging.fault_id(self._where(file), 0, fault, self.of)
         now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
         if now == self.before.get(file.name):
             return self._unchanged(file, now)
@@ -134,11 +146,16 @@ class _Read:
         self.batch.faults.append((id, fault))
         self.size += ROW_BYTES
 
-    def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
+    def _document(
+        self, file: FoundFile, content: str, text: FileText, id: str, source: Source, given: str
+    ) -> None:
         title = text.title or Path(file.shown).stem
         where = self._where(file)
         part = "line" if text.kind == "csv" else "page"
-        faults = [(fault_id(f"{where}#{part}={n}", n, fault, self.of), fault) for n, fault in text.faults]
+        faults = [
+            (ingest_staging.fault_id(f"{where}#{part}={n}", n, fault, self.of), fault)
+            for n, fault in text.faults
+        ]
         self.now[file.name] = FileState(
             file.state,
             content,
@@ -147,7 +164,7 @@ class _Read:
             source.id,
             tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),
-            self._given(file),
+            given,
         )
         self.counts.lines += 1
         self.counts.rows += 1
@@ -164,14 +181,10 @@ class _Read:
         self.batch.layouts.append(layout)
         self.batch.faults += faults
         self.size += ROW_BYTES
-        if source.id not in self.sources:
-            self.sources.add(source.id)
+        if source.id not in self.batched:
+            self.batched.add(source.id)
             self.batch.sources.append(source)
             self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
-
-    def _given(self, file: FoundFile) -> str:
-        given = self.given.get(file.name)
-        return digest(json.dumps(given, sort_keys=True)) if given else ""
 
     def _where(self, file: FoundFile) -> str:
         """Names a file among dead letters."""
@@ -186,6 +199,28 @@ class _Read:
             "removed": len(self.before.keys() - self.now.keys()),
         }
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
+
+    def without_documents(self, bad_lines: Iterable[BadLine]) -> DataError | None:
+        """Says that a folder has no file that can be read; None where it has one."""
+        if any(f.document for f in self.now.values()):
+            return None
+        shown = "".join(f"\n  {bad}" for bad in bad_lines)
+        shown = f":{shown}" if shown else ""
+        found = f"none of {len(self.now)} files could be read{shown}" if self.now else "found no files"
+        before = sum(bool(f.document) for f in self.before.values())
+        gone = f". It holds no document now; the {before} that it held are not searched any more"
+        expected = "txt, md, html, csv, pdf, docx or image files"
+        return DataError(f"{self.root}: expected {expected}; {found}{gone if before else ''}")
+
+    def gone(self) -> dict[str, tuple[str, ...]]:
+        """Rows that go: of files that were removed, changed or can no longer be read."""
+        then, now = self.before.values(), self.now.values()
+        documents = {f.document for f in then} - {f.document for f in now} - {""}
+        faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
+        sources = {f.source for f in then} - {f.source for f in now} - {""}
+        sources -= ingest_staging.named_elsewhere(self.store, sources, {f.document for f in then} | documents)
+        gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
+        return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}
 
 
 def folder_id(root: Path) -> str:
@@ -202,13 +237,11 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
         need(store.files, 0, "reading files")
-        read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
-        files = list(walk(root, globs, DOCUMENT_LIMITS))
-        staging = Staging(store, of, "files")
-        for batch in read.batches(files, progress):
+        read, staging = FolderRead.begin(store, root), ingest_staging.Staging(store, of, "files")
+        for batch in read.batches(globs, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())
-        refused = _without_documents(root, read, staging.rows.bad_lines())
+        refused = read.without_documents(staging.rows.bad_lines())
         if refused and not any(f.document for f in read.before.values()):
             raise refused
         if changes := read.changes():
@@ -216,8 +249,8 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         # `dataclasses.asdict` copies all that is in a field, ten times as long
         states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
         state = json.dumps({"root": str(root.absolute()), "files": states})
-        found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
-        decided = decision(store, of, found, (root.name,), (_state_file(of), state))
+        found = StagedFiles(staging.run, staging.rows, read.counts, read.gone(), read_by="")
+        decided = decision(store, of, found, (root.name,), (f"{FOLDERS}/{of}.json", state))
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())
@@ -226,29 +259,6 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     if refused:
         raise refused
     return summary
-
-
-class FolderChanges:
-    """Sources that `ingest_folder` would store of a folder and take out. Writes nothing.
-
-    Raises DataError where that would: for a folder that is not there, or without a file that can be read.
-    """
-
-    def __init__(self, store: Store, root: Path, progress: Progress) -> None:
-        self._store, self._root, self._progress = store, root, progress
-        of = folder_id(root)
-        self._read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
-
-    def sources(self) -> Iterator[Source]:
-        """Yields the texts of files that are new or changed."""
-        for batch in self._read.batches(list(walk(self._root, (), DOCUMENT_LIMITS)), self._progress):
-            yield from batch.sources
-        if refused := _without_documents(self._root, self._read, ()):
-            raise refused
-
-    def gone(self) -> tuple[str, ...]:
-        """Ids of the sources that go; known when `sources` has ended."""
-        return _gone(self._store, self._read).get("sources", ())
 
 
 def _given_fields(root: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
@@ -275,42 +285,3 @@ def _table_rows(folder: PurePosixPath, text: str) -> Iterator[tuple[str, dict[st
         values = dict(zip(names, row, strict=False))
         if file := values.pop(named, "").strip():
             yield str(folder / file), fields_of(values)
-
-
-def _state_file(of: str) -> str:
-    return f"{FOLDERS}/{of}.json"
-
-
-def _known(store: Store, of: str) -> dict[str, FileState]:
-    """The files of a folder as they were read last."""
-    raw = store.files.read(_state_file(of))
-    files = json.loads(raw)["files"] if raw else {}
-    return {
-        n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
-        for n, f in files.items()
-    }
-
-
-def _without_documents(root: Path, read: _Read, bad_lines: Iterable[BadLine]) -> DataError | None:
-    """Says that a folder has no file that can be read; None where it has one."""
-    if any(f.document for f in read.now.values()):
-        return None
-    shown = "".join(f"\n  {bad}" for bad in bad_lines)
-    shown = f":{shown}" if shown else ""
-    found = f"none of {len(read.now)} files could be read{shown}" if read.now else "found no files"
-    before = sum(bool(f.document) for f in read.before.values())
-    gone = (
-        f". It holds no document now; the {before} that it held are not searched any more" if before else ""
-    )
-    return DataError(f"{root}: expected txt, md, html, csv, pdf, docx or image files; {found}{gone}")
-
-
-def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:
-    """Rows that go: of files that were removed, changed or can no longer be read."""
-    then, now = read.before.values(), read.now.values()
-    documents = {f.document for f in then} - {f.document for f in now} - {""}
-    faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
-    sources = {f.source for f in then} - {f.source for f in now} - {""}
-    sources -= named_elsewhere(store, sources, {f.document for f in then} | documents)
-    gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
-    return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}

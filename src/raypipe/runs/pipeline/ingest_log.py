@@ -85,23 +85,20 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
     )
 
 
-def noted(store: Store, fingerprint: str) -> IngestSummary | None:
+def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSummary | None:
     """Returns what these files contained, if the store has read them and all of their rows are as they had
-    them."""
-    raw = None if _decisions(store) else store.files.read(f"{INGESTED}/{fingerprint}.json")
-    tree = json.loads(raw or b"null")
-    return None if tree is None else _summary(fingerprint, tree)
+    them. Another `kind` of theirs is written down."""
+    name = f"{INGESTED}/{fingerprint}.json"
+    if _decisions(store) or (raw := store.files.read(name)) is None:
+        return None
+    tree = json.loads(raw)
+    if kind is not None and tree.get("kind") != kind:
+        tree["kind"] = kind
+        store.files.write(name, json.dumps(tree).encode())
+    return _summary(fingerprint, tree)
 
 
-def note_kind(store: Store, summary: IngestSummary, kind: str) -> IngestSummary:
-    """Writes down another kind of files that were read before."""
-    name = f"{INGESTED}/{summary.fingerprint}.json"
-    if (raw := store.files.read(name)) is not None and summary.kind != kind:
-        store.files.write(name, json.dumps({**json.loads(raw), "kind": kind}).encode())
-    return replace(summary, kind=kind)
-
-
-def _notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
+def notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
     """Yields what was noted of each read, of those that are outdated, or of the others."""
     for name in store.files.names(INGESTED):
         if name.endswith(_OUTDATED) == outdated:
@@ -113,39 +110,27 @@ def _notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
 def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Kind -> names of the files with that kind, of the reads that had these questions."""
     found: dict[str, tuple[str, ...]] = {}
-    for note in _with_questions(store, questions):
+    for note in with_questions(store, questions):
         found[note.kind] = (*found.get(note.kind, ()), *note.files)
     return found
 
 
-def _with_questions(store: Store, questions: Collection[str], but: str = "") -> Iterator[IngestSummary]:
+def with_questions(store: Store, questions: Collection[str], but: str = "") -> Iterator[IngestSummary]:
     """The reads that had some of these questions, without that of fingerprint `but`. A read that is outdated
     counts for questions that no later one had."""
     left = set(questions)
     for outdated in (False, True):
-        notes = _notes(store, outdated) if left else ()
-        had = [n for n in notes if n.fingerprint != but and not left.isdisjoint(n.questions)]
+        read = notes(store, outdated) if left else ()
+        had = [n for n in read if n.fingerprint != but and not left.isdisjoint(n.questions)]
         yield from had
         left = left.difference(*(note.questions for note in had))
-
-
-def holders(
-    store: Store, of: str, questions: Collection[str], documents: bool
-) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """The reads that had the rows which files of fingerprint `of` replace: fingerprint -> file names, for
-    these questions and for documents. No note is kept of the ids of documents: each read that had some
-    counts."""
-    asked = {n.fingerprint: n.files for n in _with_questions(store, questions, of)}
-    noted = _notes(store, outdated=False) if documents else ()
-    return asked, {n.fingerprint: n.files for n in noted if n.documents and n.fingerprint != of}
 
 
 def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
     """Fingerprints of the reads that had some of these questions, or any documents."""
     asked = set(questions)
-    some = (
-        n for n in _notes(store, False) if (documents and n.documents) or not asked.isdisjoint(n.questions)
-    )
+    read = notes(store, outdated=False)
+    some = (n for n in read if (documents and n.documents) or not asked.isdisjoint(n.questions))
     return tuple(n.fingerprint for n in some)
 
 
@@ -185,23 +170,17 @@ def _finish(store: Store, name: str) -> None:
 def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
     """Takes rows out of the newest versions. Sources go last: what a kill leaves is found by them."""
     if sources := gone.get("sources"):
-        _abandon(store, set(sources))
+        # Work of killed runs that these are part of is given up: its commit would bring them back. What else
+        # it had is planned again.
+        for name in (n for n in unfinished(store) if not n.startswith(_DECISION)):
+            run = begun(store, name)
+            if run is not None and not set(sources).isdisjoint(run.ids):
+                abandon(store, name)
+                forget_runs(store, [run.name])
         for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", sources)
     for table in sorted(gone, reverse=True):
         store.forget(table, "id", gone[table])
-
-
-def _abandon(store: Store, sources: set[str]) -> None:
-    """Gives up the work of killed runs that some sources are part of: its commit would bring them back. What
-    else it had is planned again."""
-    for name in unfinished(store):
-        if name.startswith(_DECISION):
-            continue
-        run = begun(store, name)
-        if run is not None and not sources.isdisjoint(run.ids):
-            abandon(store, name)
-            forget_runs(store, [run.name])
 
 
 def outdate(store: Store, fingerprint: str) -> None:

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -82,8 +82,7 @@ class StagedRows:
             self.parts.setdefault(table, []).extend(names)
         self.questions += other.questions
         self.documents += other.documents
-        for reason, count in other.reasons.items():
-            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        self.reasons = dict(Counter(self.reasons) + Counter(other.reasons))
         self.bad = [*self.bad, *other.bad][:BAD_SHOWN]
         self.replaced |= other.replaced
         self.documents_replaced += other.documents_replaced
@@ -119,20 +118,19 @@ class Staging:
         self._batches += 1
         batch, refused = self._tombstones.batch(batch)
         batch.faults.extend((fault_id(id, i, f), f) for i, (id, f) in enumerate(refused))
-        reasons = dict(Counter(fault.reason for _, fault in batch.faults))
-        bad = [bad_line(id, asdict(f)) for id, f in batch.faults[:BAD_SHOWN]]
         sources = arrow.source.table(batch.sources)
         self._stage("sources", name, sources)
         write_sizes(self._store, f"{self.run}-{name}", sources)
         replaced = self._stage("questions", name, arrow.question.table(batch.questions))
         golds = self._with_lost("golds", batch, batch.golds)
         replaced += self._stage("golds", name, arrow.gold.table(golds))
-        if judged := self._with_lost("relevance", batch, [g for g in batch.golds if g.grades]):
-            self._store.ensure("relevance", arrow.RELEVANCE)
-            replaced += self._stage("relevance", name, arrow.relevance.table(judged))
-        if said := self._with_lost("annotations", batch, [g for g in batch.golds if g.annotators]):
-            self._store.ensure("annotations", arrow.ANNOTATIONS)
-            replaced += self._stage("annotations", name, arrow.annotated.table(said))
+        for table, schema, form, some in (
+            ("relevance", arrow.RELEVANCE, arrow.relevance, [g for g in batch.golds if g.grades]),
+            ("annotations", arrow.ANNOTATIONS, arrow.annotated, [g for g in batch.golds if g.annotators]),
+        ):
+            if found := self._with_lost(table, batch, some):
+                self._store.ensure(table, schema)
+                replaced += self._stage(table, name, form.table(found))
         others = self._stage("documents", name, arrow.document.table(batch.documents))
         had = self._store.rows("documents", "id", sorted(others), ["id", "source"])
         self._given.update(source.id for source in batch.sources)
@@ -145,17 +143,16 @@ class Staging:
             self.rows.parts.setdefault("faults", []).append(name)
         self.rows.add(
             StagedRows(
-                {},
-                [q.id for q in batch.questions],
-                len(batch.documents),
-                reasons,
-                [(b.where, b.reason, b.detail) for b in bad],
-                dict.fromkeys(replaced),
-                len(others),
-                list(others[:SHOWN]),
-                dict(zip(*map(arrow.id_texts, had.columns), strict=True)),
-                len(batch.questions) + len(batch.documents),
-                [f.detail for _, f in refused],
+                questions=[q.id for q in batch.questions],
+                documents=len(batch.documents),
+                reasons=dict(Counter(fault.reason for _, fault in batch.faults)),
+                bad=[astuple(bad_line(id, asdict(f))) for id, f in batch.faults[:BAD_SHOWN]],
+                replaced=dict.fromkeys(replaced),
+                documents_replaced=len(others),
+                first_documents=list(others[:SHOWN]),
+                left=dict(zip(*map(arrow.id_texts, had.columns), strict=True)),
+                kept=len(batch.questions) + len(batch.documents),
+                refused=[f.detail for _, f in refused],
             )
         )
 
@@ -199,10 +196,14 @@ def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> se
     found = store.rows("documents", "source", sorted(sources), ["id", "source"])
     named = {s for id, s in zip(*map(arrow.id_texts, found.columns), strict=True) if id not in own}
     for batch in store.batches("questions", ["citations"]):
-        for kind in ("page", "snippet", "name"):
-            cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
-            named |= sources & set(arrow.id_texts(cited.unique()))
+        named |= sources & cited_sources(batch["citations"])
     return named
+
+
+def cited_sources(citations: pa.Array) -> set[str]:
+    """Ids of the sources of a column of citations."""
+    parts = (pc.struct_field(pc.list_flatten(citations), kind) for kind in PARTS)
+    return {id for part in parts for id in arrow.id_texts(part.unique())}
 
 
 FORMAT = 1
@@ -249,12 +250,6 @@ def tombstones(store: Store) -> list[Tombstone]:
     return found
 
 
-def without_sources(citation: Citation, gone: Collection[str]) -> Citation:
-    """A citation without those of its sources that go."""
-    page, snippet, name = (None if s in gone else s for s in (citation.page, citation.snippet, citation.name))
-    return replace(citation, page=page, snippet=snippet, name=name)
-
-
 class Tombstones:
     """The refusals that the tombstones of a store make."""
 
@@ -296,7 +291,8 @@ class Tombstones:
                 continue
             gone = {s: stone for n in PARTS if (s := getattr(c, n)) and (stone := self.source(s))}
             why += gone.values()
-            left.append(without_sources(c, gone))
+            page, snippet, name = (None if s in gone else s for s in (c.page, c.snippet, c.name))
+            left.append(replace(c, page=page, snippet=snippet, name=name))
         return (replace(question, citations=tuple(left)), why) if why else (question, [])
 
     def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:
@@ -340,10 +336,3 @@ class Tombstones:
 def fault(stone: Tombstone) -> Fault:
     """The fault of a record that a tombstone refuses."""
     return Fault("ingest", REASON, stone.says(), transient=False)
-
-
-def require_allowed(path: object, kept: int, refused: Sequence[str]) -> None:
-    """Raises DataError where tombstones refuse all that was read of some files."""
-    if kept or not refused:
-        return
-    raise DataError(f"{path}: nothing of it may be stored: {'; '.join(refused)}")

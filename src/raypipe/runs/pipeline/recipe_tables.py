@@ -138,16 +138,16 @@ def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
     vectors = {model_identity(m): recipe.vectors_table(m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
     spec = index_spec(store, recipe.texts_table, recipe.passages_table, vectors, words)
-    return replace(spec, words=tuple(w for w in spec.words if _whole(store, spec.passages, w[2])))
 
+    def whole(lengths: Pinned) -> bool:
+        """Returns whether postings have every source of the passages, but those that failed for good."""
+        opened = (store.dataset(t.table, t.version) for t in (spec.passages, lengths))
+        if not (left := sources_without(*opened)):
+            return True
+        lost = store.scan("faults", ["id"], filter=f"digest = '{lengths.table}' AND NOT transient")["id"]
+        return set(left) <= set(lost.to_pylist())
 
-def _whole(store: Store, passages: Pinned, lengths: Pinned) -> bool:
-    """Returns whether postings have every source of the passages, but those that failed for good."""
-    opened = (store.dataset(t.table, t.version) for t in (passages, lengths))
-    if not (left := sources_without(*opened)):
-        return True
-    lost = store.scan("faults", ["id"], filter=f"digest = '{lengths.table}' AND NOT transient")["id"]
-    return set(left) <= set(lost.to_pylist())
+    return replace(spec, words=tuple(w for w in spec.words if whole(w[2])))
 
 
 def files_read(store: Store, recipe: Recipe) -> list[str]:
@@ -230,10 +230,11 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
     newest. A table that is not there lacks everything, but `words NAME` is lacking only where its postings
     are there, and a question searches the whole store (`whole`): else they are not read."""
 
-    def read(label: str, table: str) -> bool:
-        return not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))
-
-    labels = {label: table for label, table in table_labels(recipe).items() if read(label, table)}
+    labels = {
+        label: table
+        for label, table in table_labels(recipe).items()
+        if not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))
+    }
     return lacking_tables(store, labels, sources, at)
 
 
@@ -286,17 +287,17 @@ def ann_names(store: Store, recipe: Recipe) -> list[str]:
 
 def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
     """Returns what there is of each approximate index that a recipe searches."""
-    return [_state(store, s) for s in ann_stages(recipe)]
-
-
-def _state(store: Store, stage: AnnStage) -> AnnState:
-    if not store.has(stage.table):
-        return AnnState(stage.name, stage.how.index, 0, "", 0, None)
-    rows, found = store.count(stage.table), ann_index(store.dataset(stage.table))
-    if found is None:
-        return AnnState(stage.name, stage.how.index, rows, "", rows, None)
-    recall = recall_of(store, stage.table, found.name, stage.top, stage.how)
-    return AnnState(stage.name, stage.how.index, rows, found.name, found.unindexed, recall)
+    states = []
+    for stage in ann_stages(recipe):
+        here = store.has(stage.table)
+        rows = store.count(stage.table) if here else 0
+        found = ann_index(store.dataset(stage.table)) if here else None
+        state = AnnState(stage.name, stage.how.index, rows, "", rows, None)
+        if found is not None:
+            recall = recall_of(store, stage.table, found.name, stage.top, stage.how)
+            state = replace(state, index=found.name, unindexed=found.unindexed, recall=recall)
+        states.append(state)
+    return states
 
 
 def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) -> list[AnnRecall]:

@@ -8,28 +8,18 @@ between, the files are there or their values are: the next merge does the rest.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from raypipe.core.calls import until_available
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.dead_letters import faults_table
-from raypipe.runs.pipeline.operators import backoff_of, retried
-from raypipe.runs.pipeline.tasks import Runner, RunTask, Share, Task, WorkerConfig, facts_of, results_of
-from raypipe.store import Store, write_part
+from raypipe.runs.pipeline.operators import retried
+from raypipe.runs.pipeline.tasks import Runner, RunTask, Share, Task, TaskResult, WorkerConfig, results_of
+from raypipe.store import Store, keep, write_part
 from raypipe.store.inverter import Inverter
-from raypipe.store.keep import (
-    FRAGMENTS,
-    compact,
-    compact_here,
-    groups,
-    replace_groups,
-    table_bytes,
-    tables,
-    write_group,
-)
 from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.store.parts import drop_records, read_record, record_path
 
@@ -55,29 +45,38 @@ class PostingsTask:
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         """Calls no model: the kit only names the process. Raises Unavailable where the store stays so for all
         tries, and StoreError."""
+        store, process = await self.worker.open_store(), kit.process if kit else ""
+        inverter = await self.worker.tried(lambda: Inverter(store, self.texts, self.passages, self.analyzer))
 
-        def opened() -> tuple[Store, Inverter]:
-            store = Store.open(self.worker.store)
-            return store, Inverter(store, self.texts, self.passages, self.analyzer)
+        def invert(task: Task) -> tuple[int, int]:
+            """Stores the words of a task's sources; how many rows of lengths, and how many sources failed."""
+            start = time.perf_counter()
+            left = [i for i in task.with_ids(store).ids if i not in task.failed]
+            lengths, postings = inverter.rows(left, self.run, task.name)
+            if task.trial:
+                return 0, len(task.failed)
+            failed = [(i, asdict(x.fault), x.attempts, self.table) for i, x in task.failed.items()]
+            write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
+            write_part(store, self.postings, self.run, task.name, postings, {})
+            by = {"parse": Share({}, time.perf_counter() - start, process)}
+            facts = TaskResult(task.name, task.rows, lengths.num_rows, len(failed), by).facts()
+            write_part(store, self.table, self.run, task.name, lengths, facts)
+            return int(lengths.num_rows), len(task.failed)
 
-        store, inverter = await until_available(opened, backoff_of(self.worker))
-        process = kit.process if kit else ""
-        return retried(self.worker, lambda task: self._invert(store, inverter, task, process), trials=True)
+        return retried(self.worker, invert, process)
 
-    def _invert(self, store: Store, inverter: Inverter, task: Task, process: str) -> tuple[int, int]:
-        """Stores the words of a task's sources; how many rows of lengths, and how many sources failed."""
-        start = time.perf_counter()
-        left = [i for i in task.with_ids(store).ids if i not in task.failed]
-        lengths, postings = inverter.rows(left, self.run, task.name)
-        if task.trial:
-            return 0, len(task.failed)
-        failed = [(i, asdict(x.fault), x.attempts, self.table) for i, x in task.failed.items()]
-        write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
-        write_part(store, self.postings, self.run, task.name, postings, {})
-        share = Share({}, time.perf_counter() - start, process)
-        facts = facts_of({"": share}, task.rows, lengths.num_rows, len(failed))
-        write_part(store, self.table, self.run, task.name, lengths, facts)
-        return int(lengths.num_rows), len(task.failed)
+
+@dataclass(frozen=True, slots=True)
+class StoreTask:
+    """Work on files and fragments that one function does, as plain values. Its rows are not tried alone: of
+    files whose workers died there is nothing smaller."""
+
+    worker: WorkerConfig
+    do: Callable[[Store, Task], tuple[int, int]]  # a function that any process can be handed: rows, faults
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        store = await self.worker.open_store()
+        return retried(self.worker, lambda task: (0, 0) if task.trial else self.do(store, task))
 
 
 MERGED_HERE = 64 << 20
@@ -85,26 +84,16 @@ MERGED_HERE = 64 << 20
 has started."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeTask:
-    """Cache files to rows of their memo table. The ids of a task are files of one table."""
-
-    worker: WorkerConfig
-    run: str
-
-    async def open(self, kit: LocalKit | None = None) -> RunTask:
-        store = Store.open(self.worker.store)
-        return retried(self.worker, lambda task: self._merge(store, task))
-
-    def _merge(self, store: Store, task: Task) -> tuple[int, int]:
-        """Returns how many values it adds, and how many files were damaged."""
-        table = task.ids[0].split("/")[-2]
-        if read_record(store, table, self.run, task.name) is not None:  # by a worker that died after it
-            return 0, 0
-        rows, replaced, damaged = fold(store, table, task.ids)
-        if rows.num_columns:
-            write_part(store, table, self.run, task.name, rows, {"replaced": replaced})
-        return rows.num_rows, damaged
+def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
+    """Cache files of one memo table, the ids of a task, to rows of it. Returns how many values it adds, and
+    how many files were damaged."""
+    table = task.ids[0].split("/")[-2]
+    if read_record(store, table, run, task.name) is not None:  # by a worker that died after it
+        return 0, 0
+    rows, replaced, damaged = fold(store, table, task.ids)
+    if rows.num_columns:
+        write_part(store, table, run, task.name, rows, {"replaced": replaced})
+    return rows.num_rows, damaged
 
 
 def merge(
@@ -135,7 +124,8 @@ def _merged(
     """Merges groups of files of one table; returns how many were damaged."""
     run, damaged = uuid.uuid4().hex, 0
     tasks = {f"{i:06d}": Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)}
-    for result in results_of(runner, "parse", MergeTask(worker, run), list(tasks.values())):
+    work = StoreTask(worker, functools.partial(_fold, run))
+    for result in results_of(runner, "parse", work, list(tasks.values())):
         damaged += result.faults
     records = {name: r for name in tasks if (r := read_record(store, table, run, name)) is not None}
     fragments = [f for record in records.values() for f in record.fragments]
@@ -147,23 +137,11 @@ def _merged(
     return damaged
 
 
-@dataclass(frozen=True, slots=True)
-class CompactTask:
-    """Fragments of a table to fewer ones. The id of a task is a group of them."""
-
-    worker: WorkerConfig
-    table: str
-    version: int
-    run: str
-
-    async def open(self, kit: LocalKit | None = None) -> RunTask:
-        store = Store.open(self.worker.store)
-        return retried(self.worker, lambda task: self._rewrite(store, task))
-
-    def _rewrite(self, store: Store, task: Task) -> tuple[int, int]:
-        written = write_group(store, self.table, self.version, task.ids[0])
-        store.files.write(record_path(self.table, self.run, task.name), written.encode())
-        return 0, 0
+def _rewrite(table: str, version: int, run: str, store: Store, task: Task) -> tuple[int, int]:
+    """Fragments of a table, a group of them the id of a task, to fewer ones."""
+    written = keep.write_group(store, table, version, task.ids[0])
+    store.files.write(record_path(table, run, task.name), written.encode())
+    return 0, 0
 
 
 def compact_all(
@@ -171,23 +149,24 @@ def compact_all(
     worker: WorkerConfig,
     runner: Runner,
     start: Callable[[], object],
-    most: int = FRAGMENTS,
+    most: int = keep.FRAGMENTS,
     here: int = MERGED_HERE,
 ) -> None:
     """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
     tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
 
     def by_tasks(store: Store, table: str, version: int) -> None:
-        if table_bytes(store, table, version) <= here:
-            compact_here(store, table, version)
+        if keep.table_bytes(store, table, version) <= here:
+            keep.compact_here(store, table, version)
             return
         start()
-        work = CompactTask(worker, table, version, uuid.uuid4().hex)
-        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(groups(store, table, version))]
+        run = uuid.uuid4().hex
+        work = StoreTask(worker, functools.partial(_rewrite, table, version, run))
+        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(keep.groups(store, table, version))]
         done = [r.name for r in results_of(runner, "parse", work, tasks)]
-        written = (store.files.read(record_path(table, work.run, name)) for name in done)
-        replace_groups(store, table, version, [w.decode() for w in written if w])
-        drop_records(store, table, work.run)
+        written = (store.files.read(record_path(table, run, name)) for name in done)
+        keep.replace_groups(store, table, version, [w.decode() for w in written if w])
+        drop_records(store, table, run)
 
-    for table in tables(store):
-        compact(store, table, most, by_tasks)
+    for table in keep.tables(store):
+        keep.compact(store, table, most, by_tasks)

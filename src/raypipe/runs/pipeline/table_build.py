@@ -27,7 +27,6 @@ from raypipe.runs.pipeline.tasks import (
     Verb,
     WorkerConfig,
     Workers,
-    stage_counts,
 )
 from raypipe.store import AddedMeanwhile, Store, TableRun, begin, begun, commit, committed, done_parts, end
 from raypipe.store.files import need
@@ -99,7 +98,19 @@ class TableBuilder:
                 self.store.ensure(table, schema)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()
-            self._run_all(build, done)
+            again = dict.fromkeys(build.again)
+            for work_id in (again_id(build.work_id), build.work_id):
+                if run := begun(self.store, work_id):
+                    self._finish(run, work_id, build, done)
+                    for id in run.ids if again and (run.fresh or not build.fresh) else ():
+                        again.pop(id, None)
+            if again:
+                self._again(list(again), build, done)
+            whole = False  # transient failures stay pending, but are not tried again by this run
+            while not whole and (ids := build.missing_ids()):
+                per_task = self._per_task(ids, build)
+                run = begin(self.store, build.work_id, ids, per_task, False, False, *build.kept)
+                whole = self._finish(run, build.work_id, build, done)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()
 
@@ -116,20 +127,6 @@ class TableBuilder:
     def start(self) -> None:
         with self.clock.part("starting"):
             self.connect()
-
-    def _run_all(self, build: TableBuild, done: RunCounters) -> None:
-        again = dict.fromkeys(build.again)
-        for work_id in (again_id(build.work_id), build.work_id):
-            if run := begun(self.store, work_id):
-                self._finish(run, work_id, build, done)
-                for id in run.ids if again and (run.fresh or not build.fresh) else ():
-                    again.pop(id, None)
-        if again:
-            self._again(list(again), build, done)
-        while ids := build.missing_ids():
-            run = begin(self.store, build.work_id, ids, self._per_task(ids, build), False, False, *build.kept)
-            if self._finish(run, build.work_id, build, done):
-                return  # transient failures stay pending, but are not tried again by this run
 
     def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
         """Makes rows again, with those that a run before could not do for now."""
@@ -183,12 +180,13 @@ class TableBuilder:
             if committed(self.store, table, run.name) is None:
                 whole = done_parts(self.store, table, run.name)
                 here = {part: facts for part, facts in here.items() if part in whole}
-        if run.name not in done.tables:
-            for facts in here.values():
-                done.add(run.name, stage_counts(facts), earlier=True)
-        if build.pool == "answer":
-            for name, facts in here.items():
-                done.share(run.part(name), stage_counts(facts))
+        counted = run.name in done.tables
+        for name, facts in here.items():
+            counts = TaskResult.of(name, facts).counts
+            if not counted:
+                done.add(run.name, counts, earlier=True)
+            if build.pool == "answer":
+                done.share(run.part(name), counts)
         left = [Task(name, planned=run.rows(name)) for name in run.parts if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
@@ -207,7 +205,13 @@ class TableBuilder:
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
                     if left:
                         self.caps.check(done, self.clock.total())
-                        _wait(backoff, back[left[0].name])
+                        if (wait_s := backoff.next_s()) is None:
+                            raise Unavailable(
+                                f"{back[left[0].name].reason}. {ROUNDS_IN_VAIN + 1} workers tried. What was "
+                                "done is stored, no row of these tasks is blamed, and the same command does "
+                                "them when that is put right"
+                            )
+                        time.sleep(wait_s)
                         done.memo_damaged += self.merge_memo()  # what the other worker computed for these
             except (CapReached, Unavailable):
                 done.save(without=run.name)  # its parts keep their own counts
@@ -234,9 +238,13 @@ class TableBuilder:
                     continue
                 if build.pool == "answer":
                     done.share(run.part(result.name), result.counts)
-                if result.before is not None:
-                    _book(run.name, "parse", result.before, done, busy, tasks=0)
-                _book(run.name, "embed" if build.pool == "index" else build.pool, result, done, busy)
+                done.add(run.name, result.counts)
+                for pool, share in result.by.items():
+                    rows = done.rows_by_worker.setdefault(pool, {})
+                    rows[share.worker] = rows.get(share.worker, 0) + result.ids
+                    spent = busy.setdefault(share.worker, {})
+                    for part, seconds in share.parts().items():
+                        spent[part] = spent.get(part, 0.0) + seconds
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
                 shown.advance(
@@ -246,31 +254,3 @@ class TableBuilder:
                     waiting.clear()
             if left:
                 self.caps.check(done, self.clock.total())
-
-
-def _book(
-    run: str,
-    pool: Verb,
-    result: TaskResult,
-    done: RunCounters,
-    busy: dict[str, dict[str, float]],
-    tasks: int = 1,
-) -> None:
-    """Counts what one worker did of a task."""
-    done.add(run, result.counts, tasks=tasks)
-    rows = done.rows_by_worker.setdefault(pool, {})
-    rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
-    spent = busy.setdefault(result.worker_name, {})
-    for part, seconds in result.parts().items():
-        spent[part] = spent.get(part, 0.0) + seconds
-
-
-def _wait(backoff: Backoff, back: HandedBack) -> None:
-    """Waits before another worker gets what one handed back. Raises Unavailable where none could do it."""
-    wait_s = backoff.next_s()
-    if wait_s is None:
-        raise Unavailable(
-            f"{back.reason}. {ROUNDS_IN_VAIN + 1} workers tried. What was done is stored, no row of these "
-            f"tasks is blamed, and the same command does them when that is put right"
-        )
-    time.sleep(wait_s)

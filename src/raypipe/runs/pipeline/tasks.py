@@ -1,14 +1,6 @@
-"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told;
-and the rows of a part between two operators: Arrow columns, and the note on its first row.
+"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
 
-    part                        string: the part, one completion record; a block has the rows of one part
-    note                        string: null but on the first row; what `Note` says, as JSON
-    source, or id               string: the key of a row: a source of the corpus half, or a question
-    fault, attempts, digest     of a row that failed and has nothing else: the fault, how often it was tried,
-                                and the table or answer that it failed for
-
-The other columns are those of the operators: `corpus_operators` and `answer_operators` list them. A
-`TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
+A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
 after task. Knows nothing of Ray.
 """
 
@@ -16,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
-from raypipe.core.arrow import DIGEST, FAULT, id_column, id_texts, with_id_texts
+from raypipe.core.calls import Backoff, until_available
 from raypipe.core.digests import own_identity
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
@@ -33,9 +23,11 @@ from raypipe.core.protocols import Model
 from raypipe.models.hosts import Backend, EndpointAddress, EngineLimits
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import StageCounters
-from raypipe.runs.pipeline.dead_letters import Failed, FailedRow, Suspects
+from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.store import Store
 from raypipe.store.parts import PlanRows, planned_ids
+
+T = TypeVar("T")
 
 Verb: TypeAlias = Literal["parse", "embed", "answer", "index"]
 """What a pool of workers does; the names of the pools in a cluster file. `index`: those of parse and embed at
@@ -94,17 +86,12 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskResult:
-    """Counts of one finished task."""
+class Share:
+    """The share of one pool in a task."""
 
-    name: str
-    ids: int  # rows of the task
-    rows: int  # rows stored in the table
-    faults: int  # ids that failed
-    counts: Mapping[str, StageCounters] = field(default_factory=dict)  # by stage
-    worker_name: str = ""  # node, process and GPUs; "": this process
-    seconds: float = 0.0  # that the worker took for it
-    before: TaskResult | None = None  # of the part that another worker did first; its rows are these
+    counts: Mapping[str, StageCounters]  # by stage
+    seconds: float
+    worker: str = ""  # node, process and GPUs; "": this process
 
     def parts(self) -> dict[str, float]:
         """These seconds by part of the run (`counters.PARTS`)."""
@@ -112,6 +99,33 @@ class TaskResult:
         loading = sum(c.loading for c in self.counts.values())
         storing = max(0.0, self.seconds - computing - loading)
         return {"computing": computing, "loading": loading, "storing": storing}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """Counts of one finished task. Its completion record has them."""
+
+    name: str
+    ids: int  # rows of the task
+    rows: int  # rows stored in the table
+    faults: int  # ids that failed
+    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its workers did, the last one last
+
+    @property
+    def counts(self) -> dict[str, StageCounters]:
+        return summed(*(share.counts for share in self.by.values()))
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a completion record says; `of` reads it."""
+        facts: dict[str, Any] = _RESULT.dump_python(self)
+        return facts
+
+    @classmethod
+    def of(cls, part: str, facts: Mapping[str, Any]) -> TaskResult:
+        return _RESULT.validate_python({**facts, "name": part})
+
+
+_RESULT = TypeAdapter(TaskResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +206,18 @@ class WorkerConfig:
     wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
     passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
 
+    async def tried(self, make: Callable[[], Awaitable[T] | T]) -> T:
+        """Returns what `make` does, again where something is unavailable. Raises Unavailable where it stays
+        so for all tries."""
+        return await until_available(make, self.backoff())
+
+    def backoff(self) -> Backoff:
+        return Backoff(TRIES, self.wait_s)
+
+    async def open_store(self) -> Store:
+        """Raises as `tried`, and StoreError."""
+        return await self.tried(lambda: Store.open(self.store))
+
     def at_once(self, model: Model) -> int:
         """Counts the chats that a generator takes at a time. A batch API takes them as one file, and a cap
         stops between two of these."""
@@ -216,125 +242,6 @@ class WorkerConfig:
         )
 
 
-Key: TypeAlias = Literal["source", "id"]
-KEY_TYPES: Mapping[Key, pa.DataType] = {"source": DIGEST, "id": pa.string()}
-
-SKIPPED = "skipped"  # a part that was not begun: the run was to end
-
-_HEAD = {"part": pa.string(), "note": pa.string()}
-_TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The share of one pool in a part."""
-
-    counts: Mapping[str, StageCounters]  # by stage
-    seconds: float
-    worker: str = ""  # node, process and GPUs; "": this process
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Facts of a part on its way through the operators."""
-
-    ids: int  # rows of the task
-    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its operators did
-    suspects: Suspects | None = None  # what a worker knows that could not do the part; None: no worker had it
-    trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
-    back: HandedBack | None = None  # an operator could not do it: those behind it do nothing
-    ended: str = ""  # why those behind do nothing: SKIPPED, or an error as JSON
-
-    @property
-    def over(self) -> bool:
-        return bool(self.ended) or self.back is not None
-
-    def with_share(self, pool: str, counts: Mapping[str, StageCounters], seconds: float, worker: str) -> Note:
-        """With what an operator of a pool did, or the sink for it."""
-        before = self.by.get(pool, Share({}, 0.0, worker))
-        after = Share(summed(before.counts, counts), before.seconds + seconds, before.worker)
-        return replace(self, by={**self.by, pool: after})
-
-    def text(self) -> str:
-        return _NOTE.dump_json(self).decode()
-
-    @classmethod
-    def of(cls, text: str) -> Note:
-        return _NOTE.validate_json(text)
-
-
-_NOTE = TypeAdapter(Note)
-
-
-@dataclass(frozen=True, slots=True)
-class PartRows:
-    """The rows of a part, and those that failed."""
-
-    part: str
-    note: Note
-    key: Key
-    rows: pa.Table  # the key, and the columns of the last operator
-    failed: Sequence[Failed] = ()
-
-    @classmethod
-    def of_task(cls, task: Task, key: Key) -> PartRows:
-        """A task that has its ids (`Task.with_ids`)."""
-        lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
-        ids = id_column((i for i in task.ids if i not in task.failed), KEY_TYPES[key])
-        note = Note(len(task.ids), suspects=task.suspects, trial=task.trial)
-        return cls(task.name, note, key, pa.table({key: ids}), lost)
-
-    @classmethod
-    def of(cls, table: pa.Table) -> PartRows:
-        part, note = table["part"][0].as_py(), Note.of(table["note"][0].as_py())
-        key: Key = "source" if "source" in table.column_names else "id"
-        table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
-        if "digest" in table.column_names:
-            for row in table.filter(pc.is_valid(table["digest"])).to_pylist():
-                lost.append((with_id_texts(row[key]), row["fault"], row["attempts"], row["digest"]))
-            table = table.filter(pc.is_null(table["digest"]))
-        names = [n for n in table.column_names if n not in _HEAD and n not in _TAIL]
-        return cls(part, note, key, table.select(names), lost)
-
-    def table(self) -> pa.Table:
-        """All of it as rows, of which a part has one at least: with a null key if there is no other."""
-        rows = self.rows
-        if self.failed:
-            ids, faults, attempts, digests = zip(*self.failed, strict=True)
-            columns = [id_column(ids, KEY_TYPES[self.key])]
-            columns += [
-                pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)
-            ]
-            lost = pa.table(columns, names=[self.key, *_TAIL])
-            rows = pa.concat_tables([rows, lost], promote_options="default")
-        if not rows.num_rows:
-            rows = pa.Table.from_pylist([{}], schema=rows.schema)
-        head = [pa.array([self.part] * rows.num_rows), pa.array([self.note.text()], pa.string())]
-        head[1] = pa.concat_arrays([head[1], pa.nulls(rows.num_rows - 1, pa.string())])
-        return pa.table([*head, *rows.columns], names=[*_HEAD, *rows.column_names])
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The keys of its rows, each once, in order."""
-        return tuple(id_texts(pc.unique(self.rows[self.key])))
-
-    def vain(self, back: HandedBack) -> HandedBack:
-        """With what the operators before it spent in vain."""
-        cost = summed(*(share.counts for share in self.note.by.values()))
-        for count in cost.values():
-            count.in_vain(StageCounters())
-        return replace(back, counts=summed(cost, back.counts))
-
-    def handed_back(self, back: HandedBack) -> PartRows:
-        return self._over(replace(self.note, back=self.vain(back)))
-
-    def ended(self, why: str) -> PartRows:
-        return self._over(replace(self.note, ended=why))
-
-    def _over(self, note: Note) -> PartRows:
-        return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
-
-
 def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
     """Counts by stage, added up."""
     out: dict[str, StageCounters] = {}
@@ -344,38 +251,5 @@ def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
     return out
 
 
-_SHARES = TypeAdapter(dict[str, Share])
-
-
-def facts_of(by: Mapping[str, Share], ids: int, rows: int, faults: int) -> dict[str, Any]:
-    """Returns what a completion record says of a part; `stage_counts` and `result_of` read it."""
-    return {"by": _SHARES.dump_python(dict(by)), "ids": ids, "rows": rows, "faults": faults}
-
-
-def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
-    """Counters by stage, from the facts of a completion record."""
-    return summed(*(share.counts for share in _SHARES.validate_python(facts["by"]).values()))
-
-
-def result_of(part: str, facts: Mapping[str, Any]) -> TaskResult:
-    """Returns what came of a part, from the facts of its completion record."""
-    *before, last = _SHARES.validate_python(facts["by"]).values()
-    first = None
-    for share in before:
-        first = TaskResult(part, facts["ids"], 0, 0, share.counts, share.worker, share.seconds)
-    return TaskResult(
-        part, facts["ids"], facts["rows"], facts["faults"], last.counts, last.worker, last.seconds, first
-    )
-
-
-_OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
-
-
-def outcome_text(outcome: TaskResult | HandedBack | str) -> str:
-    """Returns what came of a part, as JSON; a text says why it did not come to its end (`Note.ended`)."""
-    return _OUTCOME.dump_json(outcome).decode()
-
-
-def outcome_of(text: str) -> TaskResult | HandedBack | str:
-    """Returns what `outcome_text` made a text of."""
-    return _OUTCOME.validate_json(text)
+OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
+"""What came of a part; a text says why it did not come to its end (`Note.ended`)."""

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, replace
 from raypipe.core.config import Where, build
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import HOUR_S, Prices
-from raypipe.core.protocols import CorpusStep, Kit
+from raypipe.core.protocols import Kit
 from raypipe.core.records import Source, SourceKind, source_id
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
 from raypipe.runs.pipeline.tasks import Verb, Workers
-from raypipe.runs.plan.bounds import KEY_BYTES, Range, embedded_bytes
 from raypipe.runs.plan.costs import rate, scaled, summed
+from raypipe.runs.plan.records import KEY_BYTES, Range, embedded_bytes
 from raypipe.runs.plan.sample import look
 from raypipe.runs.record import Run
 from raypipe.runs.stage_records import describe
@@ -34,16 +34,8 @@ PUTS = 3
 # For each part the driver reads both records, asks for the size of the rows' file, and reads their units.
 GETS = 5
 SENTENCE = "Most of what stands on a page is said in words of some letters each, as here. "
-LINES = (
-    12,
-    20,
-    50,
-    370,
-    26,
-    150,
-    8,
-    540,
-)  # characters of a page's lines: many of a menu, some of a paragraph
+# Characters of a page's lines: many of a menu, some of a paragraph.
+LINES = (12, 20, 50, 370, 26, 150, 8, 540)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +103,28 @@ def assumed_plan(
     last first, whose rates count; `kit`: its tokenizers split."""
     if assumed.chunks is None and recipe.corpus:
         assumed = replace(assumed, chunks=chunks_of_page(recipe, assumed.text_chars, kit))
-    steps = [_ingest(assumed, workers("parse"))]
+    whole = assumed.pages * assumed.html_bytes
+    hours, tasks = whole / READ_BYTES_S / workers("parse").count / HOUR_S, math.ceil(whole / SHARD_BYTES)
+    requests = tasks * 3 * (PUTS + GETS)  # sources, documents and layouts
+    steps = [AssumedStep("ingest", assumed.pages, tasks, whole * ZSTD, requests, (hours, hours))]
+    chunks = assumed.pages * (assumed.chunks or 0)
     stages, filled = {s.name: s for s in describe(recipe)}, set[str]()
     for stage in recipe.corpus:
         table = table_of(stage.step)
         verb: Verb = "embed" if table == "vectors" else "parse"
         pool = workers(verb)
         tasks = math.ceil(assumed.pages / pool.per_task(math.ceil(assumed.pages), per_task))
-        rows, grows = _rows_and_bytes(stage.step, assumed)
+        rows = chunks if table == "vectors" else assumed.pages
+        grows = assumed.pages * assumed.text_chars if table == "texts" else chunks * KEY_BYTES
+        if table == "vectors":
+            grows = embedded_bytes(embedder_of(stage.step).dim, chunks)
         if table in filled and table != "vectors":  # a table is filled by the tasks of its first step
             tasks, grows = 0, 0.0
         filled.add(table)
         asked = len(asked_models(stage.step))  # each once about a row
         calls = (rows * asked,) * 2 if asked else None
-        hours = scaled(rate(stages[stage.name], runs, *place).seconds(rows, calls), 1 / pool.count / HOUR_S)
-        steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
+        took = scaled(rate(stages[stage.name], runs, *place).seconds(rows, calls), 1 / pool.count / HOUR_S)
+        steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), took))
     clock = summed([s.hours for s in steps])
     return AssumedPlan(assumed, cluster, tuple(steps), clock, scaled(clock, prices.machines))
 
@@ -142,22 +141,3 @@ def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
     if not chunks:
         raise ConfError("--assume: the split asks a model, so say how many chunks a page has: chunks=31")
     return float(chunks)
-
-
-def _ingest(assumed: Assumed, pool: Workers) -> AssumedStep:
-    whole = assumed.pages * assumed.html_bytes
-    hours, tasks = whole / READ_BYTES_S / pool.count / HOUR_S, math.ceil(whole / SHARD_BYTES)
-    requests = tasks * 3 * (PUTS + GETS)  # sources, documents and layouts
-    return AssumedStep("ingest", assumed.pages, tasks, whole * ZSTD, requests, (hours, hours))
-
-
-def _rows_and_bytes(step: CorpusStep, assumed: Assumed) -> tuple[float, float]:
-    """Rows that pass a step, and bytes that the store grows by."""
-    chunks = assumed.pages * (assumed.chunks or 0)
-    match table_of(step):
-        case "vectors":
-            return chunks, embedded_bytes(embedder_of(step).dim, chunks)
-        case "passages":
-            return assumed.pages, chunks * KEY_BYTES
-        case _:
-            return assumed.pages, assumed.pages * assumed.text_chars

@@ -22,21 +22,13 @@ from raypipe.core.bounded_rows import batches
 from raypipe.core.llm import Chat
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question, Source
+from raypipe.recipes import step_contract
 from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import (
-    asked_models,
-    corpus_bound_of,
-    embedder_of,
-    is_bounded,
-    table_of,
-    table_with,
-)
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.corpus_operators import chunks_of
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
-from raypipe.runs.plan.bounds import Range, SourceBounds, calls_each, embedded_bytes, times
 from raypipe.runs.plan.costs import PlanContext, asked_before
-from raypipe.runs.plan.records import StepPlan
+from raypipe.runs.plan.records import Range, SourceBounds, StepPlan, calls_each, embedded_bytes, times
 from raypipe.runs.plan.sample import CHARS, NONE, SOURCES, Sample, look
 from raypipe.runs.plan.standing import left
 from raypipe.steps.rows import CHARS_PER_TOKEN
@@ -59,15 +51,24 @@ class CorpusPlanner:
     def __init__(self, context: PlanContext, questions: Sequence[Question]) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         pipe, recipe = self._pipeline, self._pipeline.recipe
-        self.wanted = wanted = self._all_wanted(questions)  # sources that the corpus half must hold
+        coming = context.coming
+        wanted = pipe.sources(questions).without(coming.gone)
+        if coming.kinds:
+            new = [s for s, kind in coming.kinds.items() if kind in recipe.source_kinds()]
+            cited = {s for q in questions for s in q.sources() or ()}
+            whole = recipe.searches_all() or any(q.citations is None for q in questions)
+            wanted = wanted.joined(Ids.of(s for s in new if whole or s in cited))
+        self.wanted = wanted  # sources that the corpus half must hold, those to come included
         missing = pipe.corpus.missing(recipe.texts_table, wanted)
         work_id, tables = whole_corpus(recipe)
-        self._texts = self._left(recipe.texts_table, left(self._store, work_id, tables[-1], missing))
+        texts, passages = recipe.texts_table, recipe.passages_table
+        missing = left(self._store, work_id, tables[-1], missing)
+        self._texts = left(self._store, texts, texts, missing)
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
         textless = self._texts.joined(missing)
         failed = failed_ids(self._store, {recipe.texts_table})
         missing = pipe.corpus.missing(recipe.passages_table, wanted).without(textless).without(failed)
-        self._passages = self._left(recipe.passages_table, missing).joined(textless)
+        self._passages = left(self._store, passages, passages, missing).joined(textless)
         self._parsed = not textless  # all texts are there
         self._unsplit = self._passages.joined(missing)
         self._cited = Ids.of(dict.fromkeys(s for q in questions for s in q.sources() or ()))
@@ -76,7 +77,7 @@ class CorpusPlanner:
 
     def plans(self) -> Iterator[StepPlan]:
         for stage in self._pipeline.recipe.corpus:
-            match table_of(stage.step):
+            match step_contract.table_of(stage.step):
                 case "vectors":
                     yield self._embed(stage)
                 case "passages":
@@ -88,22 +89,6 @@ class CorpusPlanner:
     def longest(self) -> float:
         """Characters of the longest passage, at most."""
         return max(self._counts.longest, self._bounds.longest)
-
-    def _all_wanted(self, questions: Sequence[Question]) -> Ids:
-        """Sources that the corpus half must hold, those to come included."""
-        coming = self._context.coming
-        stored = self._pipeline.sources(questions).without(coming.gone)
-        if not coming.kinds:
-            return stored
-        kinds = self._pipeline.recipe.source_kinds()
-        new = [s for s, kind in coming.kinds.items() if kind in kinds]
-        cited = {s for q in questions for s in q.sources() or ()}
-        whole = self._pipeline.recipe.searches_all() or any(q.citations is None for q in questions)
-        return stored.joined(Ids.of(s for s in new if whole or s in cited))
-
-    def _left(self, what: str, missing: Ids) -> Ids:
-        """Rows to do: what a killed run has left of its own, then the others that are missing."""
-        return left(self._store, what, what, missing)
 
     @functools.cached_property
     def _chars(self) -> np.ndarray:
@@ -119,7 +104,7 @@ class CorpusPlanner:
     def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
         """A stage that works on each source; most ask no model, and their work is counted in sources."""
         name, every = stage.name, len(self.wanted.joined(todo))
-        works, known = not asked_models(stage.step), is_bounded(stage.step)
+        works, known = not step_contract.asked_models(stage.step), step_contract.is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
 
         def calls(mask: np.ndarray) -> float:
@@ -137,19 +122,23 @@ class CorpusPlanner:
 
     def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
         """By the digests of texts where these are known; else by the sizes of sources."""
-        name, model = stage.name, embedder_of(stage.step)
+        name, model = stage.name, step_contract.embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
         there = split if self._store.has(self._pipeline.recipe.passages_table) else Ids.of(())
         lacking = self._pipeline.corpus.unembedded(table, there) if there else there
-        lacking = self._left(table, lacking).without(unsplit)
+        lacking = left(self._store, table, table, lacking).without(unsplit)
         look = self._look if unsplit else NONE
         seen = self._seen if unsplit else unsplit
         fresh, same = self._texts_to_embed(stage.step, model, lacking, seen)
-        had, rest, before = functools.partial(self._had, name), ~self._is_seen, self._had(name, unsplit)
+        had, before = functools.partial(self._had, name), self._had(name, unsplit)
+        rest = ~_among(unsplit, self._seen) if unsplit else np.zeros(0, bool)
         known = sum(fresh(ids.where(pa.array(had(ids)))) for ids in (lacking, seen))
         others = fresh(lacking) + fresh(seen) - known
-        asks, prompt_tokens = corpus_bound_of(stage.step, self.longest), self._prompt_tokens(stage.step)
+        asks, prompt_tokens = (
+            step_contract.corpus_bound_of(stage.step, self.longest),
+            self._prompt_tokens(stage.step),
+        )
         each = calls_each(stage.step)
         calls = functools.partial(self._bounds.calls, name)
         reasons = self._context.reasons(
@@ -184,11 +173,14 @@ class CorpusPlanner:
         """Tokens of a prompt about a chunk, about: of some of the chunks that were looked at; where there are
         none, and of a step that asks no language model, as the step says it."""
         chats = list[Chat]()
-        if any(m.kind == "generator" for m in asked_models(step)) and (chunks := self._look.chunks).num_rows:
+        if (
+            any(m.kind == "generator" for m in step_contract.asked_models(step))
+            and (chunks := self._look.chunks).num_rows
+        ):
             some = chunks.take(np.linspace(0, len(chunks) - 1, PROMPTS).astype(int))
             chats = asyncio.run(first_chats(step, self._pipeline.worker.kit(None), some))
         if not chats:
-            return corpus_bound_of(step, self.longest).prompt_tokens
+            return step_contract.corpus_bound_of(step, self.longest).prompt_tokens
         return sum(len(turn.content) for chat in chats for turn in chat) / len(chats) / CHARS_PER_TOKEN
 
     @functools.cached_property
@@ -211,11 +203,6 @@ class CorpusPlanner:
     def _seen(self) -> Ids:
         """The sources that are not split whose chunks are known all the same."""
         return Ids.of(self._look.each if self._look.exact else ())
-
-    @functools.cached_property
-    def _is_seen(self) -> np.ndarray:
-        """(sources that are not split,) bool."""
-        return _among(self._unsplit, self._seen) if self._unsplit else np.zeros(0, bool)
 
     @functools.cached_property
     def _expected(self) -> np.ndarray:
@@ -252,14 +239,17 @@ class CorpusPlanner:
         """Counts the texts of some of these sources that no run embedded, and says whether those are exactly
         what will be asked. `todo` are split, `seen` are looked at. What a language model is to write is in
         no memo under a key that is known: then all texts count."""
-        if any(m.kind == "generator" for m in asked_models(step)):
+        if any(m.kind == "generator" for m in step_contract.asked_models(step)):
             each_seen = self._look.each if seen else {}
             return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
         many = self._counts.total(todo) > LOOKED_AT
         first: dict[str, int] = {}  # source -> texts that none before it has
         each: dict[str, int] = {}  # source -> texts, whatever others have
         met: set[str] = set()
-        for chunks in self._chunks(Ids.of(()) if many else todo, seen):
+        stored = range(0, 0 if many else len(todo), PER_READ)
+        recipe = self._pipeline.recipe
+        read = (chunks_of(self._store, recipe, tuple(todo[at : at + PER_READ])) for at in stored)
+        for chunks in itertools.chain(read, [self._look.chunks] if seen else ()):
             keys = self._keys(step, chunks)
             every = {k for some in keys.values() for k in some}
             new = every - lookup(self._store, vectors_of(model), list(every))
@@ -278,12 +268,6 @@ class CorpusPlanner:
 
         return count, alone and not many
 
-    def _chunks(self, todo: Ids, seen: Ids) -> Iterator[pa.Table]:
-        for at in range(0, len(todo), PER_READ):
-            yield chunks_of(self._store, self._pipeline.recipe, tuple(todo[at : at + PER_READ]))
-        if seen:
-            yield self._look.chunks
-
     def _keys(self, step: CorpusStep, chunks: pa.Table) -> dict[str, set[str]]:
         """Source -> keys of what the step asks its embedder about the source's chunks."""
         runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source stand together
@@ -299,7 +283,7 @@ class CorpusPlanner:
         old = last.stage(name) if last else None
         if last is None or old is None or not sources:
             return had
-        kind = f"{table_with(old.writes)}-"
+        kind = f"{step_contract.table_with(old.writes)}-"
         for table in (t for t in last.tables if t.startswith(kind) and self._store.has(t)):
             there = present(self._store.dataset(table), "source", sources.array)
             had |= there.to_numpy(zero_copy_only=False)

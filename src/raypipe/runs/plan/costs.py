@@ -18,8 +18,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.plan.bounds import Range, times
-from raypipe.runs.plan.records import Cost, NewSources, Plan, StepPlan, TokenSplit
+from raypipe.runs.plan.records import Cost, NewSources, Plan, Range, StepPlan, TokenSplit, times
 from raypipe.runs.record import Run, reason
 from raypipe.runs.run_parts import Costs, Estimate, JudgeLine, StepLine
 from raypipe.runs.stage_records import Difference, StageRecord, describe, differences, with_lines

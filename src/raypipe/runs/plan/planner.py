@@ -30,11 +30,10 @@ from raypipe.runs.pipeline.ingest_log import noted
 from raypipe.runs.pipeline.ingest_staging import BAD_SHOWN
 from raypipe.runs.pipeline.recipe_tables import ann_states
 from raypipe.runs.pipeline.tasks import WorkerConfig
-from raypipe.runs.plan.bounds import calls_each
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, summed
 from raypipe.runs.plan.questions import QuestionPlanner
-from raypipe.runs.plan.records import NewSources, Plan, StepPlan
+from raypipe.runs.plan.records import NewSources, Plan, StepPlan, calls_each
 from raypipe.runs.plan.sample import Sampler
 from raypipe.runs.record import Run, recent
 from raypipe.runs.run_parts import FlipRate
@@ -51,9 +50,8 @@ def engines_of(recipe: Recipe) -> tuple[str, ...]:
 
 def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
     """The rate that a run kept on this machine (the latest first) measured for the same engines."""
-    engines = engines_of(recipe)
     rates = (m.flips for m in kept if m.device == worker.device and m.flips is not None)
-    return next((rate for rate in rates if rate.engines == engines), None)
+    return next((rate for rate in rates if rate.engines == engines_of(recipe)), None)
 
 
 def chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps: Sequence[StepPlan]) -> int:
@@ -136,23 +134,21 @@ def plan(
     corpus = CorpusPlanner(context, questions)
     answers = QuestionPlanner(context, corpus, questions, frozenset(old))
     steps = (*corpus.plans(), *answers.plans())
-    twice = chats_twice(pipeline.recipe, pipeline.worker, measured, steps)
-    ann = tuple(ann_states(pipeline.store, pipeline.recipe))
-    return Plan(steps, changed=context.changed(), adopted=_adopted(pipeline.recipe), ann=ann, twice=twice)
+    return _planned(context, steps, chats_twice(pipeline.recipe, pipeline.worker, measured, steps))
 
 
-def _adopted(recipe: Recipe) -> tuple[str, ...]:
-    """A sentence for each model of a recipe that counts as another."""
-    return tuple(m.adopted for m in models_of(recipe) if m.adopted)
+def _planned(context: PlanContext, steps: tuple[StepPlan, ...], twice: int = 0) -> Plan:
+    store, recipe = context.pipeline.store, context.pipeline.recipe
+    adopted = tuple(m.adopted for m in models_of(recipe) if m.adopted)
+    ann = tuple(ann_states(store, recipe))
+    return Plan(steps, changed=context.changed(), adopted=adopted, ann=ann, twice=twice)
 
 
 def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: Sequence[Run] = ()) -> Plan:
     """The corpus half of a plan, for questions about the whole store."""
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), False)
-    steps = tuple(CorpusPlanner(context, [Question("", "")]).plans())
-    ann = tuple(ann_states(pipeline.store, pipeline.recipe))
-    return Plan(steps, changed=context.changed(), adopted=_adopted(pipeline.recipe), ann=ann)
+    return _planned(context, tuple(CorpusPlanner(context, [Question("", "")]).plans()))
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:

@@ -19,19 +19,10 @@ from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, of_turns
 from raypipe.runs.pipeline.recipe_tables import answer_key
-from raypipe.runs.plan.bounds import likely_tokens, stage_bounds, stored_bytes
+from raypipe.runs.plan import standing
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, asked_before
-from raypipe.runs.plan.records import StepPlan
-from raypipe.runs.plan.standing import (
-    StoredAnswers,
-    behind_index,
-    in_doubt,
-    kept_inputs,
-    lost_answers,
-    overlap,
-    unanswered,
-)
+from raypipe.runs.plan.records import StepPlan, likely_tokens, stage_bounds, stored_bytes
 from raypipe.store.memo.lookup import first_requests, lookup
 from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
@@ -47,14 +38,14 @@ class QuestionPlanner:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         self._corpus = corpus
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
-        self._searching = behind_index(self._pipeline.recipe)
+        self._searching = standing.behind_index(self._pipeline.recipe)
         self._answerers = {self._pipeline.recipe.digest(): tuple(context.stages.values())}
         """Digest -> stages of the recipes by which rows may have a stored answer."""
         for run in context.runs:
             self._answerers.setdefault(run.digest, run.stages)
         coming = context.coming.kinds
         snapshot = digest(corpus_sum(self._store, coming)) if coming else self._pipeline.snapshot()
-        found = unanswered(self._pipeline, questions, corpus.wanted, snapshot, context.fresh)
+        found = standing.unanswered(self._pipeline, questions, corpus.wanted, snapshot, context.fresh)
         self._pending, self._again = found.pending, found.again
         by_id = {q.id: q for q in questions}
         ids = list(dict.fromkeys([*found.ids, *(i for i in by_id if i in old)]))
@@ -66,13 +57,16 @@ class QuestionPlanner:
         leaning = any(q.turns for q in self._todo.values())
         self._untold = leaning and any(of_turns(s.step) for s in self._pipeline.recipe.question)
         """Whether the text of a question may be another one by the time that later steps ask about it."""
-        self._answered = StoredAnswers(self._store, self._evidence)
         self._before: list[tuple[Stage[Step], bool]] = []
         """Stages before the one that is planned; True: what it asks follows from the question alone."""
 
+        self._answered = functools.cache(
+            functools.partial(standing.answered_by, self._store, evidence=self._evidence)
+        )
+
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
-        had = self._answered.by(last.digest, any_fault=True) if last else set[str]()
+        had = self._answered(last.digest)[0] if last else set[str]()
         sure = True  # no row is kept from the stages to come
         reach = Reach(passage_chars=self._corpus.longest)
         for stage, bounds in stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach):
@@ -99,7 +93,9 @@ class QuestionPlanner:
         asking = {i: n for i, n in calls.items() if n}
         reasons: dict[str, float] = {}
         for i, n in asking.items():
-            why = again.get(i) or self._why(stage.name, i, i in had)
+            if (why := again.get(i, "")) == "":
+                why = self._context.why(stage.name, i in had or i in self._again)
+                why = "evidence" if why == "row" and i in self._again else why
             reasons[why] = reasons.get(why, 0) + n
         expected = None
         if not exact:
@@ -138,13 +134,6 @@ class QuestionPlanner:
         scope = self._corpus.scope(todo)
         return {s.name: b for s, b in stage_bounds(self._pipeline.recipe, todo, Reach(), scope)}
 
-    def _why(self, name: str, id: str, last: bool) -> str:
-        """Why a stage is to do a question. `last`: the last finished run answered it from the same
-        evidence."""
-        again = id in self._again
-        found = self._context.why(name, last or again)
-        return "evidence" if again and found == "row" else found
-
     def _settled(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
     ) -> tuple[set[str], dict[str, str]]:
@@ -154,22 +143,21 @@ class QuestionPlanner:
         chain = self._context.stages[stage.name].chain
         for by, stages in self._answerers.items() if not self._context.fresh else ():
             if any(s.chain == chain for s in stages):
-                found |= {i: by for i in self._answered.by(by) if i not in found}
+                found |= {i: by for i in self._answered(by)[1] if i not in found}
         if stage.name in self._searching:  # a source may fail, and what is asked then is not known
             found = {i: by for i, by in found.items() if i not in self._pending}
-        again = {i: why for i in found if (why := self._reads_moved(stage, i))}
+        reads = stage.step.reads() | stage.gate_reads()
+        again = dict[str, str]()
+        for i in found:  # what the stage reads about a row may come out otherwise
+            moved = self._moved.get(i, {}).items()
+            if why := next((why for name, why in moved if any(standing.overlap(name, r) for r in reads)), ""):
+                again[i] = why
         rest = {i: by for i, by in found.items() if i not in again}
-        if rest and any(b.calls for b in bounds.values()) and in_doubt(self._store, stage.step):
+        if rest and any(b.calls for b in bounds.values()) and standing.in_doubt(self._store, stage.step):
             again |= self._asked_again(stage, rest, plain)
         for i, why in again.items():
             self._moved.setdefault(i, {}).update(dict.fromkeys(stage.step.writes(), why))
         return set(found) - set(again), again
-
-    def _reads_moved(self, stage: Stage[Step], id: str) -> str:
-        """Why what the stage reads about a row may come out otherwise; "" where it does not."""
-        moved = self._moved.get(id)
-        reads = (stage.step.reads() | stage.gate_reads()) if moved else ()
-        return next((w for name, w in (moved or {}).items() if any(overlap(name, r) for r in reads)), "")
 
     def _asked_again(self, stage: Stage[Step], rows: Mapping[str, str], plain: bool) -> dict[str, str]:
         """Of answered rows (id -> by what), those about which the stage may ask again, and why. Where the
@@ -183,9 +171,9 @@ class QuestionPlanner:
         for by in dict.fromkeys(rows.values()):
             ids, stages = [i for i, b in rows.items() if b == by], self._answerers[by]
             at = next(n for n, s in enumerate(stages) if s.chain == chain)
-            if kept_inputs(stage, (s.writes for s in stages[at:])):
+            if standing.kept_inputs(stage, (s.writes for s in stages[at:])):
                 stored = [answer_key(by, i, *self._evidence[i]) for i in ids]
-                again |= lost_answers(self._pipeline, stage, stored)
+                again |= standing.lost_answers(self._pipeline, stage, stored)
             else:
                 again |= dict.fromkeys(ids, "lost")
         return again

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.protocols import Kit, Model, Tokenize
+from raypipe.core.protocols import CorpusStep, Kit, Model, Tokenize
 from raypipe.core.records import Source, Span
 from raypipe.recipes.executor import CorpusExecutor, StageError, fine, with_texts
-from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import table_of
 from raypipe.store.memo.lookup import CacheOnlyKit
 from raypipe.text.words import sentences
@@ -104,39 +104,31 @@ def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
     a model, or where a source breaks the code: the run finds out which."""
     if not sources or not any(table_of(s.step) == "passages" for s in recipe.corpus):
         return NONE
+    needed, stages = frozenset[str](), list[Stage[CorpusStep]]()  # that its chunks come from
+    for stage in reversed(recipe.corpus):
+        table = table_of(stage.step)
+        if table == "passages" or (table == "texts" and not needed.isdisjoint(stage.step.writes())):
+            needed |= stage.step.reads()
+            stages.insert(0, stage)
+    own = _SampleKit(kit)
+    corpus = CorpusExecutor(replace(recipe, corpus=tuple(stages)), own)
     try:
-        return asyncio.run(_look(recipe, _SampleKit(kit), sources))
+        with asyncio.Runner() as loop:
+            texts = loop.run(corpus.texts(arrow.corpus_table(sources)))
+            made = loop.run(corpus.passages(texts))
     except StageError:
         return NONE
-
-
-async def _look(recipe: Recipe, kit: _SampleKit, sources: Sequence[Source]) -> Sample:
-    corpus = CorpusExecutor(_up_to_chunks(recipe), kit)
-    texts = await corpus.texts(arrow.corpus_table(sources))
-    made = await corpus.passages(texts)
     made = with_texts(made, texts) if recipe.embeds_from_texts else made
     whole = pa.concat_tables([t.select(["source", "fault"]) for t in (texts, made)])
     broken = set(arrow.id_texts(whole["source"].filter(whole["fault"].is_valid())))
     sizes, chunks = {s.id: len(s.content) for s in sources if s.id not in broken}, fine(made)
     counts = chunks["source"].value_counts()
-    counted = dict(
-        zip(arrow.id_texts(counts.field("values")), counts.field("counts").to_pylist(), strict=True)
-    )
+    named = arrow.id_texts(counts.field("values"))
+    counted = dict(zip(named, counts.field("counts").to_pylist(), strict=True))
     each = {id: counted.get(id, 0) for id in sizes}
     text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
     places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
     spans = set(zip(*places, strict=True))
     found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
     chars = np.fromiter(sizes.values(), float)
-    return Sample(chunks, each, chars, len(spans), found, not kit.stood_in)
-
-
-def _up_to_chunks(recipe: Recipe) -> Recipe:
-    """The recipe with the corpus steps alone that its chunks come from."""
-    needed, kept = frozenset[str](), list[str]()
-    for stage in reversed(recipe.corpus):
-        table = table_of(stage.step)
-        if table == "passages" or (table == "texts" and not needed.isdisjoint(stage.step.writes())):
-            needed |= stage.step.reads()
-            kept.append(stage.name)
-    return replace(recipe, corpus=tuple(s for s in recipe.corpus if s.name in kept))
+    return Sample(chunks, each, chars, len(spans), found, not own.stood_in)

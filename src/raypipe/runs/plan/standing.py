@@ -23,21 +23,14 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.bounded_rows import batches
-from raypipe.core.protocols import Ask, Step
+from raypipe.core.protocols import Step
 from raypipe.core.records import FAULT, Question
 from raypipe.core.references import domain_of
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.pipeline import recipe_tables
 from raypipe.runs.pipeline.corpus_builds import failed_ids
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.pipeline.recipe_tables import (
-    AnswerSources,
-    answer_key,
-    answer_sources,
-    lacking,
-    table_labels,
-    tables_now,
-)
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.ids import Ids, rows, stand_in
 from raypipe.store.index import LanceIndex
@@ -72,41 +65,31 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
     return [*undone, *(i for i in missing if i not in done and i not in set(undone))]
 
 
-class StoredAnswers:
-    """Which of some questions have a stored answer by which recipe, from the evidence they have now."""
-
-    def __init__(self, store: Store, evidence: Mapping[str, tuple[str, str]]) -> None:
-        """`evidence`: question id -> its row key, and what is absent (`AnswerSources`)."""
-        self._store, self._evidence = store, evidence
-        self._found: dict[str, tuple[set[str], set[str]]] = {}
-
-    def by(self, recipe: str, any_fault: bool = False) -> set[str]:
-        """Ids of those answered; unless `any_fault`, without a fault that kept a stage from its row, and
-        without a reply that broke, since such a one may not be cached."""
-        if recipe not in self._found:
-            keys = {answer_key(recipe, id, *of): id for id, of in self._evidence.items()}
-            table = rows(self._store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
-            fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
-            fine = fine.filter(pc.invert(_broken(fine["replies"])))
-            found = [{keys[k] for k in arrow.id_texts(t["key"])} for t in (table, fine)]
-            self._found[recipe] = (found[0], found[1])
-        return self._found[recipe][0 if any_fault else 1]
-
-
-def _broken(replies: pa.ChunkedArray) -> pa.Array:
-    """(rows,) bool: which rows of a column of replies have one whose label is fault."""
+def answered_by(
+    store: Store, recipe: str, evidence: Mapping[str, tuple[str, str]]
+) -> tuple[set[str], set[str]]:
+    """Ids of questions that have a stored answer by a recipe, from the evidence they have now; and of those
+    without a fault that kept a stage from its row, and without a reply that broke: it may not be cached.
+    `evidence`: question id -> its row key, and what is absent (`AnswerSources`)."""
+    keys = {recipe_tables.answer_key(recipe, id, *of): id for id, of in evidence.items()}
+    table = rows(store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
+    fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
+    replies = fine["replies"]
     column = pa.concat_arrays(replies.chunks) if replies.num_chunks else pa.array([], replies.type)
     broke = pc.equal(pc.struct_field(column.items, "label"), FAULT).to_numpy(zero_copy_only=False)
-    before = np.concatenate([[0], np.cumsum(broke)])
-    offsets = column.offsets.to_numpy()
-    return pa.array(before[offsets[1:]] > before[offsets[:-1]])
+    before, offsets = np.concatenate([[0], np.cumsum(broke)]), column.offsets.to_numpy()
+    fine = fine.filter(pa.array(before[offsets[1:]] == before[offsets[:-1]]))
+    of_any, of_fine = ({keys[k] for k in arrow.id_texts(t["key"])} for t in (table, fine))
+    return of_any, of_fine
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
     """The questions that an eval may have to answer."""
 
-    sources: AnswerSources  # what they are answered from, if no source fails that did not fail for good
+    sources: (
+        recipe_tables.AnswerSources
+    )  # what they are answered from, if no source fails that did not fail for good
     ids: tuple[str, ...]
     pending: frozenset[str]  # questions some of whose sources are still to be parsed, split or embedded
     again: frozenset[str]  # of `ids`: answered before by this recipe, from other evidence
@@ -117,50 +100,33 @@ def unanswered(
 ) -> Unanswered:
     """`wanted`: the sources that these questions may search, those to be ingested included. `fresh`: every
     question is answered again."""
-    work_id = pipeline.answers_work_id(snapshot)
-    lacks = lacking(pipeline.store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
-    for_good, coming = _for_good(pipeline, lacks)
-    sources = answer_sources(snapshot, by_source(for_good), pipeline.recipe)
-    pending = _pending(questions, coming, sources.everything)
+    store, tables = pipeline.store, recipe_tables.table_labels(pipeline.recipe)
+    stays: dict[str, Ids] = {}  # what will be lacking still, since it failed for good
+    coming: list[Ids] = []  # sources that will have more
+    lacks = recipe_tables.lacking(store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
+    for label, lack in lacks.items():
+        failed = Ids.of(failed_ids(store, {tables[label]}))
+        if len(mine := lack.where(stand_in(lack.array, failed.array))):
+            stays[label] = mine
+        if len(more := lack.without(failed)):
+            coming.append(more)
+    sources = recipe_tables.answer_sources(snapshot, by_source(stays), pipeline.recipe)
+    cited = {q.id: None if sources.everything else q.sources() for q in questions}
+    named = Ids.of(dict.fromkeys(s for own in cited.values() for s in own or ()))
+    soon = {s for some in coming for s in named.where(stand_in(named.array, some.array))}
+    search = ((q, coming if own is None else soon.intersection(own)) for q, own in cited.items())
+    pending = frozenset(q for q, more in search if more)
     ids = [q.id for q in questions]
     if not fresh:
         keys = pipeline.keys(questions, sources)
-        due = left_answers(pipeline.store, work_id, keys, pipeline.unanswered(keys))
+        due = left_answers(store, pipeline.answers_work_id(snapshot), keys, pipeline.unanswered(keys))
         ids = list(dict.fromkeys([*due, *(i for i in ids if i in pending)]))
-    return Unanswered(sources, tuple(ids), pending, _again(pipeline, questions, ids, sources))
-
-
-def _for_good(pipeline: Pipeline, lacks: Mapping[str, Ids]) -> tuple[dict[str, Ids], list[Ids]]:
-    """Returns what will be lacking still, since it failed for good, and the sources that will have more."""
-    tables = table_labels(pipeline.recipe)
-    stays: dict[str, Ids] = {}
-    coming: list[Ids] = []
-    for label, ids in lacks.items():
-        failed = Ids.of(failed_ids(pipeline.store, {tables[label]}))
-        if len(mine := ids.where(stand_in(ids.array, failed.array))):
-            stays[label] = mine
-        if len(more := ids.without(failed)):
-            coming.append(more)
-    return stays, coming
-
-
-def _pending(questions: Sequence[Question], coming: Sequence[Ids], everything: bool) -> frozenset[str]:
-    """Ids of the questions that may search a source that will have more."""
-    cited = {q.id: None if everything else q.sources() for q in questions}
-    named = Ids.of(dict.fromkeys(s for sources in cited.values() for s in sources or ()))
-    soon = {s for ids in coming for s in named.where(stand_in(named.array, ids.array))}
-    return frozenset(id for id, own in cited.items() if (coming if own is None else not soon.isdisjoint(own)))
-
-
-def _again(
-    pipeline: Pipeline, questions: Iterable[Question], ids: Sequence[str], sources: AnswerSources
-) -> frozenset[str]:
-    store, recipe = pipeline.store, pipeline.recipe.digest()
-    if not ids or not store.count("answers", f"recipe = X'{recipe}'"):
-        return frozenset()
-    found = arrow.with_id_texts(store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist())
-    before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
-    return frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
+    recipe, again = pipeline.recipe.digest(), frozenset[str]()
+    if ids and store.count("answers", f"recipe = X'{recipe}'"):
+        found = arrow.with_id_texts(store.rows("answers", "id", ids, ["id", "row", "recipe"]).to_pylist())
+        before = {(r["id"], r["row"]) for r in found if r["recipe"] == recipe}
+        again = frozenset(q.id for q in questions if (q.id, sources.row(q)) in before)
+    return Unanswered(sources, tuple(ids), pending, again)
 
 
 AHEAD_S = 3600.0
@@ -192,22 +158,27 @@ def uncached(
 ) -> dict[str, str]:
     """Question id -> why, for answered questions about which the stage would need what is not cached by this
     clock: expired, for a graph's reply whose period is over, else lost."""
-    return asyncio.run(_uncached(pipeline, stage, answered, clock))
-
-
-async def _uncached(
-    pipeline: Pipeline, stage: Stage[Step], answered: Iterable[Question], clock: Callable[[], float]
-) -> dict[str, str]:
-    found = dict[str, str]()
-    here = pipeline.worker.kit(LanceIndex(tables_now(pipeline.store, pipeline.recipe)))
+    here = pipeline.worker.kit(LanceIndex(recipe_tables.tables_now(pipeline.store, pipeline.recipe)))
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     ask = stage.step.open(cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock))
     refreshed = {d for ref in requested_by(stage.step) for d in ref.periods() or ()}
-    for some in batches(filter(stage.admits, answered), AT_ONCE):
-        whys = await asyncio.gather(*(_lacks(ask, q, refreshed) for q in some))
-        found |= {q.id: why for q, why in zip(some, whys, strict=True) if why}
-    await here.close()
-    return found
+
+    async def lacks(question: Question) -> str:
+        try:
+            await ask([question])
+        except NotCached as e:
+            return "expired" if isinstance(e, NoReply) and domain_of(e.path) in refreshed else "lost"
+        return ""
+
+    async def found() -> dict[str, str]:
+        whys = dict[str, str]()
+        for some in batches(filter(stage.admits, answered), AT_ONCE):
+            each = await asyncio.gather(*map(lacks, some))
+            whys |= {q.id: why for q, why in zip(some, each, strict=True) if why}
+        await here.close()
+        return whys
+
+    return asyncio.run(found())
 
 
 def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
@@ -230,18 +201,6 @@ def overlap(a: str, b: str) -> bool:
     (True, False, True)
     """
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")
-
-
-async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
-    """Why a stage would ask about a stored answer again; "" where all is cached. `refreshed`: domains whose
-    replies expire."""
-    try:
-        await ask([question])
-    except NoReply as e:
-        return "expired" if domain_of(e.path) in refreshed else "lost"
-    except NotCached:
-        return "lost"
-    return ""
 
 
 def behind_index(recipe: Recipe) -> frozenset[str]:
