@@ -86,15 +86,8 @@ class ServeArgs:
         vllm = [m for m in recipe.models() if m.loader == "vllm"]
         if vllm and (engines := cluster.engines) is not None:
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return build_application(
-            recipe,
-            worker,
-            gpus,
-            self.server_config(settings.keys),
-            self.follow_live,
-            engine_gpus,
-            self.gateways,
-        )
+        config, live = self.server_config(settings.keys), self.follow_live
+        return build_application(recipe, worker, gpus, config, live, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
@@ -125,8 +118,10 @@ class ServeArgs:
 
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
         """Returns what `check` raises of a recipe whatever the store holds."""
-        if self.mcp:
-            require_mcp()
+        if self.mcp and importlib.util.find_spec("mcp") is None:
+            raise ConfError(
+                "--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it"
+            )
         models = require_graphs(recipe).models()
         for model in models:
             load.present(model)
@@ -155,8 +150,14 @@ class ServeArgs:
     def server_config(self, environ: Mapping[str, str]) -> ServerConfig:
         """Keys, limits and options of the endpoint. Raises ConfError for invalid keys."""
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
-        if self.keys is not None:
-            given += _in_file(Path(self.keys))
+        if (path := self.keys) is not None:
+            try:
+                lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+            except (OSError, UnicodeDecodeError) as e:
+                raise ConfError(f"keys: {path} cannot be read: {e}") from e
+            if not (written := [line for line in lines if line and not line.startswith("#")]):
+                raise ConfError(f"keys: expected a key a line in {path}, found none")
+            given += written
         filters = () if self.key_filters is None else read_key_filters(Path(self.key_filters))
         if self.key_filters is None and (text := environ.get(KEY_FILTERS, "").strip()):
             filters = key_filters_in(config.read_value(text, f"${KEY_FILTERS}"), f"${KEY_FILTERS}")
@@ -173,30 +174,19 @@ class ServeArgs:
         return sized(cluster, (), declared_nodes(cluster))
 
 
-def require_mcp() -> None:
-    """Raises ConfError where the package that speaks the Model Context Protocol is not installed."""
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfError("--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it")
-
-
-def _in_file(path: Path) -> list[str]:
-    """The keys in a file, one a line; empty lines and lines that begin with # are none."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfError(f"keys: {path} cannot be read: {e}") from e
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
-        raise ConfError(f"keys: expected a key a line in {path}, found none")
-    return found
-
-
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
     """Raises ConfError for an address that others reach without keys, and for a port that is taken."""
     server = endpoint.server_config(settings.keys)
     if not server.key_filters:
         check_host(host, server.keys)
-    check_port(host, port)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            # As servers do: a port whose server has just ended is free.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as e:
+        raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
@@ -210,18 +200,6 @@ def check_host(host: str, keys: ApiKeys) -> None:
             f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
             "--auth none to answer without a key"
         )
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises ConfError unless this machine can listen there now."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as trial:
-            # As servers do: a port whose server has just ended is free.
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as e:
-        raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
 def url_of(host: str, port: int) -> str:

@@ -59,7 +59,7 @@ def check_environment(store: str | None = None, session: Session | None = None) 
     settings = (session or Session()).settings
     plugins = _plugins()
     models = _models(settings) if plugins.state != "missing" else ()  # else no file of conf can be read
-    found = (*_versions(), plugins, *_machine(settings), *_ray(settings), *models, _store(store, settings))
+    found = (*_versions(), plugins, *_around(settings), *models, _store(store, settings))
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
 
@@ -91,19 +91,15 @@ def _plugins() -> Finding:
     return Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
 
 
-def _machine(settings: Settings) -> Iterator[Finding]:
+def _around(settings: Settings) -> Iterator[Finding]:
     memory = psutil.virtual_memory().total / 2**30
     yield Finding("machine", "fine", f"{cores()} CPUs, {memory:.0f} GiB")
     home = settings.home
     existing = next(p for p in (home, *home.parents) if p.exists())
     free = psutil.disk_usage(str(existing)).free / 2**30
     state: Literal["fine", "note"] = "fine" if free > 5 else "note"
-    yield Finding(
-        "home", state, f"{home}, {free:.0f} GiB free", "" if free > 5 else "set RAYPIPE_HOME to a larger disk"
-    )
-
-
-def _ray(settings: Settings) -> Iterator[Finding]:
+    larger = "" if free > 5 else "set RAYPIPE_HOME to a larger disk"
+    yield Finding("home", state, f"{home}, {free:.0f} GiB free", larger)
     if settings.auth:
         yield Finding("ray auth", "fine", settings.auth)
     else:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -141,27 +141,16 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
-    if docs is not None and found.reads_cited_alone():
-        raise ConfError(_nothing_read(found, docs))
     request = replace(_request(question, before, pages, asked_at, passages), filters=Filters(where=where))
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
-    opened = None
-    if docs is not None:
-        opened = open_docs(found, docs, store, session)
-    elif pages is None:
-        opened = session.store(store)
-        require_documents_read(found, opened)
-        if found.reads_cited_alone() and not _is_stored(opened, question):
-            raise ConfError(_nothing_read(found, opened.uri))
-        if release is None:  # which has passages of its own
-            require_passages(found, opened)
+    opened = None if pages is not None else _searched(session, found, question, docs, store)
+    if opened is not None and docs is None and release is None:  # which has passages of its own
+        require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
     memo = StoreMemo(opened.uri, memo_versions(opened)) if opened else None
     answerer = Answerer(found, kit, opened.uri if opened else "", memo, release)
-    beat: AbstractContextManager[Callable[[str], None] | None] = nullcontext()
-    if session.progress:
-        beat = heartbeat(waiting.say, "opening")
+    beat = heartbeat(waiting.say, "opening") if session.progress else nullcontext()
 
     async def answer() -> QueryResult:
         async with kit:
@@ -173,22 +162,27 @@ def ask(
         except NotReady as e:
             raise StoreError(str(e)) from e
     if any(fault.transient for fault in answered.result.question.faults):
-        require_answering(
-            found.chats(), kit.endpoints, session.settings
-        )  # which says more, if a server fails
+        # This says more, if a server fails.
+        require_answering(found.chats(), kit.endpoints, session.settings)
     return answered
 
 
-def _is_stored(store: Store, question: str) -> bool:
-    """Returns whether the store has a question with this id or text."""
-    return any(store.rows("questions", column, [question], ["id"]).num_rows for column in ("id", "text"))
-
-
-def _nothing_read(recipe: Recipe, where: str | Path) -> str:
-    """The message of a recipe that would answer a new question from nothing."""
-    reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
-    instead = "Take one that searches, such as rag, or give the question's pages with --pages"
-    return f"{reads}: of {where} nothing would be read. {instead}"
+def _searched(
+    session: Session, recipe: Recipe, question: str, docs: str | Path | None, store: Place
+) -> Store:
+    """The store that a question without pages searches. Raises ConfError for a recipe that would answer a new
+    question from nothing."""
+    opened = None if docs is not None else session.store(store)
+    if opened is not None:
+        require_documents_read(recipe, opened)
+    if recipe.reads_cited_alone():
+        rows = () if opened is None else (opened.rows("questions", n, [question]) for n in ("id", "text"))
+        if not any(found.num_rows for found in rows):
+            reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
+            instead = "Take one that searches, such as rag, or give the question's pages with --pages"
+            where = docs if opened is None else opened.uri
+            raise ConfError(f"{reads}: of {where} nothing would be read. {instead}")
+    return opened if opened is not None else open_docs(recipe, docs or "", store, session)
 
 
 class _Waiting(Listener):

@@ -49,28 +49,17 @@ class Arg:
     """The part of an argument's declaration that its type does not say."""
 
     help: str
-    value: str | None  # stands for its value in the help; None: its choices
-    read: Callable[[str], Any] | None  # makes a value of the text; None: the type does
-    default: Any
-    needed: bool
-    flag: str  # of an option; "": its name
-    const: str | None  # value of an option that is given without one; None: it needs one
-    each: bool  # an option of several values takes one, and may be repeated
+    value: str | None = None  # stands for its value in the help; None: its choices
+    read: Callable[[str], Any] | None = None  # makes a value of the text; None: the type does
+    default: Any = None
+    needed: bool = False
+    flag: str = ""  # of an option; "": its name
+    const: str | None = None  # value of an option that is given without one; None: it needs one
+    each: bool = False  # an option of several values takes one, and may be repeated
 
 
-def arg(
-    help: str,
-    value: str | None = None,
-    read: Callable[[str], Any] | None = None,
-    *,
-    default: Any = None,
-    needed: bool = False,
-    flag: str = "",
-    const: str | None = None,
-    each: bool = False,
-) -> Any:
-    """An argument, in the place of its default."""
-    return Arg(help, value, read, default, needed, flag, const, each)
+arg: Callable[..., Any] = Arg
+"""An argument, in the place of its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +82,6 @@ class Shell:
         self.stdout.flush()
 
 
-def done() -> None:
-    """The end of a command that raises nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shown(Generic[R]):
     """The result of a command. With --json, which each such command has, it is printed as one object."""
@@ -104,7 +89,7 @@ class Shown(Generic[R]):
     result: R
     show: Callable[[R], object]  # prints it for a person
     code: int = 0  # the exit code
-    after: Callable[[], object] = done  # is called once it is printed, and may raise
+    after: Callable[[], object] = lambda: None  # is called once it is printed, and may raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +116,9 @@ def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, 
     """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top.
     `groups`: two words that have commands below them -> what these do."""
     above, _, name = declared.words.rpartition(" ")
-    made = below(commands, above, groups).add_parser(
-        name,
-        help=declared.about,
-        description=declared.about,
-        epilog=f"example:\n  {declared.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about, layout = declared.about, argparse.RawDescriptionHelpFormatter
+    shown = {"help": about, "description": about, "epilog": f"example:\n  {declared.example}"}
+    made = below(commands, above, groups).add_parser(name, formatter_class=layout, **shown)
     made.set_defaults(declared=declared, parser=made)
     for parameter in parameters(declared.do):
         parameter.add_to(made)

@@ -28,8 +28,6 @@ _OWN = {
         "plan": "Estimate the model calls, time and memory of an eval, with the reason for each.",
         "eval": "Run what is missing, score it, and write a report; without arguments, the demo.",
         "rank": "Rank documents for queries and write a TREC run.",
-    },
-    ("run", "training"): {
         "sweep": "Evaluate recipes, or one at several values of its fields, and compare them in one table.",
         "fit": "Fit numbers of a recipe to one half of a run, and report on the other half.",
     },
@@ -44,7 +42,7 @@ _OWN = {
         "judge": "Measure a judge by people's labels, and pick answers for people to label.",
         "score": "Score predictions or rankings of any system.",
     },
-    ("release", "releases"): {
+    ("release", "look"): {
         "promote": "Make a finished run the live release, if it passes the gates.",
         "rollback": "Make the release before the live one live again.",
         "releases": "List the releases of a store.",

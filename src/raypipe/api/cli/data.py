@@ -122,14 +122,14 @@ def questions(
     session = shell.session(models, llm=llm)
     store, tell = place.uri(session), (lambda plan: None) if shell.json else _print_plan
     made = raypipe.make_questions(out, documents, n, store, seed, format, fields, dry_run, tell, session)
-    return Shown(made, _print_made)
 
+    def show(made: MadeQuestionsResult) -> None:
+        if made.out is not None:
+            from raypipe.api.cli.tables import print_made
 
-def _print_made(made: MadeQuestionsResult) -> None:
-    if made.out is not None:
-        from raypipe.api.cli.tables import print_made
+            print_made(console(), made)
 
-        print_made(console(), made)
+    return Shown(made, show)
 
 
 def _print_plan(plan: QuestionsPlan) -> None:
