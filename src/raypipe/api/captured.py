@@ -161,7 +161,11 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
                 if a.own_id() not in ids:
                     ids[a.own_id()] = line["id"]
                     data.write(_json(line))
-                    answers_out.write(_json(_prediction(a, line)))
+                    answer, *others = line["answers"] or [None]
+                    of = {"id": line["id"], "query": a.query, "prediction": a.answer, "outcome": a.outcome}
+                    truths = {"answer": answer, "alternatives": others}
+                    by = {"release": a.release, "degraded": list(a.degraded)}
+                    answers_out.write(_json({**of, **truths, **by}))
                 for f in said.get(a.answer_id, ()):
                     if f.verdict is not None:
                         label = {"id": ids[a.own_id()], "prediction": a.answer, "label": f.verdict}
@@ -242,20 +246,6 @@ def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> 
         "sources": [{"kind": s.kind, "content": s.content} for s in sources],
         "answers": list(gold.answers),
         "labels": dict(gold.labels),
-    }
-
-
-def _prediction(a: CapturedAnswer, line: Mapping[str, Any]) -> dict[str, Any]:
-    answers = line["answers"]
-    return {
-        "id": line["id"],
-        "query": a.query,
-        "prediction": a.answer,
-        "outcome": a.outcome,
-        "answer": answers[0] if answers else None,
-        "alternatives": answers[1:],
-        "release": a.release,
-        "degraded": list(a.degraded),
     }
 
 

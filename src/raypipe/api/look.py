@@ -17,7 +17,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.textfile import require_file
 from raypipe.evaluation.export import FileShape, log_run
 from raypipe.evaluation.export import export as write
-from raypipe.evaluation.fault_budget import RowFault, RowFaults, row_faults, unread_rows
+from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
@@ -36,24 +36,18 @@ from raypipe.store.index import fields_now
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WhyResult(Result, record="explanation"):
+class WhyResult(Result, rows="explanation.steps", record="explanation"):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
     explanation: explain.Explanation
 
-    def rows(self) -> Sequence[explain.StageRequests]:
-        return self.explanation.steps
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FaultsResult(Result):
+class FaultsResult(Result, rows="found.rows"):
     """The rows of a run with faults: dead letters, pending rows, and those that another step answered."""
 
     run: str  # "": of no run, but of all that was read into the store
     found: RowFaults
-
-    def rows(self) -> Sequence[RowFault]:
-        return self.found.rows
 
     def record(self) -> Mapping[str, Any]:
         return {"run": self.run, "rows": self.found.counts, "faults": self.found.rows}

@@ -165,26 +165,18 @@ def make_questions(
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
         raise DataError(f"{session.llm}: none of {made.written} questions can be used: {why}")
     write_json_lines(Path(out), (line_of(q, model.repo or model.name) for q in made.kept))
-    calls = tally.replies
-    return MadeQuestionsResult(
-        plan, Path(out), tuple(made.kept), made.written, dict(made.rejected), calls.computed, calls.cached
-    )
+    counts = made.written, dict(made.rejected), tally.replies.computed, tally.replies.cached
+    return MadeQuestionsResult(plan, Path(out), tuple(made.kept), *counts)
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
     """A line of the file of questions, with an empty `review`."""
-    quotes = [(made.passages[n], start, end) for n, (start, end) in made.text.quotes]
-    evidence = [
-        {
-            "document": p.document,
-            "title": p.title,
-            "source": p.source,
-            "start": p.span[0] + start,
-            "end": p.span[0] + end,
-            "quote": p.text[start:end],
-        }
-        for p, start, end in quotes
-    ]
+    evidence = []
+    for n, (start, end) in made.text.quotes:
+        p = made.passages[n]
+        named = {"document": p.document, "title": p.title, "source": p.source}
+        span = {"start": p.span[0] + start, "end": p.span[0] + end}
+        evidence.append({**named, **span, "quote": p.text[start:end]})
     return {
         "id": made.id,
         "question": made.text.question,
@@ -284,7 +276,8 @@ def build_examples(
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
-    """An explanation of each pair; "" where the model gave none."""
+    """An explanation of each pair; "" where the model gave none. Raises Unavailable where a fault is of the
+    moment, DataError where no row has a reply."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     chats = []
@@ -293,11 +286,7 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
         shown = {"text": q.text, "answer": g.answers[0], "evidence": evidence}
         chats.append(render({name: escape_markup(text) for name, text in shown.items()}))
     sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
-    return _explanations(await replies(session, model, chats, sampling), name)
-
-
-def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
-    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
+    said = await replies(session, model, chats, sampling)
     faults = [s for s in said if isinstance(s, Fault)]
     if down := next((f for f in faults if f.transient), None):
         raise Unavailable(

@@ -204,11 +204,10 @@ def adopt_model(
     file = (replace(session, llm=new) if served else session).cluster_file()
     endpoints = endpoint_addresses(file, [model], session.settings.keys)
     limits = file.engines.limits(file.device) if file.engines else None
+    kit = LocalKit(None, file.backend, file.device, engines=None, endpoints=endpoints, engine_limits=limits)
 
     async def check() -> AdoptionCheck:
-        async with LocalKit(
-            None, file.backend, file.device, engines=None, endpoints=endpoints, engine_limits=limits
-        ) as kit:
+        async with kit:
             return await adoption.compared(kit, model, run.run, requests)
 
     found = asyncio.run(check())
@@ -287,26 +286,20 @@ def add_model(
         )
         own = str(proposal.entry["model"])
     else:
-        repo = _repo(given, revision, session.settings.keys)
+        if given.startswith(("/", "./", "../", "~")) or Path(given).is_dir():
+            repo = from_folder(Path(given).expanduser().resolve())
+        else:
+            hub, token = (session.settings.keys.get(name, "") for name in ("HF_ENDPOINT", "HF_TOKEN"))
+            repo = from_hub(given, revision, (hub or HUB).rstrip("/"), token)
         proposal = propose(repo, kind)
         own = repo.name
     name = name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
     _write(file, name, proposal.entry)
     pinned = str(proposal.entry.get("revision", ""))
     get = folder.download_command(own, pinned) if pinned and repo else ""
-    licence, gated = (repo.licence, repo.gated) if repo else ("", False)
-    return ModelAddResult(
-        name,
-        str(file),
-        proposal.entry,
-        proposal.bytes,
-        proposal.memory_gib,
-        proposal.context_gib,
-        licence,
-        gated,
-        get,
-        endpoints,
-    )
+    takes = proposal.bytes, proposal.memory_gib, proposal.context_gib
+    terms = (repo.licence, repo.gated) if repo else ("", False)
+    return ModelAddResult(name, str(file), proposal.entry, *takes, *terms, get, endpoints)
 
 
 def _converted(file: Path, fetched: Path) -> Path:
@@ -316,13 +309,6 @@ def _converted(file: Path, fetched: Path) -> Path:
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     return from_gguf(file, (fetched / f"{file.stem.lower()}-{digest[:8]}").resolve())
-
-
-def _repo(source: str, revision: str | None, environ: Mapping[str, str]) -> ModelRepo:
-    if source.startswith(("/", "./", "../", "~")) or Path(source).is_dir():
-        return from_folder(Path(source).expanduser().resolve())
-    hub = environ.get("HF_ENDPOINT") or HUB
-    return from_hub(source, revision, hub.rstrip("/"), environ.get("HF_TOKEN", ""))
 
 
 def _served(

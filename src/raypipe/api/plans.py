@@ -22,6 +22,7 @@ from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Gold
+from raypipe.evaluation.evaluate import expired_answers
 from raypipe.evaluation.golds import (
     golds_of,
     kept_answers,
@@ -32,7 +33,6 @@ from raypipe.evaluation.golds import (
 )
 from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.metrics.crag import DEFAULT_RULE
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.models.kit import LocalKit
@@ -42,10 +42,10 @@ from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse, sharing
 from raypipe.runs.pipeline.ingest_folder import FolderChanges
 from raypipe.runs.plan import planner
-from raypipe.runs.plan.assumed import Assumed, AssumedPlan, AssumedStep, assumed_plan
+from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import read_questions
-from raypipe.runs.plan.records import NewSources, Plan, StepPlan
+from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.runs.record import recent
 from raypipe.store import Store
 
@@ -60,15 +60,12 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PlanResult(Result):
+class PlanResult(Result, rows="plan.steps"):
     """The plan of an eval; its rows are the steps."""
 
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Placed
-
-    def rows(self) -> Sequence[StepPlan]:
-        return self.plan.steps
 
     def record(self) -> Any:
         known = to_jsonable_python(self, inf_nan_mode="null")  # what is not known is infinite in a plan
@@ -172,13 +169,10 @@ def _planned(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AssumedResult(Result, record="plan"):
+class AssumedResult(Result, rows="plan.steps", record="plan"):
     """The cost of a corpus of some size; its rows are the steps."""
 
     plan: AssumedPlan
-
-    def rows(self) -> Sequence[AssumedStep]:
-        return self.plan.steps
 
 
 @outside_loop

@@ -41,7 +41,7 @@ from raypipe.runs.pipeline.ingest import fingerprint, ingest
 from raypipe.runs.pipeline.recipe_tables import require_passages
 from raypipe.runs.release import live_now
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.query import Listener, QueryRequest, QueryResult, RankedPassage
+from raypipe.serving.query import Listener, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.disk import StoreMemo, memo_versions
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AskResult(Result):
+class AskResult(Result, rows="result.passages"):
     """An answer; its rows are the passages of the ranking, best first."""
 
     result: QueryResult
@@ -67,9 +67,6 @@ class AskResult(Result):
     def outcome(self) -> str:
         """answered, abstained, false_premise or fault."""
         return self.result.question.outcome
-
-    def rows(self) -> Sequence[RankedPassage]:
-        return self.result.passages
 
     def record(self) -> Mapping[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
@@ -91,9 +88,6 @@ class RankResult(Result):
             for query, found in self.run.items()
             for rank, (document, score) in enumerate(found.items(), 1)
         ]
-
-    def write_trec(self, out: str | Path) -> None:
-        write_run(Path(out), self.run, f"raypipe-{self.recipe}-{self.by}")
 
 
 @outside_loop
@@ -296,7 +290,7 @@ def rank(
         answered = list(pipeline.answers(questions))
     ranked = RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
     if out is not None:
-        ranked.write_trec(out)
+        write_run(Path(out), ranked.run, f"raypipe-{found.name}-{by}")
     return ranked
 
 

@@ -8,7 +8,7 @@ answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -113,11 +113,22 @@ class _Pairs:
     other_questions: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls, runs: tuple[ScoredRun, ScoredRun], ids: list[str], measure: Measure, groups: list[str] | None
+    ) -> _Pairs:
+        before, after = (np.array([r.values[q][measure.name] for q in ids], float) for r in runs)
+        return cls(ids, before, after, measure.high - measure.low, groups)
+
     def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
         """Compares all questions, or those in these places."""
         at = list(range(len(self.ids)) if chosen is None else chosen)
         groups = None if self.groups is None else [self.groups[i] for i in at]
         return paired(self.before[at], self.after[at], self.span, groups)
+
+    def whole(self) -> bool:
+        """Says if all values are whole numbers."""
+        return all(np.array_equal(values, np.round(values)) for values in (self.before, self.after))
 
 
 def compare(
@@ -192,10 +203,10 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
                 f"{', '.join(a.labels[q]) or 'none'}"
             )
     groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in scored})
-    before, after = (np.array([r.values[q][name] for q in scored], float) for r in (a, b))
-    unscored = tuple(q for q in left if q not in set(scored))
-    span = measure.high - measure.low
-    return _Pairs(scored, before, after, span, groups, unscored, *(tuple(sorted(s)) for s in (other, kept)))
+    found = _Pairs.of((a, b), scored, measure, groups)
+    found.unscored = tuple(q for q in left if q not in set(scored))
+    found.other_questions, found.kept = (tuple(sorted(ids)) for ids in (other, kept))
+    return found
 
 
 def same_question(one: str, two: str) -> bool:
@@ -204,20 +215,14 @@ def same_question(one: str, two: str) -> bool:
 
 
 def _refuse(
-    a: ScoredRun,
-    b: ScoredRun,
-    common: Sequence[str],
-    measure: str,
-    other: Collection[str],
-    kept: Collection[str],
+    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: set[str], kept: set[str]
 ) -> NoReturn:
     """Raises DataError for two runs without a question that both score."""
-    for run in (a, b):
-        if not run.values:
-            raise DataError(
-                f"{run.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
-                "over data with answers or judged documents"
-            )
+    if empty := next((run for run in (a, b) if not run.values), None):
+        raise DataError(
+            f"{empty.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
+            "over data with answers or judged documents"
+        )
     said = f"found {len(common)} common ids of {len(a.values)} and {len(b.values)}"
     if other:
         id = min(other)
@@ -245,7 +250,7 @@ def _rates(
 ) -> tuple[MetricDifference, ...]:
     """The other measures. Those that rest on a judge only where the runs have the same, and those with
     fractions, whose p is drawn and takes seconds, only where the first measure has some, too."""
-    drawn = not _whole(pairs)
+    drawn = not pairs.whole()
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []
     for name, measure in known.items():
@@ -253,15 +258,10 @@ def _rates(
         if name == lead or not chosen or (name in JUDGED and not alike):
             continue
         groups = None if pairs.groups is None else [pairs.groups[i] for i in chosen]
-        before, after = (np.array([r.values[pairs.ids[i]][name] for i in chosen], float) for r in (a, b))
-        some = _Pairs([pairs.ids[i] for i in chosen], before, after, measure.high - measure.low, groups)
-        if drawn or _whole(some):
+        some = _Pairs.of((a, b), [pairs.ids[i] for i in chosen], measure, groups)
+        if drawn or some.whole():
             found.append(MetricDifference(name, some.difference()))
     return tuple(found)
-
-
-def _whole(pairs: _Pairs) -> bool:
-    return all(np.array_equal(values, np.round(values)) for values in (pairs.before, pairs.after))
 
 
 def _comparison(
@@ -313,10 +313,9 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id: dict[str, tuple[str, str]] = {}
-    before = a.record and b.record and _store_of(a.record, b.record)
-    after = a.record and b.record and _store_of(b.record, a.record)
-    known = before and after
-    if a.record and b.record and before and after:
+    stores = [_store_of(*pair) for pair in ((a.record, b.record), (b.record, a.record))]
+    known = all(stores)
+    if a.record and b.record and (before := stores[0]) and (after := stores[1]):
         for id, c in causes((before, after), a.record, b.record).items():
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
@@ -332,9 +331,11 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
 
 
-def _store_of(run: Run, other: Run) -> Store | None:
+def _store_of(run: Run | None, other: Run | None) -> Store | None:
     """The store that has the answers of a run: where it ran, else where the other one did, which may be a
     copy; None: neither is there and has them."""
+    if run is None or other is None:
+        return None
     for uri in dict.fromkeys((run.store, other.store)):
         with suppress(RaypipeError):  # a store that cannot be reached says nothing
             if (store := Store.find(uri)) is not None and answer_keys(store, run.run):

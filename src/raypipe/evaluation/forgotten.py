@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,17 +98,16 @@ def _of_plugins(places: Sequence[Path], gone: Gone) -> list[tuple[TextFolders, P
 def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
     """The folders of runs of a store, in these places and below them, also of evals that were killed. The
     store may have been moved."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(FILES["results"])))
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(RECORDS)}
-    return [f for f in found if _is_of(RunFolder(f), store.uri, known)]
-
-
-def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
-    try:
-        tree = json.loads(run.record.read_text()) if run.record.is_file() else metadata(run.results)
-        return tree.get("store") == store or tree["run"] in runs
-    except (DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
-        return False  # another program's file of this name
+    found = []
+    for folder in dict.fromkeys(f.parent for p in places for f in sorted(p.rglob(FILES["results"]))):
+        run = RunFolder(folder)
+        # Another program may have a file of this name.
+        with suppress(DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
+            tree = json.loads(run.record.read_text()) if run.record.is_file() else metadata(run.results)
+            if tree.get("store") == store.uri or tree["run"] in known:
+                found.append(folder)
+    return found
 
 
 def _rests(row: dict[str, Any], gone: Gone) -> bool:

@@ -200,9 +200,8 @@ def sweep(
             first = run(found[0].recipe, unseen, out / "first-unseen")
             pair = [scored_run(d.folder.path, "official") for d in (first, last)]
             (again,) = compare(pair, margin, measure=measure.name)
-    return Sweep(
-        measure.name, len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score
-    )
+    counts, name = (len(ids), len(common)), found[best].name
+    return Sweep(measure.name, *counts, seed, tuple(results), name, len(unseen), again, score)
 
 
 def _results(

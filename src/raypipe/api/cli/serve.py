@@ -51,9 +51,8 @@ def serve(
         const="http",
     ),
 ) -> int:
-    from raypipe.api.endpoint import ServeArgs, check_address
+    from raypipe.api.endpoint import ServeArgs, check_address, serve_here
     from raypipe.api.endpoint import serve as run
-    from raypipe.api.stdio import serve_here
 
     rest = options.given() | {"memo_mb": memo, "mcp": mcp is not None}
     captured, graphs, llm = _capture(capture, retention, redact), dict(named.graphs), named.llm

@@ -155,7 +155,13 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
         names = [*(n for n in names if n != "person"), "person"]
     numbers = dict.fromkeys(name for line in lines for name in line.numbers)
     sources = {s: i for i, s in enumerate(dict.fromkeys(s for line in lines for s in line.sources))}
-    facets = [_facet(name, lines) for name in names]
+    facets = []
+    for name in names:
+        given = {line.facets[name] for line in lines if name in line.facets}
+        listed = dict.fromkeys([*(LABELS if name == "person" else ()), *sorted(given)])
+        values = {value: i for i, value in enumerate(listed)}
+        of = [values.get(line.facets.get(name, ""), -1) for line in lines]
+        facets.append({"name": name, "label": name not in OWN, "values": list(values), "of": of})
     return {
         "run": "-".join(runs),
         "runs": runs,
@@ -189,14 +195,6 @@ OWN = (
 """Facets that are no labels of the data: the page shows their menus first."""
 LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
 """Facets that are there with one value, too: the page links to their values, or sets them."""
-
-
-def _facet(name: str, lines: Sequence[QuestionLine]) -> dict[str, Any]:
-    found = {line.facets[name] for line in lines if name in line.facets}
-    listed = dict.fromkeys([*(LABELS if name == "person" else ()), *sorted(found)])
-    values = {value: i for i, value in enumerate(listed)}
-    of = [values.get(line.facets.get(name, ""), -1) for line in lines]
-    return {"name": name, "label": name not in OWN, "values": list(values), "of": of}
 
 
 @dataclass(frozen=True, slots=True)
