@@ -145,19 +145,18 @@ def make_questions(
         merge_memo(filled)  # what a run that was killed had asked
         plan, drawn, planned = _plan(filled, *of)
         on_plan(plan)
-        require_answering(
-            [(model, s, None) for s in (making.WRITE, making.CHECK)], endpoints, session.settings
-        )
+        asks = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)]
+        require_answering(asks, endpoints, session.settings)
         tally = CallCounts()
         with session.shown() as progress:
             task = progress.task("made", "questions", number)
 
             async def make() -> MadeSet:
-                show = lambda m: task.reach(len(m.kept))  # noqa: E731
                 async with LocalKit(None, endpoints=endpoints) as own:
                     kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
                     generate = retrying(kit.generator(model), TRIES)
-                    return await making.make(planned, drawn, number, generate, prompts, show)
+                    reach = lambda made: task.reach(len(made.kept))  # noqa: E731
+                    return await making.make(planned, drawn, number, generate, prompts, reach)
 
             made = asyncio.run(make())
             merge_memo(filled)
@@ -276,8 +275,7 @@ def build_examples(
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
-    """An explanation of each pair; "" where the model gave none. Raises Unavailable where a fault is of the
-    moment, DataError where no row has a reply."""
+    """An explanation of each pair; "" where the model gave none."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     chats = []
@@ -286,7 +284,11 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
         shown = {"text": q.text, "answer": g.answers[0], "evidence": evidence}
         chats.append(render({name: escape_markup(text) for name, text in shown.items()}))
     sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
-    said = await replies(session, model, chats, sampling)
+    return _explanations(await replies(session, model, chats, sampling), name)
+
+
+def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
+    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
     faults = [s for s in said if isinstance(s, Fault)]
     if down := next((f for f in faults if f.transient), None):
         raise Unavailable(

@@ -64,11 +64,26 @@ def dataset(
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
-    if table == "answers":
-        return _read(opened, "answers", columns, _present_answers(session, opened, found))
+    if table == "answers":  # those that an eval would reuse: older ones, of other evidence, are left out
+        pipeline, questions = offline_pipeline(session, opened, found), stored_questions(opened)
+        keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
+
+        def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
+            return block.filter(pc.is_in(block["key"], value_set=keys))
+
+        shown = _Rows((), ("key",), present, f"recipe = X'{found.digest()}'")
+        return _read(opened, "answers", columns, shown)
     if table == "texts":
         return _read(opened, found.texts_table, columns)
-    name = found.passages_table if table == "passages" else found.vectors_table(_embedder(found, model))
+    if table == "passages":
+        name = found.passages_table
+    else:
+        models = {m.name: m for m in found.embedders()}
+        model = next(iter(models)) if model is None and len(models) == 1 else model
+        if model not in models:
+            known = f"expected model, one of {', '.join(models) or 'none'}; found {model!r}"
+            raise ConfError(f"vectors of recipe {found.name!r}: {known}")
+        name = found.vectors_table(models[model])
     texts = _Texts(opened.uri, found.texts_table, opened.version(found.texts_table))
     return _read(opened, name, columns, _Rows(("chunk", "text"), SPANS, texts, "end > start"))
 
@@ -132,27 +147,6 @@ class _Texts:
             cut = [by_source[s][a:b] for s, a, b in zip(sources, starts, ends, strict=True)]
             chunks = chunks.append_column("text", pa.array(cut, pa.large_string()))
         return chunks
-
-
-def _present_answers(session: Session, store: Store, recipe: Recipe) -> _Rows:
-    """The answers that an eval would reuse: older ones, of other evidence, are left out."""
-    pipeline, questions = offline_pipeline(session, store, recipe), stored_questions(store)
-    keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
-
-    def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
-        return block.filter(pc.is_in(block["key"], value_set=keys))
-
-    return _Rows((), ("key",), present, f"recipe = X'{recipe.digest()}'")
-
-
-def _embedder(recipe: Recipe, name: str | None) -> Any:
-    models = {m.name: m for m in recipe.embedders()}
-    if name is None and len(models) == 1:
-        return next(iter(models.values()))
-    if name not in models:
-        known = ", ".join(models) or "none"
-        raise ConfError(f"vectors of recipe {recipe.name!r}: expected model, one of {known}; found {name!r}")
-    return models[name]
 
 
 @dataclass(frozen=True, slots=True)

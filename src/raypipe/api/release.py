@@ -3,6 +3,7 @@ references; pages, documents or questions that are forgotten, also in the folder
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.compare import check_gate
+from raypipe.evaluation.compare import RunComparison, compare
 from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
 from raypipe.evaluation.scored_run import scored_run, stored_run
+from raypipe.metrics.certainty import not_worse
 from raypipe.runs import forget as forgetting
 from raypipe.runs import prune as pruning
 from raypipe.runs import release
 from raypipe.runs.forget import Forgetting, Target, find_target, named_versions
-from raypipe.runs.gates import MIN_SCORED, gate, relative_gate
+from raypipe.runs.gates import MIN_SCORED, NAMED, GateFailed, gate, relative_gate
 from raypipe.runs.pipeline.ingest_log import outdate, reads_with
 from raypipe.runs.pipeline.ingest_staging import write_tombstone
 from raypipe.runs.prune import Removal
@@ -108,6 +110,47 @@ def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Ru
     """The record of a finished run, and its store: where it is now; None: where it was when it ran."""
     record = read(Path(run))
     return record, (session or Session()).store(record.store if store is None else store)
+
+
+_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
+
+
+def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
+    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
+    compared."""
+    (found,) = compare([other, run], gate.margin)
+    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
+        return found
+    d = found.score
+    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
+    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
+        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
+    if d.interval is None:
+        said.append(f"{d.groups} groups of questions are too few")
+    if not gate.better and d.interval_90 is not None:
+        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
+        room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
+        more = "more questions would not help: the difference itself is larger"
+        if room > 0:  # how many would show it, were the difference as it is here
+            needed = math.ceil(d.n * (_POWER * error / room) ** 2)
+            more = f"{max(1, needed - d.n)} more questions would show that it is not"
+        said.append(more)
+    for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
+        if n:
+            said.append(f"a fit or an adapter of {name} has seen {n} of them")
+    missing = (
+        (found.only_before, "are not in this run"),
+        (found.only_after, f"are not in {found.before}"),
+        (found.unscored, "are not scored in both"),
+        (found.other_questions, "are other questions there"),
+        (found.kept, "have answers kept from an earlier run"),
+    )
+    for ids, what in missing:
+        if ids:
+            more = ", ..." * (len(ids) > NAMED)
+            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
+    why = f"{'; '.join(said)}. live stays as it is"
+    raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {why}")
 
 
 def _live_run(gate: RelativeGate, store: Store, live: Release | None) -> ScoredRun:

@@ -308,9 +308,16 @@ def endpoint_addresses(
                 f"endpoint {name!r}: expected its key in the environment variable {at.key_env}, found none. "
                 f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
             )
-        key, limits = keys[at.key_env] if at.key_env else "", (at.per_minute, at.tokens_per_minute)
-        waits = at.timeout_s, at.tries, at.batch if batch else ""
-        found[name] = EndpointAddress(at.url, key, at.concurrency, *limits, *waits)
+        found[name] = EndpointAddress(
+            at.url,
+            keys[at.key_env] if at.key_env else "",
+            at.concurrency,
+            at.per_minute,
+            at.tokens_per_minute,
+            at.timeout_s,
+            at.tries,
+            at.batch if batch else "",
+        )
     return found
 
 

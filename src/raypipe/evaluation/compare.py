@@ -1,5 +1,4 @@
-"""Two scored runs over the same questions: better, worse, the same, or cannot tell, where it comes from, and
-the gates that hold a run against another one: `better`, `not-worse`, `not-worse:0.01`.
+"""Two scored runs over the same questions: better, worse, the same, or cannot tell, and where it comes from.
 
 Joins the questions by id. Knows what was measured of each (`scored_run`); reads no file and computes no
 answer.
@@ -7,8 +6,7 @@ answer.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -25,13 +23,11 @@ from raypipe.metrics.certainty import (
     PairedDifference,
     conclude,
     holm,
-    not_worse,
     paired,
 )
 from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
 from raypipe.metrics.losses import by_label
 from raypipe.runs.changes import causes
-from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
 from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store
 
@@ -215,7 +211,7 @@ def same_question(one: str, two: str) -> bool:
 
 
 def _refuse(
-    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: set[str], kept: set[str]
+    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Set[str], kept: Set[str]
 ) -> NoReturn:
     """Raises DataError for two runs without a question that both score."""
     if empty := next((run for run in (a, b) if not run.values), None):
@@ -341,47 +337,3 @@ def _store_of(run: Run | None, other: Run | None) -> Store | None:
             if (store := Store.find(uri)) is not None and answer_keys(store, run.run):
                 return store
     return None
-
-
-_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
-
-
-def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
-    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
-    compared."""
-    (found,) = compare([other, run], gate.margin)
-    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
-        return found
-    raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {_why(gate, found)}")
-
-
-def _why(gate: RelativeGate, found: RunComparison) -> str:
-    d = found.score
-    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
-    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
-        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
-    if d.interval is None:
-        said.append(f"{d.groups} groups of questions are too few")
-    if not gate.better and d.interval_90 is not None:
-        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
-        room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
-        more = "more questions would not help: the difference itself is larger"
-        if room > 0:  # how many would show it, were the difference as it is here
-            needed = math.ceil(d.n * (_POWER * error / room) ** 2)
-            more = f"{max(1, needed - d.n)} more questions would show that it is not"
-        said.append(more)
-    for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
-        if n:
-            said.append(f"a fit or an adapter of {name} has seen {n} of them")
-    missing = (
-        (found.only_before, "are not in this run"),
-        (found.only_after, f"are not in {found.before}"),
-        (found.unscored, "are not scored in both"),
-        (found.other_questions, "are other questions there"),
-        (found.kept, "have answers kept from an earlier run"),
-    )
-    for ids, what in missing:
-        if ids:
-            more = ", ..." * (len(ids) > NAMED)
-            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
-    return "; ".join(said) + ". live stays as it is"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raypipe.api.plans import PlanResult
     from raypipe.api.run import EvalResult, RunResult
     from raypipe.api.session import Session
+    from raypipe.evaluation.sweep import PlannedPoint
     from raypipe.recipes.recipe import Recipe
     from raypipe.runs.plan.records import Plan
 
@@ -281,7 +282,11 @@ def sweep(
     session = named.session(shell)
     store = place.uri(session, read=not dry_run)
     shared.say_data(shell, data, store)
-    on_plan = lambda plans: shell.json or on_console("experiments.print_points", plans)  # noqa: E731
+
+    def on_plan(plans: Sequence[PlannedPoint]) -> None:
+        if not shell.json:
+            on_console("experiments.print_points", plans)
+
     drawn, how = {"sample": sample, "seed": seed}, {"margin": margin, "measure": measure, "on_plan": on_plan}
     given = {**drawn, **how, **options.given(), "dry_run": dry_run, "session": session}
 

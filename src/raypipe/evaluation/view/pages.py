@@ -83,6 +83,22 @@ def _questions(
 
 def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> dict[str, Any]:
     """Values of the page's part about the run. `lines`: of its questions."""
+    origin, recipe = record.origin, record.recipe
+    lineage = {
+        "run": record.run,
+        "finished": f"{moment(record.finished)} UTC",
+        "store": record.store,
+        "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
+        "recipe digest": record.digest,
+        "data": f"{record.questions} questions, kind {record.kind}",
+        "what was searched": f"snapshot {record.snapshot}",
+        "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
+        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
+        "adopted": "; ".join(m.adopted for m in record.models if m.adopted),
+        "code": origin.commit,
+        "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
+        "device": f"{record.backend} on {record.device} {origin.chip}".strip(),
+    }
     lead = record.measure(record.lead)
     slices, omitted = told_apart(record.by_rule.slices if record.by_rule else ())
     changed = None
@@ -105,7 +121,7 @@ def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> di
         "funnel": funnel(record.losses) if record.losses else [],
         "calibration": calibration_line("Confidence", record.calibration) if record.calibration else "",
         "cost": cost_rows(record.cost) if record.cost else [],
-        "lineage": _lineage(record),
+        "lineage": [(name, said) for name, said in lineage.items() if said],
         "recipe_text": recipe_text(record.recipe),
     }
 
@@ -113,26 +129,6 @@ def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> di
 def moment(seconds: float) -> str:
     """A time for people, in UTC. `seconds`: since the epoch."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
-
-
-def _lineage(record: Run) -> list[tuple[str, str]]:
-    origin, recipe = record.origin, record.recipe
-    found = {
-        "run": record.run,
-        "finished": f"{moment(record.finished)} UTC",
-        "store": record.store,
-        "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
-        "recipe digest": record.digest,
-        "data": f"{record.questions} questions, kind {record.kind}",
-        "what was searched": f"snapshot {record.snapshot}",
-        "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
-        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
-        "adopted": "; ".join(m.adopted for m in record.models if m.adopted),
-        "code": origin.commit,
-        "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
-        "device": f"{record.backend} on {record.device} {origin.chip}".strip(),
-    }
-    return [(name, said) for name, said in found.items() if said]
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,17 +70,8 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
     numbers["seconds"] = sum(took.values()) if took else None
     facets = {name: value for name, value in facets.items() if value}
     numbers = {name: value for name, value in numbers.items() if value is not None}
-    return QuestionLine(
-        row["id"],
-        row["query"],
-        (row["answer"],),
-        expected(row),
-        (state,),
-        ", ".join(said),
-        facets=facets,
-        numbers=numbers,
-        sources=sources_of(row),
-    )
+    shown = (row["answer"],), expected(row), (state,), ", ".join(said)
+    return QuestionLine(row["id"], row["query"], *shown, None, facets, numbers, sources_of(row))
 
 
 def state_of(row: Mapping[str, Any]) -> str:
@@ -155,7 +146,7 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
         names = [*(n for n in names if n != "person"), "person"]
     numbers = dict.fromkeys(name for line in lines for name in line.numbers)
     sources = {s: i for i, s in enumerate(dict.fromkeys(s for line in lines for s in line.sources))}
-    facets = []
+    facets = list[dict[str, Any]]()
     for name in names:
         given = {line.facets[name] for line in lines if name in line.facets}
         listed = dict.fromkeys([*(LABELS if name == "person" else ()), *sorted(given)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,7 +69,10 @@ class Viewer:
                 return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
                 folder, record = self._folder(run)
-                return _page(*run_page(folder, record, known_before(record), self._said(folder)))
+                before = None
+                with suppress(RaypipeError):  # the store that knows it is not here
+                    before = compared_with(Store.open(record.store), record)
+                return _page(*run_page(folder, record, before, self._said(folder)))
             case ["run", run, "question", n]:
                 table = self._table(run)
                 return _rows([(self._folder(run)[1], table)], n, table.ids)
@@ -140,14 +144,6 @@ def _split(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError as e:
         raise DataError(f"{address}: expected an address ({e})") from e
-
-
-def known_before(record: Run) -> Run | None:
-    """The run that a run is held against; None: there is none, or the store that knows it is not here."""
-    try:
-        return compared_with(Store.open(record.store), record)
-    except RaypipeError:
-        return None
 
 
 def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
