@@ -17,7 +17,7 @@ from raypipe.api.paths import Data, ingested_as, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Document, Fault, Question
+from raypipe.core.records import Fault, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, own_rows
 from raypipe.readers.field_map import Fields
 from raypipe.text.page_parser import SandboxedParser
@@ -260,7 +260,10 @@ def preview(
     bad = [BadLine(r.where, f.reason, f.detail) for r in first for f in r.faults]
     readers.require_rows(files, counts, bad[:3])
     question = next((_question(r, r.question) for r in first if r.question is not None), None)
-    document = next((_document(r, r.document) for r in first if r.document is not None), None)
+    document = None
+    if (row := next((r for r in first if r.document is not None), None)) and (d := row.document):
+        content = next(s.content for s in row.sources if s.id == d.source)
+        document = FirstDocument(d.id, d.title, len(content), content[:CHARS])
     return Preview(name, tuple(_fields(m) for m in mapped), question, document, tuple(bad[:3]))
 
 
@@ -284,8 +287,3 @@ def _question(row: Row, asked: Question) -> FirstQuestion:
     return FirstQuestion(
         asked.id, asked.text, asked.asked_at, answers, dict(labels), tuple(shown), asked.citations is None
     )
-
-
-def _document(row: Row, found: Document) -> FirstDocument:
-    content = next(s.content for s in row.sources if s.id == found.source)
-    return FirstDocument(found.id, found.title, len(content), content[:CHARS])

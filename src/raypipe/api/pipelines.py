@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +34,6 @@ from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Wor
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.models.hosts import EndpointAddress
     from raypipe.runs.cluster.pools import EngineGroup
     from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 
@@ -171,8 +170,12 @@ def open_pipeline(
     written = _with_batches(written, used)
     place, sizes = worker_and_sizes(session, written, store.uri, used)
     run = RayRun(session.settings, place, recipe, written, models, used, judge)
-    batched = [at for at in place.endpoints.values() if at.batch]
-    with session.shown() as progress, _watched(batched, progress.say):
+    batched, watching = [at for at in place.endpoints.values() if at.batch], ExitStack()
+    with session.shown() as progress, watching:
+        if batched:
+            from raypipe.models.batches import watched
+
+            watching.enter_context(watched(batched, progress.say))
         made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
         yield replace(made, streams=run.streams, ahead=run.ahead, stats=run.stats)
 
@@ -238,16 +241,6 @@ def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
     pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # which makes the largest files
     questions = max(file.questions_per_task, BATCH_QUESTIONS)
     return replace(file, limits=limits, questions_per_task=questions, pools=pools)
-
-
-def _watched(
-    endpoints: Sequence[EndpointAddress], say: Callable[[str], None]
-) -> AbstractContextManager[None]:
-    if not endpoints:
-        return nullcontext()
-    from raypipe.models.batches import watched
-
-    return watched(endpoints, say)
 
 
 def worker_and_sizes(

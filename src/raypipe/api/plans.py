@@ -47,7 +47,6 @@ from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.runs.record import recent
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +100,18 @@ def plan(
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
             filled = session.store_to_fill(store, Path(scratch))
-            if not (several(data) or stored_questions(filled).ids):
-                return _indexing(session, recipe, documents_folder(docs, session), filled)
+            if not (several(data) or stored_questions(filled).ids):  # the corpus half, as the files are now
+                found, folder = session.recipe(recipe), documents_folder(docs, session)
+                pipeline = offline_pipeline(session, filled, found)
+                with session.shown() as progress:
+                    changes = FolderChanges(filled, folder, progress)
+                    coming = planner.new_sources(filled, changes.sources())
+                    coming = replace(coming, gone=changes.gone())
+                fast = measured(session.settings, session.cluster_file())
+                indexed = planner.plan_corpus(pipeline, coming, fast)
+                priced_plan = priced(indexed, prices_of(session, found), found)
+                return PlanResult(priced_plan, 0, _placement(session, found))
         return _planned(session, recipe, several(data), store, how, check_run, Path(scratch))
-
-
-def _indexing(session: Session, recipe: Named, folder: Path, store: Store) -> PlanResult:
-    """The plan of the corpus half for a folder, as its files are now."""
-    found = session.recipe(recipe)
-    pipeline = offline_pipeline(session, store, found)
-    with session.shown() as progress:
-        changes = FolderChanges(store, folder, progress)
-        coming = planner.new_sources(store, changes.sources())
-        coming = replace(coming, gone=changes.gone())
-    fast = measured(session.settings, session.cluster_file())
-    planned = priced(planner.plan_corpus(pipeline, coming, fast), prices_of(session, found), found)
-    return PlanResult(planned, 0, _placement(session, found))
 
 
 def _planned(

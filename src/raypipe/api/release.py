@@ -99,7 +99,17 @@ def promote(
         )
     now = release.live(opened) if relative and against is None else None
     for g in relative:
-        other = _live_run(g, opened, now) if against is None else scored_run(Path(against), "official")
+        if against is not None:
+            other = scored_run(Path(against), "official")
+        elif now is None:
+            raise ConfError(f"gate {g.text}: nothing is live to compare with; name a run with --against DIR")
+        elif (past := find(opened, now.run)) is not None:
+            other = stored_run(opened, past)
+        else:
+            raise ConfError(
+                f"gate {g.text}: {opened.uri} has no record of run {now.run}, which is live; name its folder "
+                "with --against DIR"
+            )
         check_gate(g, scored_run(Path(run), record.rule), other)
     least = MIN_SCORED if min_scored is None else min_scored
     made = release.promote(opened, record, bounds, least, [g.text for g in relative], now)
@@ -151,19 +161,6 @@ def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunCompa
             said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
     why = f"{'; '.join(said)}. live stays as it is"
     raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {why}")
-
-
-def _live_run(gate: RelativeGate, store: Store, live: Release | None) -> ScoredRun:
-    """Returns the run that is live, which a gate holds another one against."""
-    if live is None:
-        raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
-    record = find(store, live.run)
-    if record is None:
-        raise ConfError(
-            f"gate {gate.text}: {store.uri} has no record of run {live.run}, which is live; name its "
-            "folder with --against DIR"
-        )
-    return stored_run(store, record)
 
 
 def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:

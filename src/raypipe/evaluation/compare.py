@@ -148,11 +148,43 @@ def compare(
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
     joined = [_joined(first, other, known[name], group) for other in others]
     scores = [pairs.difference() for pairs in joined]
-    corrected = holm([s.p for s in scores])
-    return tuple(
-        _comparison(first, other, known, name, pairs, score, p, margin)
-        for other, pairs, score, p in zip(others, joined, scores, corrected, strict=True)
-    )
+    whole, out = holm([s.p for s in scores]), list[RunComparison]()
+    own = group_label(first.kind)  # a paper is no slice
+    for b, pairs, score, p in zip(others, joined, scores, whole, strict=True):
+        a, members = first, by_label((first.labels[id], i) for i, id in enumerate(pairs.ids))
+        parts = [(k, at) for k, at in sorted(members.items()) if len(at) < score.n and k[0] != own]
+        slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
+        corrected = holm([found.p for _, found in slices])
+        names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
+        found = RunComparison(
+            before=a.name,
+            after=b.name,
+            same_run=names[0] == names[1],
+            rule=a.rule,
+            judge=a.judge,
+            kind=a.kind,
+            measure=name,
+            trim=a.trim,
+            people=(a.people, b.people),
+            seen=(len(a.seen & set(pairs.ids)), len(b.seen & set(pairs.ids))),
+            margin=margin,
+            verdict=conclude(score, margin, p),
+            p=p,
+            score=score,
+            rates=_rates(a, b, known, pairs, name),
+            only_before=tuple(sorted(a.values.keys() - b.values.keys())),
+            only_after=tuple(sorted(b.values.keys() - a.values.keys())),
+            unscored=pairs.unscored,
+            other_questions=pairs.other_questions,
+            kept=pairs.kept,
+            slices=tuple(
+                SliceDifference(*key, found, p, conclude(found, margin, p))
+                for (key, found), p in zip(slices, corrected, strict=True)
+            ),
+            causes=_causes(a, b, pairs),
+        )
+        out.append(found)
+    return tuple(out)
 
 
 def measures_of(kind: str) -> Sequence[Measure]:
@@ -258,51 +290,6 @@ def _rates(
         if drawn or some.whole():
             found.append(MetricDifference(name, some.difference()))
     return tuple(found)
-
-
-def _comparison(
-    a: ScoredRun,
-    b: ScoredRun,
-    known: Mapping[str, Measure],
-    measure: str,
-    pairs: _Pairs,
-    score: PairedDifference,
-    p: float,
-    margin: float,
-) -> RunComparison:
-    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    own = group_label(a.kind)  # a paper is no slice
-    parts = [(k, chosen) for k, chosen in sorted(members.items()) if len(chosen) < score.n and k[0] != own]
-    slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
-    corrected = holm([found.p for _, found in slices])
-    names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
-    return RunComparison(
-        before=a.name,
-        after=b.name,
-        same_run=names[0] == names[1],
-        rule=a.rule,
-        judge=a.judge,
-        kind=a.kind,
-        measure=measure,
-        trim=a.trim,
-        people=(a.people, b.people),
-        seen=(len(a.seen & set(pairs.ids)), len(b.seen & set(pairs.ids))),
-        margin=margin,
-        verdict=conclude(score, margin, p),
-        p=p,
-        score=score,
-        rates=_rates(a, b, known, pairs, measure),
-        only_before=tuple(sorted(a.values.keys() - b.values.keys())),
-        only_after=tuple(sorted(b.values.keys() - a.values.keys())),
-        unscored=pairs.unscored,
-        other_questions=pairs.other_questions,
-        kept=pairs.kept,
-        slices=tuple(
-            SliceDifference(*key, found, p, conclude(found, margin, p))
-            for (key, found), p in zip(slices, corrected, strict=True)
-        ),
-        causes=_causes(a, b, pairs),
-    )
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:

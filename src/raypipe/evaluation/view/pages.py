@@ -61,28 +61,7 @@ def _values(
         ids = run.ids if labels else run.ids[:MOST_ROWS]
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
         known = facts(lines, [record.run[:8]], record.lead, labels.file) if labels else None
-        return _questions(lines, len(run.ids), known) | _head(record, earlier, lines)
-
-
-def _questions(
-    lines: Sequence[QuestionLine], questions: int, known: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Values of the page's part about questions. `questions`: of the run; `known`: facts for the script of a
-    page that the viewer serves; None: the page has no script."""
-    pair = known is not None and known["pair"]
-    return {
-        "served": known is not None,
-        "pair": pair,
-        "rows": lines,
-        "group_rows": GROUP_ROWS,
-        "questions": questions,
-        "columns": ["question", *(["A", "B"] if pair else ["answer"]), "expected", "scored"],
-        "facts": known,
-    }
-
-
-def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> dict[str, Any]:
-    """Values of the page's part about the run. `lines`: of its questions."""
+        values = _questions(lines, len(run.ids), known)
     origin, recipe = record.origin, record.recipe
     lineage = {
         "run": record.run,
@@ -106,7 +85,7 @@ def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> di
         when = moment(earlier.finished)
         said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
         changed = {"against": said, "lines": recipe_lines(earlier.recipe, record.recipe)}
-    return {
+    return values | {
         "title": f"{record.title} - run {record.run}",
         "when": moment(record.finished),
         "r": record,
@@ -123,6 +102,23 @@ def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> di
         "cost": cost_rows(record.cost) if record.cost else [],
         "lineage": [(name, said) for name, said in lineage.items() if said],
         "recipe_text": recipe_text(record.recipe),
+    }
+
+
+def _questions(
+    lines: Sequence[QuestionLine], questions: int, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Values of the page's part about questions. `questions`: of the run; `known`: facts for the script of a
+    page that the viewer serves; None: the page has no script."""
+    pair = known is not None and known["pair"]
+    return {
+        "served": known is not None,
+        "pair": pair,
+        "rows": lines,
+        "group_rows": GROUP_ROWS,
+        "questions": questions,
+        "columns": ["question", *(["A", "B"] if pair else ["answer"]), "expected", "scored"],
+        "facts": known,
     }
 
 
