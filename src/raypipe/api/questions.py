@@ -116,13 +116,8 @@ def ask(
     `question`, or, without one, of their last message of the user. Raises ConfError, DataError, ModelMissing.
     """
     session = session or Session()
-    before: tuple[Turn, ...] = ()
-    if turns is not None:
-        question, before = _conversation(Path(turns), question)
-    if not question.strip():
-        raise ConfError("expected a question, found an empty text")
-    if asked_at:
-        moment(asked_at)
+    request = _request(question, turns, pages, asked_at)
+    request = replace(request, include_passages=passages, filters=Filters(where=where))
     if recipe == "live" and session.sets:
         raise ConfError(
             "--set: expected the name of a recipe, found live: a release answers as it was promoted"
@@ -135,10 +130,9 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
-    request = replace(_request(question, before, pages, asked_at, passages), filters=Filters(where=where))
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
-    opened = None if pages is not None else _searched(session, found, question, docs, store)
+    opened = None if pages is not None else _searched(session, found, request.question.text, docs, store)
     if opened is not None and docs is None and release is None:  # which has passages of its own
         require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
@@ -200,30 +194,34 @@ class _Waiting(Listener):
             self._on_text(piece)
 
 
-def _conversation(file: Path, question: str) -> tuple[str, tuple[Turn, ...]]:
-    """A question and its earlier turns, from a file of messages. `question`: "": their last of the user."""
-    text = "\n".join(line.text for line in filled(file))
-    try:
-        messages = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
-        return (question, turns_of(messages, str(file))) if question else question_of(messages, str(file))
-    except (UnusableLine, ValueError) as e:
-        said = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
-        raise DataError(f"--turns {said}") from e
-
-
 def _request(
-    question: str, turns: tuple[Turn, ...], pages: str | Path | None, asked_at: str, passages: bool
+    question: str, messages: str | Path | None, pages: str | Path | None, asked_at: str
 ) -> QueryRequest:
+    """The question with its pages and its earlier turns, from a file of `messages`; of "" their last of the
+    user. Raises ConfError for no text and no time, DataError for other files."""
+    turns: tuple[Turn, ...] = ()
+    if messages is not None:
+        text, file = "\n".join(line.text for line in filled(Path(messages))), str(messages)
+        try:
+            read_from = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
+            said = (question, turns_of(read_from, file)) if question else question_of(read_from, file)
+        except (UnusableLine, ValueError) as e:
+            why = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
+            raise DataError(f"--turns {why}") from e
+        question, turns = said
+    if not question.strip():
+        raise ConfError("expected a question, found an empty text")
+    if asked_at:
+        moment(asked_at)
     if pages is None:
-        asked = Question(digest("ask", question), question, asked_at=asked_at, turns=turns)
-        return QueryRequest(asked, include_passages=passages)
+        return QueryRequest(Question(digest("ask", question), question, asked_at=asked_at, turns=turns))
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
         raise DataError(f"{pages}: expected one CRAG line with search_results, {why}")
     read = rows[0].question
     asked = replace(read, text=question, asked_at=asked_at or read.asked_at, turns=turns)
-    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, include_passages=passages)
+    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults)
 
 
 def local_kit(

@@ -196,10 +196,8 @@ class Session:
 
         files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
         fetched = self.settings.home / "models"
-        whole = functools.reduce(
-            catalog.Catalog.overlaid,
-            [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files],
-        )
+        read = [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files]
+        whole = functools.reduce(catalog.Catalog.overlaid, read)
         whole = replace(whole, unsent=self.settings.unsent(), adopted=self._adopted())
         if self.llm is None:
             return whole

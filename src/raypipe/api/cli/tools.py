@@ -176,12 +176,7 @@ def models(
     if recipe == FETCH:
         from raypipe.api.models import fetch_model
 
-        def show(found: ModelFetchResult) -> None:
-            size = f"{found.bytes / 1e6:,.1f} MB in {found.folder}"
-            print(f"{found.name}: {size}", found.weights, sep="\n")
-            print(f"use it:  raypipe COMMAND ... --llm {found.name}")
-
-        return Shown(fetch_model(source or "", session), show)
+        return Shown(fetch_model(source or "", session), _print_fetched)
     return Shown(raypipe.model_needs(recipe, session), _print_needs)
 
 
@@ -191,6 +186,11 @@ def _print_adoption(found: AdoptionResult) -> None:
         return
     print(f"{found.name} counts as {found.counts_as} in {found.store}: {found.checked}")
     print(f"undo it:  raypipe models adopt {found.name} --undo --store {found.store}")
+
+
+def _print_fetched(found: ModelFetchResult) -> None:
+    print(f"{found.name}: {found.bytes / 1e6:,.1f} MB in {found.folder}", found.weights, sep="\n")
+    print(f"use it:  raypipe COMMAND ... --llm {found.name}")
 
 
 def _print_added(found: ModelAddResult) -> None:

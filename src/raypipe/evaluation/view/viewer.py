@@ -19,8 +19,7 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
-from raypipe.evaluation.report import web_page
-from raypipe.evaluation.view.pages import STYLES, OpenPair, moment, open_pair, pair_page, run_page
+from raypipe.evaluation.view.pages import OpenPair, moment, open_pair, page, pair_page, run_page
 from raypipe.evaluation.view.rows import LABELS, RunTable, with_lines
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
@@ -102,7 +101,7 @@ class Viewer:
         of_store = ((a, b) for i, b in enumerate(here) for a in here[i + 1 :] if a["store"] == b["store"])
         values = {"title": "raypipe runs", "runs": runs, "of": len(every), "search": search, "unread": unread}
         values["picked"] = [r["run"] for r in next(of_store, ())]
-        return _page(*web_page.page("runs.html", STYLES, (), True, values))
+        return _page(*page("runs.html", (), True, values))
 
     def _folder(self, run: str) -> tuple[RunFolder, Run]:
         if (found := self._runs.whole(run)) is None:
