@@ -78,20 +78,10 @@ class _All(Catalog):
                 name = self.llm.name
             entry = self.entry(name)
             self.wrong[name] = str(e)
-            adapters = tuple((a, "missing") for a in entry.adapters)
-            weights = f"missing:{name}"
+            of = name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path
+            size = {n: getattr(entry, n) for n in ("dim", "max_tokens", "max_model_len")}
             return Model(
-                name,
-                entry.kind,
-                entry.loader,
-                entry.repo,
-                entry.revision or "",
-                entry.path,
-                weights,
-                dim=entry.dim,
-                max_tokens=entry.max_tokens,
-                max_model_len=entry.max_model_len,
-                adapters=adapters,
+                *of, f"missing:{name}", adapters=tuple((a, "missing") for a in entry.adapters), **size
             )
 
     def entry(self, name: str) -> ModelEntry:
@@ -255,7 +245,6 @@ def add_model(
     kind: str = "",
     revision: str | None = None,
     dialect: str = "",
-    endpoint: str = "",
     key_env: str = "",
     session: Session | None = None,
     gguf: str | Path | None = None,
@@ -264,8 +253,8 @@ def add_model(
     which is converted under $RAYPIPE_HOME.
 
     `name` "": the last part of the model's own; `kind` "": as its files say, of a server generator. A hub's
-    commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, its name in
-    the cluster file ("": from its host), the environment variable of its key ("": it takes none).
+    commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, and the
+    environment variable of its key ("": it takes none); its host names it in the cluster file.
 
     It goes into the session's models file, else into models.yaml of the working directory; either is made
     where there is none. Raises ConfError for a model that cannot be loaded and for a name that is taken,
@@ -281,9 +270,7 @@ def add_model(
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
     if is_served(given):
-        proposal, endpoints = _served(
-            given, kind or "generator", dialect, endpoint, key_env, session.settings.keys
-        )
+        proposal, endpoints = _served(given, kind or "generator", dialect, key_env, session.settings.keys)
         own = str(proposal.entry["model"])
     else:
         if given.startswith(("/", "./", "../", "~")) or Path(given).is_dir():
@@ -312,14 +299,13 @@ def _converted(file: Path, fetched: Path) -> Path:
 
 
 def _served(
-    source: str, kind: str, dialect: str, endpoint: str, key_env: str, environ: Mapping[str, str]
+    source: str, kind: str, dialect: str, key_env: str, environ: Mapping[str, str]
 ) -> tuple[Proposal, dict[str, Any]]:
     """The entry of a model behind an address, and its endpoint for the cluster file."""
     given = ServedModel.parse(source, "models add")
     if key_env and not environ.get(key_env):
         raise ConfError(f"--key-env {key_env}: expected a key in this environment variable, found none")
-    host = given.url.partition("://")[2].partition("/")[0]
-    endpoint = endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
+    endpoint = re.sub(r"[^A-Za-z0-9]+", "-", given.url.partition("://")[2].partition("/")[0])
     at = EndpointAddress(given.url, environ[key_env] if key_env else "")
     found = server_check.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
     loader = {"kind": kind, "loader": found.pop("loader")}

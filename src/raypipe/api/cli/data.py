@@ -89,11 +89,10 @@ def parse(
     shell: Shell,
     files: Sequence[str] = arg("HTML files", "FILE", needed=True),
     *,
-    html: Literal["lxml", "html.parser"] = arg("whose text (default: lxml)", default="lxml"),
     json: bool = arg("print one JSON object a line on stdout and nothing else"),
 ) -> int:
     failed = 0
-    for page in raypipe.parse_html(files, html):
+    for page in raypipe.parse_html(files):
         failed += page.fault is not None
         if json:
             shell.print_json(page.to_dict())

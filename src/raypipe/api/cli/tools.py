@@ -141,7 +141,6 @@ def models(
     ),
     revision: str | None = arg("of add: commit, branch or tag; its commit is pinned (default: main)", "R"),
     dialect: str = arg("of add, a server: how it is spoken to (docs/models.md)", "D", default=""),
-    endpoint: str = arg("of add, a server: its name in the cluster file", "NAME", default=""),
     key_env: str = arg("of add, a server: the environment variable of its key", "VARIABLE", default=""),
     counts_as: str | None = arg("of adopt: a model that a run of the store names", "OLD", flag="--as"),
     undo: bool = arg("of adopt: let NEW count as itself again"),
@@ -171,7 +170,7 @@ def models(
     if recipe == ADD:
         from raypipe.api.models import add_model
 
-        made = add_model(source, name, kind or "", revision, dialect, endpoint, key_env, session, gguf)
+        made = add_model(source, name, kind or "", revision, dialect, key_env, session, gguf)
         return Shown(made, _print_added)
     if recipe == FETCH:
         from raypipe.api.models import fetch_model

@@ -97,18 +97,10 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     facets |= {"lost in A": _lost(a), "lost in B": _lost(b), **a["labels"]}
     said = moved if all(states) else "not scored" if gain is None else f"{measure} {one:.2f}, {moved}"
     numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
-    return QuestionLine(
-        a["id"],
-        a["query"],
-        (a["answer"], b["answer"]),
-        expected(a),
-        states,
-        said,
-        gain or None,
-        {k: v for k, v in facets.items() if v},
-        numbers,
-        tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
-    )
+    shown, sources = (a["answer"], b["answer"]), tuple(dict.fromkeys(sources_of(a) + sources_of(b)))
+    named = {k: v for k, v in facets.items() if v}
+    of = a["id"], a["query"], shown, expected(a), states, said
+    return QuestionLine(*of, gain or None, named, numbers, sources)
 
 
 def changed_first(line: QuestionLine) -> tuple[float, bool]:
