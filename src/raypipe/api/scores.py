@@ -20,7 +20,7 @@ from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck, SliceAgreement
 from raypipe.metrics import ranking
-from raypipe.metrics.crag import CragScore, Rule, RuleScore
+from raypipe.metrics.crag import CragScore, Prediction, Rule, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary, open_kind
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
@@ -145,7 +145,14 @@ def opened(
     and ModelMissing."""
     found = runs.judged_run(path, rule)
     if trim is not None:
-        found = runs.trimmed(found, *trimmer(session, trim))
+        shorten, name = trimmer(session, trim)
+        rows = list[Prediction]()
+        for row in found.rows:
+            short = None if row.prediction is None else shorten(row.prediction)
+            same = short is None or short.strip() == (row.prediction or "").strip()
+            # A judge's reply about a longer text is dropped with it.
+            rows.append(row if same else replace(row, prediction=short, judge_response=None))
+        found = replace(found, rows=tuple(rows), trim=name)
     if judge_name is None:
         return found
 
@@ -159,8 +166,11 @@ def opened(
         # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")
         store = Store.create(own) if found.record is None else session.store(found.record.store)
-        with driving(store, f"judge {path.name}"):
-            return runs.rejudged(found, judge, store)
+        with driving(store, f"judge {path.name}"):  # what the store's memo holds is not asked again
+            bare = [replace(r, judge_response=None) for r in found.rows]
+            replies, called = judge.ask(store, bare, found.texts, False)
+            said = tuple(replace(r, judge_response=replies.get(r.question)) for r in bare)
+            return replace(found, rows=said, judge=called.model, called=called)
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:

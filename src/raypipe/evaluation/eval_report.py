@@ -20,7 +20,7 @@ from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
-from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
+from raypipe.evaluation.judged_run import PersonLabels, labelled
 from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
@@ -87,21 +87,6 @@ class ScoredAnswers:
     cut: tuple[CutReplies, ...]
 
 
-def cut_replies(recipe: Recipe, answers: Collected, counts: Counts) -> tuple[CutReplies, ...]:
-    """The steps of which some replies were cut, in recipe order. A step that generates has one reply to a
-    question, which is stored; of others those are known that this run asked for or read from the memo."""
-    found = []
-    for stage in recipe.question:
-        calls = counts.get(stage.name, StageCounters()).calls
-        cut, replies = calls.tokens.cut, calls.replies.computed + calls.replies.cached
-        if isinstance(step := stage.step, Generate):
-            cut, replies = answers.cut[step.into], answers.replies[step.into]
-        if cut:
-            [most, *_] = [sampling.max_tokens for _, sampling, _ in chat_kinds(step)]
-            found.append(CutReplies(stage.name, cut, replies, most))
-    return tuple(found)
-
-
 def score_answers(
     store: Store,
     recipe: Recipe,
@@ -122,12 +107,24 @@ def score_answers(
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
-    cut = cut_replies(recipe, answers, counts)
+    cut = list[CutReplies]()
+    for stage in recipe.question:
+        calls = counts.get(stage.name, StageCounters()).calls
+        short, replies_of = calls.tokens.cut, calls.replies.computed + calls.replies.cached
+        if isinstance(step := stage.step, Generate):  # one reply to a question, which is stored
+            short, replies_of = answers.cut[step.into], answers.replies[step.into]
+        if short:
+            [most, *_] = [sampling.max_tokens for _, sampling, _ in chat_kinds(step)]
+            cut.append(CutReplies(stage.name, short, replies_of, most))
     if said is not None and said.cut:
-        cut += (CutReplies("the judge", said.cut, said.computed + said.cached, said.max_tokens),)
+        cut.append(CutReplies("the judge", said.cut, said.computed + said.cached, said.max_tokens))
     marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     own = {id: fine for id, fine in right.items() if id not in answers.kept}
+    label_line = None
+    if labels is not None:
+        used = sum(r.person is not None for r in rows)
+        label_line = LabelLine(labels.file, len(labels.by_answer), used, marks.people)
     return ScoredAnswers(
         answers=answers,
         kind=scoring.kind,
@@ -136,9 +133,9 @@ def score_answers(
         scores=scores,
         right=right,
         lost=losses(own, answers.lost, (*answers.loss_notes, *(c.sentence() for c in cut))),
-        cut=cut,
+        cut=tuple(cut),
         judge=said,
-        labels=None if labels is None else label_line(labels, rows, marks),
+        labels=label_line,
     )
 
 
