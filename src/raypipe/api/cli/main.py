@@ -26,8 +26,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 import raypipe
-from raypipe.api.cli.command import Declared, Shell, add, run, say
-from raypipe.api.cli.commands import COMMANDS, GROUPS
+from raypipe.api.cli.command import COMMANDS, GROUPS, Declared, Shell, add, run, say
 from raypipe.api.session import from_environment
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
