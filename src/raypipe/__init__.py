@@ -1,7 +1,7 @@
 """Answers whole datasets of questions on a Ray cluster, and single questions with the same logic.
 
-The Python API: what `raypipe COMMAND` does, as functions, listed in __init__.pyi. Each name is imported when
-it is first used, so `import raypipe` imports no library. docs/python.md shows it.
+The Python API: what `raypipe COMMAND` does, as functions, listed in the stub beside this file. Each name is
+imported when it is first used, so `import raypipe` imports no library. docs/python.md shows it.
 """
 
 import re

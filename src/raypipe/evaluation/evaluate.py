@@ -130,10 +130,9 @@ def evaluate(
         spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
+            asked_of = judge, labels, how.fresh, spend, done.counts
             with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(
-                    store, recipe, answers, scoring, judge, labels, how.fresh, spend, done.counts
-                )
+                scored = score_answers(store, recipe, answers, scoring, *asked_of)
             done.memo_damaged += damaged
             withdraw(out)  # from here on the folder is not whole, until its record is there
             results.about |= {"run": run, "store": store.uri}
