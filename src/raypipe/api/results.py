@@ -37,7 +37,7 @@ class Result:
     _record: ClassVar[str] = ""
 
     def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
-        """`rows`: the field that has its rows, records or mappings, or a field of a field, with a dot between;
+        """`rows`: the field that has its rows, records or mappings, or a field of it, with a dot between;
         `record`: that which --json prints."""
         # A dataclass with slots is made twice, the second time without them.
         cls._rows, cls._record = rows or cls._rows, record or cls._record
