@@ -17,7 +17,6 @@ from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
@@ -64,7 +63,12 @@ def open_docs(
     require_documents_read(found, opened)
     owner = f"index {found.name}"
     with in_process(session, opened, found) as pipeline, driving(opened, owner):
-        new = _new_chars(pipeline)
+        missing = wanted = pipeline.sources(None)
+        if all(map(opened.has, whole_corpus(found)[1])):
+            builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
+            builds += [pipeline.corpus.vectors(model, wanted) for model in found.embedders()]
+            missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
+        new = int(sizes(opened, missing).clip(0).sum())  # characters of the sources that some table lacks
         engine = new and any(m.loader == "vllm" for m in found.writers())  # which a job starts
         if new <= HERE_CHARS and not engine:
             if new:
@@ -129,14 +133,3 @@ def require_documents_read(recipe: Recipe, store: Store) -> None:
             "of kind document, such as PDF files: take another recipe, such as local, or add document to "
             "`kinds` of its `parse`"
         )
-
-
-def _new_chars(pipeline: Pipeline) -> int:
-    """Characters of the sources that some table lacks."""
-    store, wanted = pipeline.store, pipeline.sources(None)
-    missing = wanted
-    if all(map(store.has, whole_corpus(pipeline.recipe)[1])):
-        builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
-        builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
-        missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
-    return int(sizes(store, missing).clip(0).sum())

@@ -7,6 +7,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -300,12 +301,11 @@ def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
             f"--explain {name}: expected an explanation of any of {len(said)} answers, found none, first "
             f"{faults[0].reason}: {faults[0].detail}. No pool was written: use another model"
         )
-    return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
-
-
-def _read(text: str) -> str:
-    try:
-        found = read_plain(answer_of(text))
-    except UnreadableReply:
-        return ""
-    return " ".join(found.text.split()) if found.label == ANSWERED else ""
+    out = []
+    for reply in said:
+        text = ""
+        with suppress(UnreadableReply):
+            found = read_plain(answer_of(reply.text)) if isinstance(reply, Generated) else None
+            text = " ".join(found.text.split()) if found and found.label == ANSWERED else ""
+        out.append(text)
+    return out

@@ -265,8 +265,13 @@ def add_model(
     if bool(given) == (gguf is not None):
         raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if given else "none"))
     file = Path(session.models or "models.yaml")
-    if gguf is not None:
-        given = str(_converted(Path(gguf).expanduser(), session.settings.home / "models"))
+    if gguf is not None:  # its folder is named by its name and the digest of its bytes
+        if not (source_file := Path(gguf).expanduser()).is_file():
+            raise ModelMissing(f"--gguf {source_file}: expected a GGUF file, found none")
+        with source_file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        fetched = session.settings.home / "models" / f"{source_file.stem.lower()}-{digest[:8]}"
+        given = str(from_gguf(source_file, fetched.resolve()))
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
     if is_served(given):
@@ -287,15 +292,6 @@ def add_model(
     takes = proposal.bytes, proposal.memory_gib, proposal.context_gib
     terms = (repo.licence, repo.gated) if repo else ("", False)
     return ModelAddResult(name, str(file), proposal.entry, *takes, *terms, get, endpoints)
-
-
-def _converted(file: Path, fetched: Path) -> Path:
-    """The folder of a GGUF's model, which its name and the digest of its bytes name."""
-    if not file.is_file():
-        raise ModelMissing(f"--gguf {file}: expected a GGUF file, found none")
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return from_gguf(file, (fetched / f"{file.stem.lower()}-{digest[:8]}").resolve())
 
 
 def _served(

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.bounded_rows import batches
-from raypipe.core.digests import FittedOn
 from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
@@ -215,6 +214,11 @@ def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
     counts = Counter(verdict_of(r.prediction, scored.right[r.question]) for r in rows)
     asks_documents = kinds.gold_form(scored.kind) == "grades"
     by = dict.fromkeys((name for s in recipe.question for name in answering(s.step)), 0)
+    lines = []
+    for step, on in fits.items():
+        seen = sum(map(on.has_seen, texts.values())) if on.seen else None
+        of = on.data, on.split, on.metric, on.recipe, on.n or None
+        lines.append(FitLine(step, *of, seen, len(texts)))
     return {
         "without_truth": answers.without_truth,
         "kept": Counter(answers.kept.values()),
@@ -230,18 +234,12 @@ def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
         "labels": scored.labels,
         "answered_by": dict(sorted((by | answers.answered_by).items(), key=lambda n: -n[1])),
         "losses": scored.lost,
-        "fits": tuple(_fit_line(step, on, list(texts.values())) for step, on in fits.items()),
+        "fits": tuple(lines),
         "unseen": None if left is None else kinds.summary_of(scored.kind, scores.lead, scores.values, left),
         "routing": answers.routing,
         "calibration": stated_calibration(answers.stated, scored.right),
         "prompt_injection": answers.prompt_injection,
     }
-
-
-def _fit_line(step: str, on: FittedOn, texts: Sequence[str]) -> FitLine:
-    """A line for a fit. `texts`: of the scored questions."""
-    seen = sum(map(on.has_seen, texts)) if on.seen else None
-    return FitLine(step, on.data, on.split, on.metric, on.recipe, on.n or None, seen, len(texts))
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:

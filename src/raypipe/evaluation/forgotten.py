@@ -132,19 +132,11 @@ def _of_run(store: Store, folder: Path, gone: Gone) -> None:
         for name in FILES.values():
             (folder / name).unlink(missing_ok=True)
         return
-    _table(run.results, gone)
-    write_predictions(run, record)
-    run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
-    before = earlier_run(store, set(answer_keys(store, record.run)))
-    write_text(run.page, report_page(run, record, before))
-
-
-def _table(path: Path, gone: Gone) -> None:
-    schema = pq.read_schema(path)
+    schema = pq.read_schema(run.results)
     with (
-        replacing(path) as whole,
-        pq.ParquetFile(path) as found,
-        pq.ParquetWriter(whole, schema, compression="zstd") as out,
+        replacing(run.results) as table,
+        pq.ParquetFile(run.results) as found,
+        pq.ParquetWriter(table, schema, compression="zstd") as out,
     ):
         for batch in found.iter_batches(ROWS):
             rows = [r for r in batch.to_pylist() if r["id"] not in gone.questions]
@@ -154,3 +146,7 @@ def _table(path: Path, gone: Gone) -> None:
                 left = [h for h in row["hits"] or () if not _of(h, gone)]
                 row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": left}
             out.write_table(pa.Table.from_pylist(rows, schema))
+    write_predictions(run, record)
+    run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
+    before = earlier_run(store, set(answer_keys(store, record.run)))
+    write_text(run.page, report_page(run, record, before))

@@ -71,7 +71,9 @@ class Viewer:
                 before = None
                 with suppress(RaypipeError):  # the store that knows it is not here
                     before = compared_with(Store.open(record.store), record)
-                return _page(*run_page(folder, record, before, self._said(folder)))
+                file = self._file(folder)
+                said = read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
+                return _page(*run_page(folder, record, before, said))
             case ["run", run, "question", n]:
                 table = self._table(run)
                 return _rows([(self._folder(run)[1], table)], n, table.ids)
@@ -88,7 +90,11 @@ class Viewer:
             case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
                 return _json(asdict(self._pair(a, b).difference(rows)))
             case ["run", run, "label"], {"id": str(id), "label": str(label)} if label in LABELS:
-                return self._label(run, id, label)
+                file, table = self._file(self._folder(run)[0]), self._table(run)
+                if id not in table or (answer := table.row(id)["answer"]) is None:
+                    raise DataError(f"{id}: expected a question of run {run} that was answered")
+                add_label(file, id, answer, label)
+                return _json({"file": str(file)})
         raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
 
     def _list(self, search: str) -> ViewReply:
@@ -122,19 +128,8 @@ class Viewer:
     def _pair(self, a: str, b: str) -> OpenPair:
         return self._pairs(self._key(a), self._key(b))
 
-    def _label(self, run: str, id: str, label: Any) -> ViewReply:
-        file, table = self._file(self._folder(run)[0]), self._table(run)
-        if id not in table or (answer := table.row(id)["answer"]) is None:
-            raise DataError(f"{id}: expected a question of run {run} that was answered")
-        add_label(file, id, answer, label)
-        return _json({"file": str(file)})
-
     def _file(self, folder: RunFolder) -> Path:
         return (self._labels or folder.path / "labels.jsonl").absolute()
-
-    def _said(self, folder: RunFolder) -> PersonLabels:
-        file = self._file(folder)
-        return read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
 
 
 def _split(address: str) -> SplitResult:
