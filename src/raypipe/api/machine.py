@@ -57,7 +57,12 @@ class EnvironmentResult(Result, rows="findings"):
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:
     """Checks versions, this machine, Ray's settings, models and the store. Starts and changes nothing."""
     settings = (session or Session()).settings
-    plugins = _plugins()
+    none = "pip install raypipe, or run it in a checkout  # its metadata name its plugins"
+    try:
+        names = ", ".join(tables())
+        plugins = Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
+    except ConfError as e:
+        plugins = Finding("plugins", "missing", "a plugin cannot be read", str(e))
     models = _models(settings) if plugins.state != "missing" else ()  # else no file of conf can be read
     found = (*_versions(), plugins, *_around(settings), *models, _store(store, settings))
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
@@ -80,15 +85,6 @@ def _versions() -> Iterator[Finding]:
         if "+cpu" in importlib.metadata.version("torch"):
             mend = f"{sys.executable} -m pip uninstall {name}"
             yield Finding(name, "missing", f"{version} breaks a CPU torch", mend)
-
-
-def _plugins() -> Finding:
-    try:
-        names = ", ".join(tables())
-    except ConfError as e:
-        return Finding("plugins", "missing", "a plugin cannot be read", str(e))
-    none = "pip install raypipe, or run it in a checkout  # its metadata name its plugins"
-    return Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
 
 
 def _around(settings: Settings) -> Iterator[Finding]:
