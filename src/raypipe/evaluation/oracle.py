@@ -101,13 +101,17 @@ class OracleAnswer:
         async def ask(questions: list[Question]) -> list[Question]:
             out = []
             for q, text in zip(questions, await show(questions), strict=True):
-                reply, truths = Reply(IDK, ABSTAINED), self.golds.get(q.id, ())
-                if truths and (gold := GoldText(truths)).held(text):
-                    reply = Reply(truths[0], INVALID if gold.denies else ANSWERED)
-                out.append(replace(q, replies={**q.replies, **dict.fromkeys(names, reply)}))
+                said = dict.fromkeys(names, self._reply(q, text))
+                out.append(replace(q, replies={**q.replies, **said}))
             return out
 
         return ask
+
+    def _reply(self, question: Question, text: str) -> Reply:
+        truths = self.golds.get(question.id, ())
+        if not truths or not (gold := GoldText(truths)).held(text):
+            return Reply(IDK, ABSTAINED)
+        return Reply(truths[0], INVALID if gold.denies else ANSWERED)
 
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:
