@@ -287,8 +287,8 @@ def sweep(
         if not shell.json:
             on_console("experiments.print_points", plans)
 
-    drawn, how = {"sample": sample, "seed": seed}, {"margin": margin, "measure": measure, "on_plan": on_plan}
-    given = {**drawn, **how, **options.given(), "dry_run": dry_run, "session": session}
+    given = {"sample": sample, "seed": seed, "margin": margin, "measure": measure, **options.given()}
+    given |= {"dry_run": dry_run, "on_plan": on_plan, "session": session}
 
     def show(done: SweepResult) -> None:
         if done.sweep is not None:
