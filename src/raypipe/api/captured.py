@@ -25,7 +25,7 @@ from raypipe.readers.crag import CAPTURED as NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
+from raypipe.runs.captured import CapturedAnswer, captured_answers, feedback_since, since_days
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, require_passages
 from raypipe.store import Store
 
@@ -135,7 +135,13 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
     """Writes what was captured in `served` for a run in `filled`. Raises DataError where there is nothing."""
     since = since_days(span.days)
     said = feedback_since(served, since)
-    golds = _golds(served, since, said)
+    golds: dict[str, dict[str, None]] = {}  # a question's own id -> what users said is right
+    for a in captured_answers(served, since):
+        texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
+        verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
+        right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
+        answers = (*reversed(texts), *([a.answer] if right else ()))
+        golds.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
     if not golds:
         raise DataError(
             f"{served.uri}: no answers were captured in the last {span.text}. `raypipe serve --capture RATE` "
@@ -171,18 +177,6 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
         why = "; ".join(f"{n} {reason}" for reason, n in reasons.items())
         raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
     return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
-
-
-def _golds(store: Store, since: float, said: Mapping[str, Sequence[Feedback]]) -> dict[str, dict[str, None]]:
-    """A question's own id -> what users said is right."""
-    found: dict[str, dict[str, None]] = {}
-    for a in captured_answers(store, since):
-        texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
-        verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
-        right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
-        answers = (*reversed(texts), *([a.answer] if right else ()))
-        found.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
-    return found
 
 
 def _rows(

@@ -200,9 +200,16 @@ async def judged(
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
     sampling, turn = judge_sampling(judge.model, rule), 0
 
+    def score_of(reply: str) -> int:
+        """1 right, 0 wrong, -1 cannot be read."""
+        if rule == "accuracy":
+            found = reply.lower()
+            return 1 if "true" in found else 0 if "false" in found else -1
+        return parse_response(reply).score
+
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""
-        return [s for s in said[id] if isinstance(s, str) and _score(rule, s) == score]
+        return [s for s in said[id] if isinstance(s, str) and score_of(s) == score]
 
     while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
         for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
@@ -229,11 +236,3 @@ async def judged(
     took = tokens.prompt, tokens.cached, tokens.generated, tokens.cut, sampling.max_tokens
     line = JudgeLine(by, len(asks), calls.computed, calls.cached, unread, silent, dict(faults), *took)
     return decided, line
-
-
-def _score(rule: Rule, reply: str) -> int:
-    """1 right, 0 wrong, -1 cannot be read."""
-    if rule == "accuracy":
-        found = reply.lower()
-        return 1 if "true" in found else 0 if "false" in found else -1
-    return parse_response(reply).score

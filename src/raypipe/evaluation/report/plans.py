@@ -172,7 +172,24 @@ def print_explanation(console: Console, story: Explanation) -> None:
     if story.outcome:
         say(console, f"{story.answer}  [{story.outcome}]")
     say(console, *(f"{f.step}, {f.reason}: {f.detail}" for f in story.faults))
-    _print_evidence(console, story)
+    # What it rests on: quotes, replies of steps, chats with language models.
+    for e in story.evidence:
+        console.print(Text(f"evidence: {e.quote}"), Text(f" {e.url or e.source}", "dim"), soft_wrap=True)
+    for name, reply in story.replies.items():
+        sure = "" if reply.confidence is None else f", confidence {reply.confidence:.2f}"
+        say(console, f"reply {name}: {reply.label}{sure}: {reply.text}")
+    for step in story.steps:
+        for chat in step.chats:
+            say(console, f"{step.step} asked its model:", style="bold")
+            for message in chat.messages:
+                text = message.content  # a long one without its middle: the question stands last
+                if (more := len(text) - MESSAGE_SHOWN) > 0:
+                    half = MESSAGE_SHOWN // 2
+                    middle = f"... {more:,} characters, which --json has ..."
+                    text = f"{text[:half]}\n{middle}\n{text[-half:]}"
+                text = text.rstrip().replace("\n", "\n    ")
+                say(console, f"  {message.role}: {text}")
+            say(console, f"  it replied: {'not cached any more' if chat.reply is None else chat.reply}")
     say(console, f"answer {story.key} = recipe {story.recipe} + row {story.row}")
     same = 0
     for name, value in story.parts.items():
@@ -199,27 +216,6 @@ def print_explanation(console: Console, story: Explanation) -> None:
         counts = ("not known" if getattr(s, k) is None else getattr(s, k) for k in counted)
         rows.append((s.step, *counts, _reason(s.reason, "question")))
     show(console, ("step", *counted, "because"), rows)
-
-
-def _print_evidence(console: Console, story: Explanation) -> None:
-    """Prints what an answer rests on: quotes, replies of steps, chats with language models."""
-    for e in story.evidence:
-        console.print(Text(f"evidence: {e.quote}"), Text(f" {e.url or e.source}", "dim"), soft_wrap=True)
-    for name, reply in story.replies.items():
-        sure = "" if reply.confidence is None else f", confidence {reply.confidence:.2f}"
-        say(console, f"reply {name}: {reply.label}{sure}: {reply.text}")
-    for step in story.steps:
-        for chat in step.chats:
-            say(console, f"{step.step} asked its model:", style="bold")
-            for message in chat.messages:
-                text = message.content  # a long one without its middle: the question stands last
-                if (more := len(text) - MESSAGE_SHOWN) > 0:
-                    half = MESSAGE_SHOWN // 2
-                    middle = f"... {more:,} characters, which --json has ..."
-                    text = f"{text[:half]}\n{middle}\n{text[-half:]}"
-                text = text.rstrip().replace("\n", "\n    ")
-                say(console, f"  {message.role}: {text}")
-            say(console, f"  it replied: {'not cached any more' if chat.reply is None else chat.reply}")
 
 
 MESSAGE_SHOWN = 4000  # characters of a message on a terminal
