@@ -1,7 +1,8 @@
 """Answers whole datasets of questions on a Ray cluster, and single questions with the same logic.
 
-The Python API: what `raypipe COMMAND` does, as functions, listed in the stub beside this file. Each name is
-imported when it is first used, so `import raypipe` imports no library. docs/python.md shows it.
+The Python API: what `raypipe COMMAND` does, as functions. The list of names lies next to this file, for type
+checkers too. Each is imported when it is first used, so `import raypipe` imports no library. docs/python.md
+shows it.
 """
 
 import re
