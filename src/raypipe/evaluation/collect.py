@@ -123,13 +123,7 @@ def collect(
                 _count(question, answered, found, question.id not in sources.kept)
             golds = golds_of(store, [q.id for q in batch], form)
             seen = {q.id: has_seen(fits, q.text) for q in batch}
-            text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
-            for run, known in searching.items():
-                some = [q for q in batch if found.kept.get(q.id, "") == run]
-                chunks = list(dict.fromkeys(c for q in some for c in needed_texts(q)))
-                text |= zip(chunks, loop.run(known.texts(chunks)), strict=True)
-                if form == "annotators":
-                    paragraphs |= loop.run(_evidence_paragraphs(known, some))
+            text, paragraphs = loop.run(_texts(searching, batch, found.kept, form))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             prompts = {**{q.id: {} for q in batch}, **loop.run(lookup.of(own))}
             cut = {q.id: {n for n, p in prompts[q.id].items() if p["finish"] == "length"} for q in batch}
@@ -142,14 +136,17 @@ def collect(
                         found.stated[q.id] = q.replies[q.origin].confidence
             short = {q.id for q in batch if q.origin in cut[q.id]}
             _pair(store, batch, golds, form, found, paragraphs, short)
-            rows, asked_as = [], {q.id: q.text for q, _ in pairs}
-            for q in batch:
+            rows = []
+            for asked_as, q in pairs:
                 if (took := seconds.get(q.id)) is not None:
                     let_in = {s.name for s in recipe.question if s.admits(q)}
                     took = {stage: s for stage, s in took.items() if stage in let_in}
-                gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as[q.id]), **prompts[q.id]}
-                of = paragraphs.get(q.id, ())
-                shown, kept = replace(q, text=asked_as[q.id]), found.kept.get(q.id)
+                gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as.text), **prompts[q.id]}
+                shown, of, kept = (
+                    replace(q, text=asked_as.text),
+                    paragraphs.get(q.id, ()),
+                    found.kept.get(q.id),
+                )
                 rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of, kept))
             table.add(rows)
             found.lost |= loop.run(losses.of([p for p in pairs if p[0].id not in found.kept], golds))
@@ -212,6 +209,21 @@ def _pair(
     found.without_truth += len(without)
     text = {q.id: q.text for q in batch}
     found.texts.update((r.question, text[r.question]) for r in rows)
+
+
+async def _texts(
+    searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Chunk -> text of the passages that the table needs, and question id -> paragraphs of papers, both of
+    what the run searched that answered. `kept`: question id -> that run, where it is an earlier one."""
+    text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
+    for run, index in searching.items():
+        some = [q for q in batch if kept.get(q.id, "") == run]
+        chunks = list(dict.fromkeys(c for q in some for c in needed_texts(q)))
+        text |= zip(chunks, await index.texts(chunks), strict=True)
+        if form == "annotators":
+            paragraphs |= await _evidence_paragraphs(index, some)
+    return text, paragraphs
 
 
 async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[str, tuple[str, ...]]:

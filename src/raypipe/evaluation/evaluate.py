@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -118,11 +118,7 @@ def evaluate(
         with clock.part("storing"):
             pipeline.index(asked, done)
             recalls = ann.recalls(pipeline)
-            sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
-            known_keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
-            # An answer of this recipe and evidence is no other's.
-            kept = {id: kept[id] for id, key in known_keys.items() if kept[id].key != key}
-            sources = replace(sources, kept=kept)
+            sources = _evidence(pipeline, questions, kept)
             new = asked.ids if how.fresh else pipeline.unanswered(pipeline.keys(asked, sources))
             todo = {*new, *(renewed & set(asked.ids))}
             pipeline.answer(asked, how.fresh, done, expired)
@@ -145,7 +141,16 @@ def evaluate(
         record = _write_run(pipeline, folder, keys, record_of)
         done.clear()
         faults = row_faults(pipeline, asked, read.counts if read else {}, answers.faults)
-        return Evaluation(record, scored, folder, len(questions) - len(kept) - len(todo), faults)
+        reused = len(questions) - len(sources.kept) - len(todo)
+        return Evaluation(record, scored, folder, reused, faults)
+
+
+def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str, AnswerKey]) -> AnswerSources:
+    """Returns what these questions are answered from. `kept`: question id -> its answer by an earlier run;
+    one of this recipe and evidence is no other's."""
+    sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
+    keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
+    return replace(sources, kept={id: kept[id] for id, key in keys.items() if kept[id].key != key})
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
