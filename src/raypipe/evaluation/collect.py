@@ -142,11 +142,8 @@ def collect(
                     let_in = {s.name for s in recipe.question if s.admits(q)}
                     took = {stage: s for stage, s in took.items() if stage in let_in}
                 gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as.text), **prompts[q.id]}
-                shown, of, kept = (
-                    replace(q, text=asked_as.text),
-                    paragraphs.get(q.id, ()),
-                    found.kept.get(q.id),
-                )
+                shown, of = replace(q, text=asked_as.text), paragraphs.get(q.id, ())
+                kept = found.kept.get(q.id)
                 rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of, kept))
             table.add(rows)
             found.lost |= loop.run(losses.of([p for p in pairs if p[0].id not in found.kept], golds))

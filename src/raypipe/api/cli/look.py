@@ -79,18 +79,20 @@ def export(
     out: str = arg("the file to write; of mlflow the server's address", "FILE", needed=True),
     experiment: str | None = arg("of mlflow: the experiment that gets the run (default: raypipe)", "NAME"),
 ) -> Shown[Any]:
-    return Shown(raypipe.export_run(run, shape, out, experiment), _print_export)
 
+    def show(made: ExportResult) -> None:
+        if made.shape == "mlflow":
+            what = ", ".join(f"{n} {name}" for name, n in made.counts.items()).replace("artifacts", "files")
+            print(f"run {made.run} of {made.file}: {'was there already' if made.there else what}")
+            return
+        print(f"{made.counts['lines']} lines: {made.file}")
+        if failed := made.counts.get("failed"):
+            said = {"oag": "their lines are empty", "qasper": "the file has no line of them, which counts 0"}
+            print(
+                f"{failed} questions failed;", said.get(made.shape, 'the file says "i don\'t know" of them')
+            )
 
-def _print_export(made: ExportResult) -> None:
-    if made.shape == "mlflow":
-        what = ", ".join(f"{n} {name}" for name, n in made.counts.items()).replace("artifacts", "files")
-        print(f"run {made.run} of {made.file}: {'was there already' if made.there else what}")
-        return
-    print(f"{made.counts['lines']} lines: {made.file}")
-    if failed := made.counts.get("failed"):
-        said = {"oag": "their lines are empty", "qasper": "the file has no line of them, which counts 0"}
-        print(f"{failed} questions failed;", said.get(made.shape, 'the file says "i don\'t know" of them'))
+    return Shown(raypipe.export_run(run, shape, out, experiment), show)
 
 
 @command("view", "/data/runs/local /data/runs/tuned")
