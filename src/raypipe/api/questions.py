@@ -116,14 +116,14 @@ def ask(
     `question`, or, without one, of their last message of the user. Raises ConfError, DataError, ModelMissing.
     """
     session = session or Session()
-    request = _request(question, turns, pages, asked_at)
-    request = replace(request, include_passages=passages, filters=Filters(where=where))
     if recipe == "live" and session.sets:
         raise ConfError(
             "--set: expected the name of a recipe, found live: a release answers as it was promoted"
         )
     if docs is not None and (pages is not None or recipe == "live"):
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
+    request = _request(question, turns, pages, asked_at)
+    request = replace(request, include_passages=passages, filters=Filters(where=where))
     if pages is None:
         session = session.over(store if docs is None or store else documents_store(docs, session))
     release = live_now(session.store(store)) if recipe == "live" else None
