@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 import yaml
 from lance.file import LanceFileReader
 
-from raypipe.api.forget import forget
+from raypipe.api.release import forget
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.contrib.finetune.label_files import Label, write_labels
 from raypipe.contrib.world.write import write

@@ -149,7 +149,7 @@ def served(request, body):
 def test_a_served_model_is_asked_what_it_is(session, tmp_path):
     with serving(served) as server:
         server.lists = json.dumps({"data": [{"id": "org/m", "owned_by": "vllm", "max_model_len": 4096}]})
-        chat = add_model(f"{server.url}#org/m", name="chat", endpoint="ours", session=session())
+        chat = add_model(f"{server.url}#org/m", name="chat", session=session())
         far = add_model(f"{server.url}#org/e", kind="embedder", session=session())
         ranker = add_model(f"{server.url}#org/r", kind="reranker", dialect="jina", session=session())
         with pytest.raises(ConfError, match="--dialect: a reranker needs one of"):
@@ -157,7 +157,8 @@ def test_a_served_model_is_asked_what_it_is(session, tmp_path):
         with pytest.raises(ConfError, match="did you mean 'org/m'"):
             add_model(f"{server.url}#org/n", session=session())
     assert (chat.entry["dialect"], chat.entry["max_model_len"]) == ("vllm", 4096)
-    assert chat.endpoints == {"ours": {"url": server.url}}
+    assert list(chat.endpoints.values()) == [{"url": server.url}]
+    assert chat.entry["endpoint"] in chat.endpoints
     assert far.entry["dim"] == 24 and ranker.entry["loader"] == "rerank"
     file = tmp_path / "models.yaml"
     assert list(catalog.read(yaml.safe_load(file.read_text()), file, hub=tmp_path).entries) == [

@@ -16,9 +16,8 @@ from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
 from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
-from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.evaluate import evaluate, expired_answers
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline

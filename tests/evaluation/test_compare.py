@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from raypipe.api.cli.main import main
+from raypipe.api.release import check_gate
 from raypipe.core.errors import DataError
-from raypipe.evaluation.compare import NOISE, check_gate, compare
+from raypipe.evaluation.compare import NOISE, compare
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.certainty import holm

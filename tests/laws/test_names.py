@@ -78,10 +78,10 @@ def files():
 def modules():
     """Dotted name of a module -> name that it defines or imports -> if that is a class, the names in it."""
     found = {}
-    for file in MODULES:
+    for file in [*MODULES, SRC / "__init__.pyi"]:
         parts = file.relative_to(SRC.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = dict(defined(ast.parse(file.read_text(encoding="utf-8"))))
+        found[name] = found.get(name, {}) | dict(defined(ast.parse(file.read_text(encoding="utf-8"))))
     return found
 
 

@@ -16,8 +16,8 @@ from forget import World, address, drill, holding, sound, word
 
 from raypipe.api.cli.main import main
 from raypipe.api.data import documents_store
-from raypipe.api.forget import forget
 from raypipe.api.indexes import open_docs
+from raypipe.api.release import forget
 from raypipe.api.session import Session, from_environment
 from raypipe.core.arrow import id_texts
 from raypipe.core.errors import ConfError, DataError

@@ -23,18 +23,15 @@ from raypipe.api.check import CheckedFile, Problem
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.experiments import DecideFitResult, FuseFitResult, RepeatsResult, SweepResult
-from raypipe.api.forget import ForgetResult
-from raypipe.api.judged_runs import PickResult
-from raypipe.api.look import ExportResult, FieldsResult, LossesResult
+from raypipe.api.look import ExportResult, FieldsResult, LossesResult, RunsResult
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import AdoptionResult, ModelAddResult, ModelFetchResult, ModelNeedsResult
 from raypipe.api.plans import AssumedResult
-from raypipe.api.release import PruneResult, ReleasesResult
+from raypipe.api.release import ForgetResult, PruneResult, ReleasesResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
-from raypipe.api.scores import CragScoreResult, QaScoreResult
+from raypipe.api.scores import CragScoreResult, PickResult, QaScoreResult
 from raypipe.api.starting_points import ProjectResult
-from raypipe.api.view import RunsResult
 from raypipe.contrib.crag.api.graphs import FactsResult, GraphResult
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.crag.api.kg_score import CallRate

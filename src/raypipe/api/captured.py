@@ -18,14 +18,14 @@ from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Gold, Source, digest
+from raypipe.core.records import Gold, digest
 from raypipe.core.textfile import replaced
 from raypipe.evaluation.golds import stored_questions
 from raypipe.readers.crag import CAPTURED as NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
+from raypipe.runs.captured import CapturedAnswer, captured_answers, feedback_since, since_days
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, require_passages
 from raypipe.store import Store
 
@@ -105,7 +105,16 @@ def open_data(
             require_passages(recipe, opened, stored_questions(opened))
             return opened, files, wanted
         readers.check(files, wanted)  # a missing file or field is reported before anything starts
-        _require_searched(recipe, files, wanted, session.address(store, True))
+        uri = session.address(store, True)
+        if lacks_passages(recipe, Store.find(uri)):  # then files bring what is searched
+            kinds, whole = recipe.source_kinds(), False
+            for row in readers.open(files, wanted, readers.ReadCounts()):
+                if any(source.kind in kinds for source in row.sources):
+                    break
+                whole = whole or (row.question is not None and row.question.sources() is None)
+            else:  # no source that the recipe parses
+                if whole:
+                    raise DataError(nothing_to_search(recipe, uri))
         return session.store_to_fill(store, scratch), files, wanted
     if format not in (None, NAME):
         raise ConfError(f"--format {format}: expected none with captured data, which has a format of its own")
@@ -122,25 +131,17 @@ def open_data(
     return filled, [written.data], NAME
 
 
-def _require_searched(recipe: Recipe, files: Sequence[Path], format: Format, uri: str) -> None:
-    """Raises DataError for questions about the whole of a store that holds nothing yet, in files that bring
-    nothing to search. Reads as far as the first source that the recipe parses."""
-    if not lacks_passages(recipe, Store.find(uri)):
-        return
-    kinds, whole = recipe.source_kinds(), False
-    for row in readers.open(files, format, readers.ReadCounts()):
-        if any(source.kind in kinds for source in row.sources):
-            return
-        whole = whole or (row.question is not None and row.question.sources() is None)
-    if whole:
-        raise DataError(nothing_to_search(recipe, uri))
-
-
 def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:
     """Writes what was captured in `served` for a run in `filled`. Raises DataError where there is nothing."""
     since = since_days(span.days)
     said = feedback_since(served, since)
-    golds = _golds(served, since, said)
+    golds: dict[str, dict[str, None]] = {}  # a question's own id -> what users said is right
+    for a in captured_answers(served, since):
+        texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
+        verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
+        right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
+        answers = (*reversed(texts), *([a.answer] if right else ()))
+        golds.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
     if not golds:
         raise DataError(
             f"{served.uri}: no answers were captured in the last {span.text}. `raypipe serve --capture RATE` "
@@ -161,30 +162,21 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
                 if a.own_id() not in ids:
                     ids[a.own_id()] = line["id"]
                     data.write(_json(line))
-                    answers_out.write(_json(_prediction(a, line)))
+                    answer, *others = line["answers"] or [None]
+                    of = {"id": line["id"], "query": a.query, "prediction": a.answer, "outcome": a.outcome}
+                    truths = {"answer": answer, "alternatives": others}
+                    by = {"release": a.release, "degraded": list(a.degraded)}
+                    answers_out.write(_json({**of, **truths, **by}))
                 for f in said.get(a.answer_id, ()):
                     if f.verdict is not None:
                         label = {"id": ids[a.own_id()], "prediction": a.answer, "label": f.verdict}
                         labels.write(_json({**label, "picked": "chosen"}))
     questions = sum(bool(id) for id in ids.values())
     if not questions:
-        why = "; ".join(
-            f"{n} {LEFT_OUT[r].format(span=span.text, store=served.uri)}" for r, n in left.items()
-        )
+        reasons = {LEFT_OUT[r].format(span=span.text, store=served.uri): n for r, n in left.items()}
+        why = "; ".join(f"{n} {reason}" for reason, n in reasons.items())
         raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
     return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
-
-
-def _golds(store: Store, since: float, said: Mapping[str, Sequence[Feedback]]) -> dict[str, dict[str, None]]:
-    """A question's own id -> what users said is right."""
-    found: dict[str, dict[str, None]] = {}
-    for a in captured_answers(store, since):
-        texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
-        verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
-        right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
-        answers = (*reversed(texts), *([a.answer] if right else ()))
-        found.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
-    return found
 
 
 def _rows(
@@ -195,7 +187,9 @@ def _rows(
     asked = sorted({a.id for a in some if a.id}) if here else []
     stored = {q.id: q for q in arrow.question.records(served.rows("questions", "id", asked))}
     own_golds = {g.question: g for g in arrow.gold.records(served.rows("golds", "question", list(stored)))}
-    judged = _judged(served, list(stored))
+    judged = set[str]()  # those with what a line does not hold: judged documents, answers of annotators
+    for table in filter(served.has, ("relevance", "annotations")):
+        judged |= set(served.rows(table, "question", list(stored), ["question"])["question"].to_pylist())
     cited = {s for a in some for s in a.question("").sources() or ()}
     kept = {s.id: s for s in arrow.source.records(served.rows("sources", "id", sorted(cited)))}
     for a in some:
@@ -215,48 +209,24 @@ def _rows(
             if gold is None or not gold.answers:
                 said = tuple(golds[a.own_id()])
                 gold = Gold("", said, {"feedback": "users"} if said else {})
-            id = a.id if same else a.own_id()
-            yield a, _line(a, id, gold, [] if here else [s for s in mine if s is not None])
-
-
-def _judged(store: Store, ids: Sequence[str]) -> set[str]:
-    """Those of some questions with judged documents or answers of annotators, which a line does not hold."""
-    found: set[str] = set()
-    for table in ("relevance", "annotations"):
-        if store.has(table):
-            found |= set(store.rows(table, "question", ids, ["question"])["question"].to_pylist())
-    return found
-
-
-def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> dict[str, Any]:
-    cited = None
-    if a.citations is not None:
-        cited = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
-    return {
-        "id": id,
-        "query": a.query,
-        "body": a.body,
-        "asked_at": a.asked_at,
-        "citations": cited,
-        "turns": [asdict(t) for t in a.turns],
-        "sources": [{"kind": s.kind, "content": s.content} for s in sources],
-        "answers": list(gold.answers),
-        "labels": dict(gold.labels),
-    }
-
-
-def _prediction(a: CapturedAnswer, line: Mapping[str, Any]) -> dict[str, Any]:
-    answers = line["answers"]
-    return {
-        "id": line["id"],
-        "query": a.query,
-        "prediction": a.answer,
-        "outcome": a.outcome,
-        "answer": answers[0] if answers else None,
-        "alternatives": answers[1:],
-        "release": a.release,
-        "degraded": list(a.degraded),
-    }
+            cites = None
+            if a.citations is not None:
+                cites = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
+            brought = [] if here else [s for s in mine if s is not None]
+            yield (
+                a,
+                {
+                    "id": a.id if same else a.own_id(),
+                    "query": a.query,
+                    "body": a.body,
+                    "asked_at": a.asked_at,
+                    "citations": cites,
+                    "turns": [asdict(t) for t in a.turns],
+                    "sources": [{"kind": s.kind, "content": s.content} for s in brought],
+                    "answers": list(gold.answers),
+                    "labels": dict(gold.labels),
+                },
+            )
 
 
 def _json(line: Mapping[str, Any]) -> str:

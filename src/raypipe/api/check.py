@@ -104,7 +104,10 @@ def check(
     files, found, steps = [], list[Problem](), list[StepCheck]()
     for name in names:
         if is_path(str(name)):
-            steps.append(_checked_step(str(name), fields or {}, lock, session))
+            models = session.catalog()
+            fakes = fakes_for({name: entry.kind for name, entry in models.entries.items()})
+            resolve = resolvers(session.settings.conf, models, {}, {Model: fakes})
+            steps.append(check_step(str(name), fields or {}, resolve, lock))
             continue
         path = session.settings.conf.find("recipes", str(name))
         kind, some = _checked(path, session)
@@ -113,30 +116,27 @@ def check(
     return CheckResult(tuple(files), tuple(found), tuple(steps))
 
 
-def _checked_step(step: str, fields: Mapping[str, Any], lock: bool, session: Session) -> StepCheck:
-    models = session.catalog()
-    kinds = {name: entry.kind for name, entry in models.entries.items()}
-    resolve = resolvers(session.settings.conf, models, {}, {Model: fakes_for(kinds)})
-    return check_step(step, fields, resolve, lock)
-
-
 def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Problem]]:
     try:
         tree = config.read_yaml(path)
     except ConfError as e:
         lines = _LINE.findall(str(e))  # the last is where it is wrong, any before it where that began
-        return None, [
-            Problem(str(path), int(lines[-1]) if lines else None, "", str(e).removeprefix(f"{path}: "))
-        ]
+        line, message = int(lines[-1]) if lines else None, str(e).removeprefix(f"{path}: ")
+        return None, [Problem(str(path), line, "", message)]
     kind = kind_of(tree)
     if kind is None:
         known = "a recipe, a models, cluster or graphs file, a prompt, fitted numbers or a preset"
-        return None, [
-            Problem(str(path), None, "", f"expected {known}, found keys {', '.join(map(str, tree))}")
-        ]
-    text = path.read_text(encoding="utf-8")
+        keys = f"expected {known}, found keys {', '.join(map(str, tree))}"
+        return None, [Problem(str(path), None, "", keys)]
+    text, found = path.read_text(encoding="utf-8"), list[Problem]()
     find = _FINDERS[kind] if kind in _FINDERS else partial(_in_record, FILES[kind])
-    return kind, [_problem(e, path, text) for e in find(tree, path, session)]
+    for wrong in find(tree, path, session):
+        if isinstance(wrong, MisplacedValue) and wrong.where.file == str(path):
+            at = line_of(text, wrong.where.path) or _line_in_set(text, wrong.where.path)
+            found.append(Problem(str(path), at, wrong.where.path, wrong.message))
+        else:
+            found.append(Problem(str(path), None, "", str(wrong)))
+    return kind, found
 
 
 def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
@@ -153,12 +153,8 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
         return "models"
     if any("kind" in e for e in entries):
         return "graphs"
-    return next((folder for folder in FILES if _are_fields(tree, FILES[folder])), None)
-
-
-def _are_fields(tree: Mapping[str, Any], cls: type[Any]) -> bool:
-    """Returns whether most of the keys are fields of a record."""
-    return 2 * len(tree.keys() & {f.name for f in fields(cls)}) > len(tree)
+    names = {folder: {f.name for f in fields(cls)} for folder, cls in FILES.items()}
+    return next((folder for folder in FILES if 2 * len(tree.keys() & names[folder]) > len(tree)), None)
 
 
 def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
@@ -209,14 +205,6 @@ _FINDERS: Mapping[FileKind, Finder] = {
     "prompt": partial(_in_record, Prompt),
     "fitted": _fitted,
 }
-
-
-def _problem(error: RaypipeError, path: Path, text: str) -> Problem:
-    if not isinstance(error, MisplacedValue) or error.where.file != str(path):
-        return Problem(str(path), None, "", str(error))
-    where = error.where
-    line = line_of(text, where.path) or _line_in_set(text, where.path)
-    return Problem(str(path), line, where.path, error.message)
 
 
 def _line_in_set(text: str, path: str) -> int | None:

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from raypipe.api.judged_runs import opened
 from raypipe.api.results import Result
+from raypipe.api.scores import opened
 from raypipe.api.session import Place, Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
@@ -62,8 +62,12 @@ def compare(
     if margin <= 0:
         raise ConfError(f"expected a margin above 0, found {margin:g}")
     session = session or Session()
-    people = None if labels is None else read_labels(Path(labels))
-    judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge
+    people, judge = None if labels is None else read_labels(Path(labels)), rejudge
+    if judge == "":
+        first = scored_run(Path(runs[0]), rule or "official").judge if Path(runs[0]).exists() else ""
+        if not first:
+            raise ConfError(f"--rejudge: {runs[0]} names no judge to take for all; name one: --rejudge MODEL")
+        judge = first.partition("@")[0]
     again = (judge, trim, people) != (None, None, None)  # no run's own verdicts are taken
     scored = list[ScoredRun]()
     for run in runs:
@@ -78,17 +82,16 @@ def compare(
 
 
 def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, store: Place) -> ScoredRun:
-    named = _RELEASE.fullmatch(str(run))
-    if not (Path(run).exists() or named):
-        raise DataError(
-            f"{run}: expected the folder of a finished eval, a file of predictions, or a release (its id, or "
-            "live), found nothing there"
-        )
     if Path(run).exists():
         found = scored_run(Path(run), rule or "official")
         if rule is None or found.rule == rule_id(rule):
             return found
         return judged_again(opened(session, Path(run), rule, None, None), None)
+    if not _RELEASE.fullmatch(str(run)):
+        raise DataError(
+            f"{run}: expected the folder of a finished eval, a file of predictions, or a release (its id, or "
+            "live), found nothing there"
+        )
     opened_store = session.store(store)
     known = {r.id: r for r in release.releases(opened_store)}
     released = release.live(opened_store) if run == "live" else known.get(str(run))
@@ -104,11 +107,3 @@ def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, s
             f"Name the folder of run {released.run}"
         )
     return stored_run(opened_store, record, f"release {released.id}")
-
-
-def _first_judge(run: str | Path, rule: Rule | None) -> str:
-    """The judge of the first run, as it is named. Raises ConfError where it has none."""
-    found = scored_run(Path(run), rule or "official").judge if Path(run).exists() else ""
-    if not found:
-        raise ConfError(f"--rejudge: {run} names no judge to take for all; name one: --rejudge MODEL")
-    return found.partition("@")[0]

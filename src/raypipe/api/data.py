@@ -17,14 +17,13 @@ from raypipe.api.paths import Data, ingested_as, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Document, Fault, Question
+from raypipe.core.records import Fault, Question
 from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, field_map, own_rows
 from raypipe.readers.field_map import Fields
 from raypipe.text.html import SandboxedParser
 
 if TYPE_CHECKING:
     from raypipe.runs.pipeline.ingest_log import IngestSummary
-    from raypipe.text.html import Parser
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,20 +133,16 @@ def documents_folder(folder: str | Path, session: Session) -> Path:
     return path
 
 
-def ingest_documents(
-    folder: str | Path, store: Place = None, globs: Sequence[str] = (), session: Session | None = None
-) -> IngestResult:
+def ingest_documents(folder: str | Path, store: Place = None, session: Session | None = None) -> IngestResult:
     """Reads a folder of txt, md, html, csv, pdf, docx and image files: what changed since the last time.
 
     `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
     store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are
-    dead letters. `globs`: patterns of paths, with `!` before those to leave out.
-    Raises ConfError for a folder that is not there, DataError where no file of it can be read.
+    dead letters. Raises ConfError for a folder that is not there, DataError where no file of it can be read.
     """
     session = session or Session()
     path = documents_folder(folder, session)
-    own = documents_store(path, session) if store is None else store
-    return ingest([path], own, "files", session, globs=globs)
+    return ingest([path], documents_store(path, session) if store is None else store, "files", session)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -159,7 +154,7 @@ class ParsedFile(Result):
     fault: Fault | None
 
 
-def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator[ParsedFile]:
+def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
     """HTML files as text, in order, as the pipeline parses them: in a limited child process.
 
     Raises DataError for a file that cannot be read; a page that cannot be parsed has a fault.
@@ -171,7 +166,7 @@ def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator
             except OSError as e:
                 found = f"found none that can be read: {e.strerror}"
                 raise DataError(f"{file}: expected an HTML file, {found}") from e
-            text, fault = limited.parse(html, parser)
+            text, fault = limited.parse(html, "lxml")
             yield ParsedFile(str(file), text, fault)
 
 
@@ -260,7 +255,10 @@ def preview(
     bad = [BadLine(r.where, f.reason, f.detail) for r in first for f in r.faults]
     readers.require_rows(files, counts, bad[:3])
     question = next((_question(r, r.question) for r in first if r.question is not None), None)
-    document = next((_document(r, r.document) for r in first if r.document is not None), None)
+    document = None
+    if (row := next((r for r in first if r.document is not None), None)) and (d := row.document):
+        content = next(s.content for s in row.sources if s.id == d.source)
+        document = FirstDocument(d.id, d.title, len(content), content[:CHARS])
     return Preview(name, tuple(_fields(m) for m in mapped), question, document, tuple(bad[:3]))
 
 
@@ -284,8 +282,3 @@ def _question(row: Row, asked: Question) -> FirstQuestion:
     return FirstQuestion(
         asked.id, asked.text, asked.asked_at, answers, dict(labels), tuple(shown), asked.citations is None
     )
-
-
-def _document(row: Row, found: Document) -> FirstDocument:
-    content = next(s.content for s in row.sources if s.id == found.source)
-    return FirstDocument(found.id, found.title, len(content), content[:CHARS])

@@ -1,26 +1,36 @@
-"""The endpoint's arguments, by name, and the Ray Serve application that they make."""
+"""The endpoint's arguments, by name; the Ray Serve application that they make; and the same endpoint in this
+process, for a local client that starts it and speaks over its stdin and stdout.
+
+That client gets its tools at once. What may take minutes, reading a folder, indexing it and loading models,
+is done on a thread meanwhile. Nothing but the protocol goes to stdout."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import ipaddress
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from raypipe.api.questions import local_kit
 from raypipe.api.results import outside_loop
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core import config
-from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.progress import heartbeat
 from raypipe.models import load
 from raypipe.models.hosts import EngineLimits
+from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.captured import answer_ids
@@ -30,8 +40,14 @@ from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_searc
 from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
+from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import redaction
+from raypipe.serving.http import create_app
+from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.mcp_tools import serve_stdio
 from raypipe.serving.key_filters import key_filters_in, read_key_filters
+from raypipe.serving.query import AnswererProtocol
+from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -86,15 +102,8 @@ class ServeArgs:
         vllm = [m for m in recipe.models() if m.loader == "vllm"]
         if vllm and (engines := cluster.engines) is not None:
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        return build_application(
-            recipe,
-            worker,
-            gpus,
-            self.server_config(settings.keys),
-            self.follow_live,
-            engine_gpus,
-            self.gateways,
-        )
+        config, live = self.server_config(settings.keys), self.follow_live
+        return build_application(recipe, worker, gpus, config, live, engine_gpus, self.gateways)
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
@@ -125,8 +134,10 @@ class ServeArgs:
 
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
         """Returns what `check` raises of a recipe whatever the store holds."""
-        if self.mcp:
-            require_mcp()
+        if self.mcp and importlib.util.find_spec("mcp") is None:
+            raise ConfError(
+                "--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it"
+            )
         models = require_graphs(recipe).models()
         for model in models:
             load.present(model)
@@ -155,8 +166,14 @@ class ServeArgs:
     def server_config(self, environ: Mapping[str, str]) -> ServerConfig:
         """Keys, limits and options of the endpoint. Raises ConfError for invalid keys."""
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
-        if self.keys is not None:
-            given += _in_file(Path(self.keys))
+        if (path := self.keys) is not None:
+            try:
+                lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+            except (OSError, UnicodeDecodeError) as e:
+                raise ConfError(f"keys: {path} cannot be read: {e}") from e
+            if not (written := [line for line in lines if line and not line.startswith("#")]):
+                raise ConfError(f"keys: expected a key a line in {path}, found none")
+            given += written
         filters = () if self.key_filters is None else read_key_filters(Path(self.key_filters))
         if self.key_filters is None and (text := environ.get(KEY_FILTERS, "").strip()):
             filters = key_filters_in(config.read_value(text, f"${KEY_FILTERS}"), f"${KEY_FILTERS}")
@@ -173,30 +190,19 @@ class ServeArgs:
         return sized(cluster, (), declared_nodes(cluster))
 
 
-def require_mcp() -> None:
-    """Raises ConfError where the package that speaks the Model Context Protocol is not installed."""
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfError("--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it")
-
-
-def _in_file(path: Path) -> list[str]:
-    """The keys in a file, one a line; empty lines and lines that begin with # are none."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfError(f"keys: {path} cannot be read: {e}") from e
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
-        raise ConfError(f"keys: expected a key a line in {path}, found none")
-    return found
-
-
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
     """Raises ConfError for an address that others reach without keys, and for a port that is taken."""
     server = endpoint.server_config(settings.keys)
     if not server.key_filters:
         check_host(host, server.keys)
-    check_port(host, port)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            # As servers do: a port whose server has just ended is free.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as e:
+        raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
@@ -210,18 +216,6 @@ def check_host(host: str, keys: ApiKeys) -> None:
             f"--host {host}: others reach it, and there are no keys. Give --keys FILE or ${KEYS}, or say "
             "--auth none to answer without a key"
         )
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises ConfError unless this machine can listen there now."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as trial:
-            # As servers do: a port whose server has just ended is free.
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as e:
-        raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
 def url_of(host: str, port: int) -> str:
@@ -272,3 +266,85 @@ def serve(
         say(f"answering on {url_of(host, port)}/v1/answer, page {url_of(host, port)}/{tools}; Ctrl-C ends it")
         ends.callback(say, "stopping: requests in flight have 30 s to end")
         follow(reopen)
+
+
+OPEN_WAIT_S = 30.0
+"""How long a call waits for what is still opened: clients give up after a minute or more."""
+
+WARM_S = 60.0
+"""For the question that is answered before the first call, so that no user's waits for models to load."""
+
+Router = Answerer | ReleaseFollower
+
+
+class OpeningRouter:
+    """The router of an endpoint whose store and models are opened while its client is already connected."""
+
+    def __init__(self) -> None:
+        self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
+
+    async def current(self) -> AnswererProtocol:
+        """Raises RequestRefused where it is not open yet, and where it cannot be opened: clients show the
+        reason, where they hide what a process says."""
+        await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
+        if not self.opened.done():
+            wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, wait)
+        return await self.opened.result().current()
+
+
+@outside_loop
+def serve_here(
+    endpoint: ServeArgs,
+    say: Callable[[str], None],
+    settings: Settings,
+    read: Callable[[], str] | None = None,
+    follow: Callable[[Callable[[], None]], object] = lambda reopen: None,
+) -> None:
+    """Serves the tools of an endpoint to the client at stdin and stdout, until it closes stdin. `read` brings
+    the store up to date and returns its URI; None: it is searched as it is. `follow` is called then, with the
+    function that lets later calls search the tables as they are now. `say` gets lines for people.
+
+    Without `read` it raises as `ServeArgs.check` does.
+    """
+    if read is None:
+        endpoint.check(settings)
+        say(endpoint.about_store(settings))
+
+    @outside_loop
+    def opened() -> tuple[Router, LocalKit]:
+        uri, memo = read() if read else settings.store_to_use(endpoint.store), endpoint.memo_mb << 20
+        recipe = endpoint.recipe_to_serve(settings, uri)
+        kit = local_kit(endpoint.session(settings), recipe)
+        if endpoint.follow_live:
+            return ReleaseFollower(kit, uri, memo), kit
+        return Answerer(recipe, kit, uri, bounded_memo(memo), degrades=True), kit
+
+    async def serving() -> None:
+        loop, router, kits = asyncio.get_running_loop(), OpeningRouter(), AsyncExitStack()
+
+        async def warm(answers: Router, kit: LocalKit) -> None:
+            kits.push_async_callback(kit.close)
+            with suppress(Exception):  # which a call meets, too, and says
+                async with asyncio.timeout(WARM_S):
+                    await (await answers.current()).warm(WARM_S)
+            router.opened.set_result(answers)
+
+        def open_and_follow() -> None:
+            try:
+                answers, kit = opened()
+            except Exception as e:
+                say(str(e) if isinstance(e, RaypipeError) else traceback.format_exc())
+                why = RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(e))
+                loop.call_soon_threadsafe(router.opened.set_exception, why)
+                return
+            with suppress(CancelledError):  # the client has gone
+                asyncio.run_coroutine_threadsafe(warm(answers, kit), loop).result()
+                if isinstance(answers, Answerer):
+                    follow(lambda: asyncio.run_coroutine_threadsafe(answers.reopen(), loop).result())
+
+        threading.Thread(target=open_and_follow, daemon=True).start()  # it ends with the client
+        async with kits:
+            await serve_stdio(create_app(router, ServerConfig(limits=endpoint.limits, page=False)))
+
+    asyncio.run(serving())

@@ -30,12 +30,11 @@ from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.fit_decide import DecideFitReport
-from raypipe.evaluation.fit_fuse import FuseFitReport, WeightScore
-from raypipe.evaluation.fits import PolicyScore
+from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.sweep import PlannedPoint, PointResult, RepeatedQuestion, Repeats, Sweep, repeats
+from raypipe.evaluation.sweep import PlannedPoint, PointResult, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
@@ -51,7 +50,7 @@ _WIDTH = 110  # columns of a fitted file
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DecideFitResult(Result):
+class DecideFitResult(Result, rows="report.unseen"):
     """A fit of `decide`; a row for it and for each way that it is held against, on the unseen half."""
 
     file: Path  # the numbers, for `fitted` of the step; their report lies next to it, as .json
@@ -59,21 +58,15 @@ class DecideFitResult(Result):
     report: DecideFitReport
     step: str = "decide"  # that takes the numbers
 
-    def rows(self) -> Sequence[PolicyScore]:
-        return self.report.unseen
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FuseFitResult(Result):
+class FuseFitResult(Result, rows="report.unseen"):
     """A fit of `fuse`; a row for it and for each way to weigh that it is held against."""
 
     file: Path  # as of a fit of `decide`
     fitted: FusionWeights
     report: FuseFitReport
     step: str  # that takes the numbers
-
-    def rows(self) -> Sequence[WeightScore]:
-        return self.report.unseen
 
 
 F = TypeVar("F", DecideFitResult, FuseFitResult)
@@ -255,14 +248,11 @@ def _questions(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RepeatsResult(Result):
+class RepeatsResult(Result, rows="found.questions"):
     """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
 
     folder: Path
     found: Repeats
-
-    def rows(self) -> Sequence[RepeatedQuestion]:
-        return self.found.questions
 
     def record(self) -> Mapping[str, Any]:
         return {**asdict(self.found), "folder": self.folder}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from raypipe.api.data import IngestResult, documents_store, ingest_documents
+from raypipe.api.data import documents_store, ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
 from raypipe.api.served import require_unchanged
 from raypipe.api.session import Place, Session, require_graphs
@@ -17,7 +17,6 @@ from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
@@ -43,6 +42,8 @@ def open_docs(
     a folder that is not there and a recipe that reads no documents, DataError where no file of it can be
     read, ModelMissing.
     """
+    from raypipe.api.run import say_estimate  # with what runs know of this machine
+
     session = session or Session()
     if recipe == "live":
         raise ConfError("--docs: expected the name of a recipe, found live: a release has its own passages")
@@ -51,23 +52,34 @@ def open_docs(
     read = ingest_documents(docs, store, session=session)
     opened = Store.open(read.store)
     on_read()
-    if session.progress and read.bad:
-        _say_unread(read, opened)
+    if session.progress and read.bad:  # this read's are named, those of earlier ones counted
+        counts, unread = read.summary.counts, len(unread_rows(opened))
+        named = read.bad if counts["faults"] or counts["page_faults"] else ()
+        lines = [f"not read: {bad}" for bad in named]
+        if unread > len(named):
+            listed = f"`raypipe inspect --faults --store {opened.uri}` lists them"
+            lines.append(f"not read: {unread} in all; {listed}")
+        print(*lines, sep="\n", file=sys.stderr)
     require_documents_read(found, opened)
     owner = f"index {found.name}"
     with in_process(session, opened, found) as pipeline, driving(opened, owner):
-        new = _new_chars(pipeline)
+        missing = wanted = pipeline.sources(None)
+        if all(map(opened.has, whole_corpus(found)[1])):
+            builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
+            builds += [pipeline.corpus.vectors(model, wanted) for model in found.embedders()]
+            missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
+        new = int(sizes(opened, missing).clip(0).sum())  # characters of the sources that some table lacks
         engine = new and any(m.loader == "vllm" for m in found.writers())  # which a job starts
         if new <= HERE_CHARS and not engine:
             if new:
-                _say_estimate(pipeline, session)
+                say_estimate(pipeline, session)
                 require_unchanged(opened, found.embedders(), pipeline.worker.endpoints)
             pipeline.index(None)
             if new:
                 pipeline.builder.compact()
             return opened
     with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner):
-        _say_estimate(pipeline, session)
+        say_estimate(pipeline, session)
         pipeline.index(None)
         pipeline.builder.compact()  # a task has a hundred files, and each look at a table opens its parts
     return opened
@@ -110,22 +122,6 @@ def follow(
         time.sleep(max(LOOK_S, LOOKS * took))
 
 
-def _say_estimate(pipeline: Pipeline, session: Session) -> None:
-    from raypipe.api.run import say_estimate  # with what runs know of this machine
-
-    say_estimate(pipeline, session)
-
-
-def _say_unread(read: IngestResult, store: Store) -> None:
-    """Names what this read could not read, and counts what earlier ones could not."""
-    counts, unread = read.summary.counts, len(unread_rows(store))
-    named = read.bad if counts["faults"] or counts["page_faults"] else ()
-    lines = [f"not read: {bad}" for bad in named]
-    if unread > len(named):
-        lines.append(f"not read: {unread} in all; `raypipe inspect --faults --store {store.uri}` lists them")
-    print(*lines, sep="\n", file=sys.stderr)
-
-
 def require_documents_read(recipe: Recipe, store: Store) -> None:
     """Raises ConfError where a store has files of a folder, and a recipe that reads no documents."""
     kinds = recipe.source_kinds()
@@ -137,14 +133,3 @@ def require_documents_read(recipe: Recipe, store: Store) -> None:
             "of kind document, such as PDF files: take another recipe, such as local, or add document to "
             "`kinds` of its `parse`"
         )
-
-
-def _new_chars(pipeline: Pipeline) -> int:
-    """Characters of the sources that some table lacks."""
-    store, wanted = pipeline.store, pipeline.sources(None)
-    missing = wanted
-    if all(map(store.has, whole_corpus(pipeline.recipe)[1])):
-        builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
-        builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
-        missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
-    return int(sizes(store, missing).clip(0).sum())

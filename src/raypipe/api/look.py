@@ -1,26 +1,29 @@
-"""Looks at finished runs: why a row is as it is, which rows failed, where wrong answers were lost; and writes
-their results in the shapes that other programs read."""
+"""Looks at finished runs: why a row is as it is, which rows failed, where wrong answers were lost; lists and
+serves runs to a browser, and writes their results in the shapes that other programs read."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Place, Session
-from raypipe.core.errors import ConfError, DataError, Unavailable
+from raypipe.core.errors import ConfError, DataError, RaypipeError, Unavailable
 from raypipe.core.progress import Progress
 from raypipe.core.textfile import require_file
 from raypipe.evaluation.export import FileShape, log_run
 from raypipe.evaluation.export import export as write
-from raypipe.evaluation.fault_budget import RowFault, RowFaults, row_faults, unread_rows
+from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
+from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.metrics.losses import Losses, place
+from raypipe.readers.object_store import is_remote
 from raypipe.recipes.serialize import description
 from raypipe.runs import explain
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
@@ -33,24 +36,18 @@ from raypipe.store.index import fields_now
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WhyResult(Result, record="explanation"):
+class WhyResult(Result, rows="explanation.steps", record="explanation"):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
     explanation: explain.Explanation
 
-    def rows(self) -> Sequence[explain.StageRequests]:
-        return self.explanation.steps
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FaultsResult(Result):
+class FaultsResult(Result, rows="found.rows"):
     """The rows of a run with faults: dead letters, pending rows, and those that another step answered."""
 
     run: str  # "": of no run, but of all that was read into the store
     found: RowFaults
-
-    def rows(self) -> Sequence[RowFault]:
-        return self.found.rows
 
     def record(self) -> Mapping[str, Any]:
         return {"run": self.run, "rows": self.found.counts, "faults": self.found.rows}
@@ -168,7 +165,6 @@ def losses(run: str | Path, at: str | None = None) -> LossesResult:
 
 
 Shape: TypeAlias = Literal[FileShape, "mlflow"]
-EXPERIMENT = "raypipe"  # of MLflow, where none is named
 ANSWERS_S = 10  # seconds within which a server's health page comes; our choice
 
 
@@ -195,7 +191,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
     """
     folder = RunFolder(Path(run))
     if shape == "mlflow":
-        return _to_mlflow(folder, str(out), experiment or EXPERIMENT)
+        return _to_mlflow(folder, str(out), experiment or "raypipe")
     if experiment is not None:
         raise ConfError(f"--experiment: expected with --as mlflow, found --as {shape}")
     if Path(out).resolve() in (folder.results.resolve(), folder.record.resolve()):
@@ -210,7 +206,21 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
         raise ConfError(
             "--as mlflow: MLflow is not installed. `pip install 'raypipe[mlflow]'` installs its client"
         )
-    _require_server(address)
+    import httpx  # .1 s, for a server alone
+
+    from raypipe.core.connections import open_client
+
+    # Where nothing answers MLflow's client would try for minutes and say nothing. Any reply is a server's.
+    if address.startswith(("http://", "https://")):
+        try:
+            with open_client(httpx.Client, timeout=ANSWERS_S) as client:
+                client.get(f"{address.rstrip('/')}/health")
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
+            raise Unavailable(
+                f"--out {address}: expected an MLflow server, found none that answers ({e}). Nothing was "
+                "sent, and the run's folder is as it was. Start the server, or name another address, and run "
+                "the same command again"
+            ) from e
     from mlflow import MlflowClient  # an extra
     from mlflow.exceptions import MlflowException
 
@@ -225,21 +235,76 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
     return ExportResult(address, "mlflow", counts, made.id, made.there)
 
 
-def _require_server(address: str) -> None:
-    """Raises Unavailable where nothing answers at the address of a server: MLflow's client would try for
-    minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
-    import httpx  # .1 s, for a server alone
+@dataclass(frozen=True, slots=True, repr=False)
+class RunsResult(Result, rows="runs"):
+    """Finished runs, the latest first; a row for each; `folder` is null where only its store knows it."""
 
-    from raypipe.core.connections import open_client
+    runs: tuple[RunHeader, ...]
+    unread: int = 0  # records of other formats, left out
 
-    if not address.startswith(("http://", "https://")):
-        return
+
+def list_runs(
+    dirs: Sequence[str | Path] = (), store: Place = None, session: Session | None = None
+) -> RunsResult:
+    """Lists finished runs from their headers: those in `dirs`, folders of runs or folders that hold such. Of
+    no folder: those under $RAYPIPE_HOME, and those that `store` knows."""
+    headers, unread = _runs(dirs, store, session or Session()).listed()
+    return RunsResult(tuple(headers), unread)
+
+
+def _runs(dirs: Sequence[str | Path], store: Place, session: Session) -> RunList:
+    if dirs:
+        places = list[Path | RemoteRuns]()
+        for given in dirs:
+            place = session.settings.place(str(given), "view")
+            if is_remote(place):
+                places.append(RemoteRuns(place, session.settings.home / "fetched"))
+            elif Path(place).is_dir():
+                places.append(Path(place))
+            else:
+                raise ConfError(f"{place} is no folder. Name the --out folder of a finished eval")
+        return RunList(places, session.store(store) if store is not None else None)
     try:
-        with open_client(httpx.Client, timeout=ANSWERS_S) as client:
-            client.get(f"{address.rstrip('/')}/health")
-    except (httpx.HTTPError, httpx.InvalidURL) as e:
-        raise Unavailable(
-            f"--out {address}: expected an MLflow server, found none that answers ({e}). Nothing was sent, "
-            "and the run's folder is as it was. Start the server, or name another address, and run the same "
-            "command again"
-        ) from e
+        known = session.store(store)
+    except RaypipeError:
+        if store is not None:
+            raise
+        known = None  # nothing was made here yet: the list is empty and says so
+    return RunList([session.settings.home / "runs"], known)
+
+
+def left_out(unread: int) -> str:
+    """Returns what is said after the number of runs."""
+    return f", {unread} of other formats left out" if unread else ""
+
+
+def serve_view(
+    dirs: Sequence[str | Path],
+    store: Place,
+    labels: str | Path | None,
+    port: int,
+    say: Callable[[str], None],
+    session: Session,
+) -> None:
+    """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
+    people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for folders
+    without a run, and for a port that is taken."""
+    if labels is not None:
+        require_file(labels, "--labels")
+    runs = _runs(dirs, store, session)
+    headers, unread = runs.listed()
+    if dirs and not headers:
+        raise ConfError(
+            f"{', '.join(map(str, dirs))}: expected finished evals, found none{left_out(unread)}. `raypipe "
+            "view` shows those under $RAYPIPE_HOME"
+        )
+    viewer = Viewer(runs, None if labels is None else Path(labels))
+    try:
+        server = ViewServer(viewer, port)
+    except OSError as e:
+        raise ConfError(f"--port {port}: cannot listen there: {e}. Choose another port") from e
+    with server:
+        say(f"{len(headers)} runs{left_out(unread)}; {server.address}/ shows them; Ctrl-C ends it")
+        if dirs and len(ids := runs.given()) in (1, 2):
+            say(f"{server.address}/{'run' if len(ids) == 1 else 'pair'}/{'/'.join(ids)}/")
+        server.serve_forever()

@@ -57,9 +57,14 @@ class EnvironmentResult(Result, rows="findings"):
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:
     """Checks versions, this machine, Ray's settings, models and the store. Starts and changes nothing."""
     settings = (session or Session()).settings
-    plugins = _plugins()
+    none = "pip install raypipe, or run it in a checkout  # its metadata name its plugins"
+    try:
+        names = ", ".join(tables())
+        plugins = Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
+    except ConfError as e:
+        plugins = Finding("plugins", "missing", "a plugin cannot be read", str(e))
     models = _models(settings) if plugins.state != "missing" else ()  # else no file of conf can be read
-    found = (*_versions(), plugins, *_machine(settings), *_ray(settings), *models, _store(store, settings))
+    found = (*_versions(), plugins, *_around(settings), *models, _store(store, settings))
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
 
@@ -82,28 +87,15 @@ def _versions() -> Iterator[Finding]:
             yield Finding(name, "missing", f"{version} breaks a CPU torch", mend)
 
 
-def _plugins() -> Finding:
-    try:
-        names = ", ".join(tables())
-    except ConfError as e:
-        return Finding("plugins", "missing", "a plugin cannot be read", str(e))
-    none = "pip install raypipe, or run it in a checkout  # its metadata name its plugins"
-    return Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
-
-
-def _machine(settings: Settings) -> Iterator[Finding]:
+def _around(settings: Settings) -> Iterator[Finding]:
     memory = psutil.virtual_memory().total / 2**30
     yield Finding("machine", "fine", f"{cores()} CPUs, {memory:.0f} GiB")
     home = settings.home
     existing = next(p for p in (home, *home.parents) if p.exists())
     free = psutil.disk_usage(str(existing)).free / 2**30
     state: Literal["fine", "note"] = "fine" if free > 5 else "note"
-    yield Finding(
-        "home", state, f"{home}, {free:.0f} GiB free", "" if free > 5 else "set RAYPIPE_HOME to a larger disk"
-    )
-
-
-def _ray(settings: Settings) -> Iterator[Finding]:
+    larger = "" if free > 5 else "set RAYPIPE_HOME to a larger disk"
+    yield Finding("home", state, f"{home}, {free:.0f} GiB free", larger)
     if settings.auth:
         yield Finding("ray auth", "fine", settings.auth)
     else:

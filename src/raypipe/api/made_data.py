@@ -7,6 +7,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -145,19 +146,18 @@ def make_questions(
         merge_memo(filled)  # what a run that was killed had asked
         plan, drawn, planned = _plan(filled, *of)
         on_plan(plan)
-        require_answering(
-            [(model, s, None) for s in (making.WRITE, making.CHECK)], endpoints, session.settings
-        )
+        asks = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)]
+        require_answering(asks, endpoints, session.settings)
         tally = CallCounts()
         with session.shown() as progress:
             task = progress.task("made", "questions", number)
 
             async def make() -> MadeSet:
-                show = lambda m: task.reach(len(m.kept))  # noqa: E731
                 async with LocalKit(None, endpoints=endpoints) as own:
                     kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
                     generate = retrying(kit.generator(model), TRIES)
-                    return await making.make(planned, drawn, number, generate, prompts, show)
+                    reach = lambda made: task.reach(len(made.kept))  # noqa: E731
+                    return await making.make(planned, drawn, number, generate, prompts, reach)
 
             made = asyncio.run(make())
             merge_memo(filled)
@@ -165,26 +165,18 @@ def make_questions(
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
         raise DataError(f"{session.llm}: none of {made.written} questions can be used: {why}")
     write_json_lines(Path(out), (line_of(q, model.repo or model.name) for q in made.kept))
-    calls = tally.replies
-    return MadeQuestionsResult(
-        plan, Path(out), tuple(made.kept), made.written, dict(made.rejected), calls.computed, calls.cached
-    )
+    counts = made.written, dict(made.rejected), tally.replies.computed, tally.replies.cached
+    return MadeQuestionsResult(plan, Path(out), tuple(made.kept), *counts)
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
     """A line of the file of questions, with an empty `review`."""
-    quotes = [(made.passages[n], start, end) for n, (start, end) in made.text.quotes]
-    evidence = [
-        {
-            "document": p.document,
-            "title": p.title,
-            "source": p.source,
-            "start": p.span[0] + start,
-            "end": p.span[0] + end,
-            "quote": p.text[start:end],
-        }
-        for p, start, end in quotes
-    ]
+    evidence = []
+    for n, (start, end) in made.text.quotes:
+        p = made.passages[n]
+        named = {"document": p.document, "title": p.title, "source": p.source}
+        span = {"start": p.span[0] + start, "end": p.span[0] + end}
+        evidence.append({**named, **span, "quote": p.text[start:end]})
     return {
         "id": made.id,
         "question": made.text.question,
@@ -309,12 +301,11 @@ def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
             f"--explain {name}: expected an explanation of any of {len(said)} answers, found none, first "
             f"{faults[0].reason}: {faults[0].detail}. No pool was written: use another model"
         )
-    return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
-
-
-def _read(text: str) -> str:
-    try:
-        found = read_plain(answer_of(text))
-    except UnreadableReply:
-        return ""
-    return " ".join(found.text.split()) if found.label == ANSWERED else ""
+    out = []
+    for reply in said:
+        text = ""
+        with suppress(UnreadableReply):
+            found = read_plain(answer_of(reply.text)) if isinstance(reply, Generated) else None
+            text = " ".join(found.text.split()) if found and found.label == ANSWERED else ""
+        out.append(text)
+    return out

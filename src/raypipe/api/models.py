@@ -78,20 +78,10 @@ class _All(Catalog):
                 name = self.llm.name
             entry = self.entry(name)
             self.wrong[name] = str(e)
-            adapters = tuple((a, "missing") for a in entry.adapters)
-            weights = f"missing:{name}"
+            of = name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path
+            size = {n: getattr(entry, n) for n in ("dim", "max_tokens", "max_model_len")}
             return Model(
-                name,
-                entry.kind,
-                entry.loader,
-                entry.repo,
-                entry.revision or "",
-                entry.path,
-                weights,
-                dim=entry.dim,
-                max_tokens=entry.max_tokens,
-                max_model_len=entry.max_model_len,
-                adapters=adapters,
+                *of, f"missing:{name}", adapters=tuple((a, "missing") for a in entry.adapters), **size
             )
 
     def entry(self, name: str) -> ModelEntry:
@@ -204,11 +194,10 @@ def adopt_model(
     file = (replace(session, llm=new) if served else session).cluster_file()
     endpoints = endpoint_addresses(file, [model], session.settings.keys)
     limits = file.engines.limits(file.device) if file.engines else None
+    kit = LocalKit(None, file.backend, file.device, engines=None, endpoints=endpoints, engine_limits=limits)
 
     async def check() -> AdoptionCheck:
-        async with LocalKit(
-            None, file.backend, file.device, engines=None, endpoints=endpoints, engine_limits=limits
-        ) as kit:
+        async with kit:
             return await adoption.compared(kit, model, run.run, requests)
 
     found = asyncio.run(check())
@@ -256,7 +245,6 @@ def add_model(
     kind: str = "",
     revision: str | None = None,
     dialect: str = "",
-    endpoint: str = "",
     key_env: str = "",
     session: Session | None = None,
     gguf: str | Path | None = None,
@@ -265,8 +253,8 @@ def add_model(
     which is converted under $RAYPIPE_HOME.
 
     `name` "": the last part of the model's own; `kind` "": as its files say, of a server generator. A hub's
-    commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, its name in
-    the cluster file ("": from its host), the environment variable of its key ("": it takes none).
+    commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, and the
+    environment variable of its key ("": it takes none); its host names it in the cluster file.
 
     It goes into the session's models file, else into models.yaml of the working directory; either is made
     where there is none. Raises ConfError for a model that cannot be loaded and for a name that is taken,
@@ -277,63 +265,43 @@ def add_model(
     if bool(given) == (gguf is not None):
         raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if given else "none"))
     file = Path(session.models or "models.yaml")
-    if gguf is not None:
-        given = str(_converted(Path(gguf).expanduser(), session.settings.home / "models"))
+    if gguf is not None:  # its folder is named by its name and the digest of its bytes
+        if not (source_file := Path(gguf).expanduser()).is_file():
+            raise ModelMissing(f"--gguf {source_file}: expected a GGUF file, found none")
+        with source_file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        fetched = session.settings.home / "models" / f"{source_file.stem.lower()}-{digest[:8]}"
+        given = str(from_gguf(source_file, fetched.resolve()))
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
     if is_served(given):
-        proposal, endpoints = _served(
-            given, kind or "generator", dialect, endpoint, key_env, session.settings.keys
-        )
+        proposal, endpoints = _served(given, kind or "generator", dialect, key_env, session.settings.keys)
         own = str(proposal.entry["model"])
     else:
-        repo = _repo(given, revision, session.settings.keys)
+        if given.startswith(("/", "./", "../", "~")) or Path(given).is_dir():
+            repo = from_folder(Path(given).expanduser().resolve())
+        else:
+            hub, token = (session.settings.keys.get(name, "") for name in ("HF_ENDPOINT", "HF_TOKEN"))
+            repo = from_hub(given, revision, (hub or HUB).rstrip("/"), token)
         proposal = propose(repo, kind)
         own = repo.name
     name = name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
     _write(file, name, proposal.entry)
     pinned = str(proposal.entry.get("revision", ""))
     get = folder.download_command(own, pinned) if pinned and repo else ""
-    licence, gated = (repo.licence, repo.gated) if repo else ("", False)
-    return ModelAddResult(
-        name,
-        str(file),
-        proposal.entry,
-        proposal.bytes,
-        proposal.memory_gib,
-        proposal.context_gib,
-        licence,
-        gated,
-        get,
-        endpoints,
-    )
-
-
-def _converted(file: Path, fetched: Path) -> Path:
-    """The folder of a GGUF's model, which its name and the digest of its bytes name."""
-    if not file.is_file():
-        raise ModelMissing(f"--gguf {file}: expected a GGUF file, found none")
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return from_gguf(file, (fetched / f"{file.stem.lower()}-{digest[:8]}").resolve())
-
-
-def _repo(source: str, revision: str | None, environ: Mapping[str, str]) -> ModelRepo:
-    if source.startswith(("/", "./", "../", "~")) or Path(source).is_dir():
-        return from_folder(Path(source).expanduser().resolve())
-    hub = environ.get("HF_ENDPOINT") or HUB
-    return from_hub(source, revision, hub.rstrip("/"), environ.get("HF_TOKEN", ""))
+    takes = proposal.bytes, proposal.memory_gib, proposal.context_gib
+    terms = (repo.licence, repo.gated) if repo else ("", False)
+    return ModelAddResult(name, str(file), proposal.entry, *takes, *terms, get, endpoints)
 
 
 def _served(
-    source: str, kind: str, dialect: str, endpoint: str, key_env: str, environ: Mapping[str, str]
+    source: str, kind: str, dialect: str, key_env: str, environ: Mapping[str, str]
 ) -> tuple[Proposal, dict[str, Any]]:
     """The entry of a model behind an address, and its endpoint for the cluster file."""
     given = ServedModel.parse(source, "models add")
     if key_env and not environ.get(key_env):
         raise ConfError(f"--key-env {key_env}: expected a key in this environment variable, found none")
-    host = given.url.partition("://")[2].partition("/")[0]
-    endpoint = endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
+    endpoint = re.sub(r"[^A-Za-z0-9]+", "-", given.url.partition("://")[2].partition("/")[0])
     at = EndpointAddress(given.url, environ[key_env] if key_env else "")
     found = openai.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
     loader = {"kind": kind, "loader": found.pop("loader")}

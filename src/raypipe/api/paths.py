@@ -59,17 +59,18 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
     """The same of what is ingested: `files`, where all paths are folders that look like folders of documents.
     No file of rows, of CRAG's or of BEIR's lies in them directly, and somewhere in them lies a document. PDF
     and docx directly inside decide it."""
-    alone = given is None and not fields and all(path.is_dir() and _holds_documents(path) for path in paths)
+
+    def documents(folder: Path) -> bool:
+        direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
+        if any(name.endswith((".pdf", ".docx")) for name in direct):
+            return True
+        if any(row_files.kind_of(Path(name)) or ".tar" in name or ".jsonl" in name for name in direct):
+            return False
+        every = itertools.islice(folder.rglob("*"), _LOOKED_AT)
+        return any(f.name.lower().endswith(_DOCUMENTS) for f in every)
+
+    alone = given is None and not fields and all(path.is_dir() and documents(path) for path in paths)
     return "files" if alone and paths else format_for(given, paths, fields)
-
-
-def _holds_documents(folder: Path) -> bool:
-    direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
-    if any(name.endswith((".pdf", ".docx")) for name in direct):
-        return True
-    if any(row_files.kind_of(Path(name)) or ".tar" in name or ".jsonl" in name for name in direct):
-        return False
-    return any(f.name.lower().endswith(_DOCUMENTS) for f in itertools.islice(folder.rglob("*"), _LOOKED_AT))
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +34,6 @@ from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Wor
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.models.hosts import EndpointAddress
     from raypipe.runs.cluster.pools import EngineGroup
     from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 
@@ -126,7 +125,15 @@ class RayRun:
         cluster, group, _ = self._sized
         writes = verb == "embed" and self.recipe is not None and self.recipe.writers()
         if group is not None and (verb == "answer" or writes):
-            return self._with_engines(cluster, group, work, tasks)
+            from raypipe.runs.cluster import pools as engine_pools
+
+            work = with_worker(work, engines=group.names, passing_engines=group.passing)
+            if self.judge is None or not self.judge.share(group):
+                run = engine_pools.run_with_engines
+                return run(group, work, tasks, cluster.limits, self.stats.append)
+            self.judge.start()
+            run_tasks, pool = engine_pools.run_tasks, group.engines.answer
+            return run_tasks(work, tasks, pool, cluster.limits, "answer", self.stats.append)
         from raypipe.runs.cluster import running
 
         pools = partial(self._pools, verb)
@@ -141,17 +148,6 @@ class RayRun:
         both = capacity.side_by_side(cluster, nodes) if verb == "index" else None
         return {**cluster.pools, **({"parse": both[0], "embed": both[1]} if both else {})}
 
-    def _with_engines(
-        self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
-    ) -> Iterator[TaskResult | HandedBack]:
-        from raypipe.runs.cluster import pools
-
-        work = with_worker(work, engines=group.names, passing_engines=group.passing)
-        if self.judge is None or not self.judge.share(group):
-            return pools.run_with_engines(group, work, tasks, cluster.limits, self.stats.append)
-        self.judge.start()
-        return pools.run_tasks(work, tasks, group.engines.answer, cluster.limits, "answer", self.stats.append)
-
 
 @contextmanager
 def open_pipeline(
@@ -164,9 +160,22 @@ def open_pipeline(
     """
     if answers:
         require_graphs(recipe)
-    place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
-    batched = [at for at in place.endpoints.values() if at.batch]
-    with session.shown() as progress, _watched(batched, progress.say):
+    models = recipe.models() if answers else recipe.writers()
+    asked = asked_by(recipe) if answers else recipe.writers()
+    written = sharing(session.cluster_file(), asked)
+    # What is too large on the machines that the file is written for is refused before Ray is joined.
+    declared = as_declared(written, capacity.startable(written, models))
+    refuse(declared, recipe.embedders(), asked)
+    used = models if answers else [m for stage in recipe.corpus for m in models_of(stage.step)]
+    written = _with_batches(written, used)
+    place, sizes = worker_and_sizes(session, written, store.uri, used)
+    run = RayRun(session.settings, place, recipe, written, models, used, judge)
+    batched, watching = [at for at in place.endpoints.values() if at.batch], ExitStack()
+    with session.shown() as progress, watching:
+        if batched:
+            from raypipe.models.batches import watched
+
+            watching.enter_context(watched(batched, progress.say))
         made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
         yield replace(made, streams=run.streams, ahead=run.ahead, stats=run.stats)
 
@@ -217,24 +226,6 @@ def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
     return capacity.sized(sharing(file, models), engined, capacity.declared_nodes(file))
 
 
-def _on_cluster(
-    session: Session, uri: str, recipe: Recipe, answers: bool, judge: JudgeKit | None
-) -> tuple[WorkerConfig, TaskSizes, RayRun]:
-    """The cluster file, checked as far as it can be without Ray. What is too large on the machines that it is
-    written for is refused before Ray is joined."""
-    models = recipe.models() if answers else recipe.writers()
-    corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
-    asked = asked_by(recipe) if answers else recipe.writers()
-    written = sharing(session.cluster_file(), asked)
-    declared = as_declared(written, capacity.startable(written, models))
-    refuse(declared, recipe.embedders(), asked)
-    used = recipe.models() if answers else corpus
-    written = _with_batches(written, used)
-    place, sizes = worker_and_sizes(session, written, uri, used)
-    run = RayRun(session.settings, place, recipe, written, models, used, judge)
-    return place, sizes, run
-
-
 BATCH_QUESTIONS = 5_000
 """Questions of a task whose chats go to a batch API, at least: a cap stops between two files of them."""
 
@@ -250,16 +241,6 @@ def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
     pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # which makes the largest files
     questions = max(file.questions_per_task, BATCH_QUESTIONS)
     return replace(file, limits=limits, questions_per_task=questions, pools=pools)
-
-
-def _watched(
-    endpoints: Sequence[EndpointAddress], say: Callable[[str], None]
-) -> AbstractContextManager[None]:
-    if not endpoints:
-        return nullcontext()
-    from raypipe.models.batches import watched
-
-    return watched(endpoints, say)
 
 
 def worker_and_sizes(

@@ -22,6 +22,7 @@ from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Gold
+from raypipe.evaluation.evaluate import expired_answers
 from raypipe.evaluation.golds import (
     golds_of,
     kept_answers,
@@ -32,7 +33,6 @@ from raypipe.evaluation.golds import (
 )
 from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.metrics.crag import DEFAULT_RULE
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.models.kit import LocalKit
@@ -42,12 +42,11 @@ from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.runs.cluster.placement import Placement, asked_by, placement, refuse, sharing
 from raypipe.runs.pipeline.ingest_folder import FolderRead
 from raypipe.runs.plan import planner
-from raypipe.runs.plan.assumed import Assumed, AssumedPlan, AssumedStep, assumed_plan
+from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.costs import priced
 from raypipe.runs.plan.planner import read_questions
-from raypipe.runs.plan.records import NewSources, Plan, StepPlan
+from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.runs.record import recent
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +59,12 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PlanResult(Result):
+class PlanResult(Result, rows="plan.steps"):
     """The plan of an eval; its rows are the steps."""
 
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Placed
-
-    def rows(self) -> Sequence[StepPlan]:
-        return self.plan.steps
 
     def record(self) -> Any:
         known = to_jsonable_python(self, inf_nan_mode="null")  # what is not known is infinite in a plan
@@ -104,22 +100,18 @@ def plan(
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
             filled = session.store_to_fill(store, Path(scratch))
-            if not (several(data) or stored_questions(filled).ids):
-                return _indexing(session, recipe, documents_folder(docs, session), filled)
+            if not (several(data) or stored_questions(filled).ids):  # the corpus half, as the files are now
+                found, folder = session.recipe(recipe), documents_folder(docs, session)
+                pipeline = offline_pipeline(session, filled, found)
+                with session.shown() as progress:
+                    changes = FolderRead.begin(filled, folder)
+                    coming = planner.new_sources(filled, changes.sources(progress))
+                    coming = replace(coming, gone=changes.gone().get("sources", ()))
+                fast = measured(session.settings, session.cluster_file())
+                indexed = planner.plan_corpus(pipeline, coming, fast)
+                priced_plan = priced(indexed, prices_of(session, found), found)
+                return PlanResult(priced_plan, 0, _placement(session, found))
         return _planned(session, recipe, several(data), store, how, check_run, Path(scratch))
-
-
-def _indexing(session: Session, recipe: Named, folder: Path, store: Store) -> PlanResult:
-    """The plan of the corpus half for a folder, as its files are now."""
-    found = session.recipe(recipe)
-    pipeline = offline_pipeline(session, store, found)
-    with session.shown() as progress:
-        changes = FolderRead.begin(store, folder)
-        coming = planner.new_sources(store, changes.sources(progress))
-        coming = replace(coming, gone=changes.gone().get("sources", ()))
-    fast = measured(session.settings, session.cluster_file())
-    planned = priced(planner.plan_corpus(pipeline, coming, fast), prices_of(session, found), found)
-    return PlanResult(planned, 0, _placement(session, found))
 
 
 def _planned(
@@ -172,13 +164,10 @@ def _planned(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AssumedResult(Result, record="plan"):
+class AssumedResult(Result, rows="plan.steps", record="plan"):
     """The cost of a corpus of some size; its rows are the steps."""
 
     plan: AssumedPlan
-
-    def rows(self) -> Sequence[AssumedStep]:
-        return self.plan.steps
 
 
 @outside_loop

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -41,7 +41,7 @@ from raypipe.runs.pipeline.ingest import fingerprint, ingest
 from raypipe.runs.pipeline.recipe_tables import require_passages
 from raypipe.runs.release import live_now
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.query import Listener, QueryRequest, QueryResult, RankedPassage
+from raypipe.serving.query import Listener, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
 from raypipe.store.memo.disk import StoreMemo, memo_versions
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AskResult(Result):
+class AskResult(Result, rows="result.passages"):
     """An answer; its rows are the passages of the ranking, best first."""
 
     result: QueryResult
@@ -67,9 +67,6 @@ class AskResult(Result):
     def outcome(self) -> str:
         """answered, abstained, false_premise or fault."""
         return self.result.question.outcome
-
-    def rows(self) -> Sequence[RankedPassage]:
-        return self.result.passages
 
     def record(self) -> Mapping[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
@@ -91,9 +88,6 @@ class RankResult(Result):
             for query, found in self.run.items()
             for rank, (document, score) in enumerate(found.items(), 1)
         ]
-
-    def write_trec(self, out: str | Path) -> None:
-        write_run(Path(out), self.run, f"raypipe-{self.recipe}-{self.by}")
 
 
 @outside_loop
@@ -122,46 +116,29 @@ def ask(
     `question`, or, without one, of their last message of the user. Raises ConfError, DataError, ModelMissing.
     """
     session = session or Session()
-    before: tuple[Turn, ...] = ()
-    if turns is not None:
-        question, before = _conversation(Path(turns), question)
-    if not question.strip():
-        raise ConfError("expected a question, found an empty text")
-    if asked_at:
-        moment(asked_at)
     if recipe == "live" and session.sets:
         raise ConfError(
             "--set: expected the name of a recipe, found live: a release answers as it was promoted"
         )
     if docs is not None and (pages is not None or recipe == "live"):
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
+    request = _request(question, turns, pages, asked_at)
+    request = replace(request, include_passages=passages, filters=Filters(where=where))
     if pages is None:
         session = session.over(store if docs is None or store else documents_store(docs, session))
     release = live_now(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     if release is not None:
         require_same(found.models(), session)
-    if docs is not None and found.reads_cited_alone():
-        raise ConfError(_nothing_read(found, docs))
-    request = replace(_request(question, before, pages, asked_at, passages), filters=Filters(where=where))
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
-    opened = None
-    if docs is not None:
-        opened = open_docs(found, docs, store, session)
-    elif pages is None:
-        opened = session.store(store)
-        require_documents_read(found, opened)
-        if found.reads_cited_alone() and not _is_stored(opened, question):
-            raise ConfError(_nothing_read(found, opened.uri))
-        if release is None:  # which has passages of its own
-            require_passages(found, opened)
+    opened = None if pages is not None else _searched(session, found, request.question.text, docs, store)
+    if opened is not None and docs is None and release is None:  # which has passages of its own
+        require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
     memo = StoreMemo(opened.uri, memo_versions(opened)) if opened else None
     answerer = Answerer(found, kit, opened.uri if opened else "", memo, release)
-    beat: AbstractContextManager[Callable[[str], None] | None] = nullcontext()
-    if session.progress:
-        beat = heartbeat(waiting.say, "opening")
+    beat = heartbeat(waiting.say, "opening") if session.progress else nullcontext()
 
     async def answer() -> QueryResult:
         async with kit:
@@ -173,22 +150,27 @@ def ask(
         except NotReady as e:
             raise StoreError(str(e)) from e
     if any(fault.transient for fault in answered.result.question.faults):
-        require_answering(
-            found.chats(), kit.endpoints, session.settings
-        )  # which says more, if a server fails
+        # This says more, if a server fails.
+        require_answering(found.chats(), kit.endpoints, session.settings)
     return answered
 
 
-def _is_stored(store: Store, question: str) -> bool:
-    """Returns whether the store has a question with this id or text."""
-    return any(store.rows("questions", column, [question], ["id"]).num_rows for column in ("id", "text"))
-
-
-def _nothing_read(recipe: Recipe, where: str | Path) -> str:
-    """The message of a recipe that would answer a new question from nothing."""
-    reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
-    instead = "Take one that searches, such as rag, or give the question's pages with --pages"
-    return f"{reads}: of {where} nothing would be read. {instead}"
+def _searched(
+    session: Session, recipe: Recipe, question: str, docs: str | Path | None, store: Place
+) -> Store:
+    """The store that a question without pages searches. Raises ConfError for a recipe that would answer a new
+    question from nothing."""
+    opened = None if docs is not None else session.store(store)
+    if opened is not None:
+        require_documents_read(recipe, opened)
+    if recipe.reads_cited_alone():
+        rows = () if opened is None else (opened.rows("questions", n, [question]) for n in ("id", "text"))
+        if not any(found.num_rows for found in rows):
+            reads = f"recipe {recipe.name} reads the pages that a question brings and searches nothing"
+            instead = "Take one that searches, such as rag, or give the question's pages with --pages"
+            where = docs if opened is None else opened.uri
+            raise ConfError(f"{reads}: of {where} nothing would be read. {instead}")
+    return opened if opened is not None else open_docs(recipe, docs or "", store, session)
 
 
 class _Waiting(Listener):
@@ -212,30 +194,34 @@ class _Waiting(Listener):
             self._on_text(piece)
 
 
-def _conversation(file: Path, question: str) -> tuple[str, tuple[Turn, ...]]:
-    """A question and its earlier turns, from a file of messages. `question`: "": their last of the user."""
-    text = "\n".join(line.text for line in filled(file))
-    try:
-        messages = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
-        return (question, turns_of(messages, str(file))) if question else question_of(messages, str(file))
-    except (UnusableLine, ValueError) as e:
-        said = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
-        raise DataError(f"--turns {said}") from e
-
-
 def _request(
-    question: str, turns: tuple[Turn, ...], pages: str | Path | None, asked_at: str, passages: bool
+    question: str, messages: str | Path | None, pages: str | Path | None, asked_at: str
 ) -> QueryRequest:
+    """The question with its pages and its earlier turns, from a file of `messages`; of "" their last of the
+    user. Raises ConfError for no text and no time, DataError for other files."""
+    turns: tuple[Turn, ...] = ()
+    if messages is not None:
+        text, file = "\n".join(line.text for line in filled(Path(messages))), str(messages)
+        try:
+            read_from = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
+            said = (question, turns_of(read_from, file)) if question else question_of(read_from, file)
+        except (UnusableLine, ValueError) as e:
+            why = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
+            raise DataError(f"--turns {why}") from e
+        question, turns = said
+    if not question.strip():
+        raise ConfError("expected a question, found an empty text")
+    if asked_at:
+        moment(asked_at)
     if pages is None:
-        asked = Question(digest("ask", question), question, asked_at=asked_at, turns=turns)
-        return QueryRequest(asked, include_passages=passages)
+        return QueryRequest(Question(digest("ask", question), question, asked_at=asked_at, turns=turns))
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
         raise DataError(f"{pages}: expected one CRAG line with search_results, {why}")
     read = rows[0].question
     asked = replace(read, text=question, asked_at=asked_at or read.asked_at, turns=turns)
-    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults, include_passages=passages)
+    return QueryRequest(asked, tuple(rows[0].sources), rows[0].faults)
 
 
 def local_kit(
@@ -302,7 +288,7 @@ def rank(
         answered = list(pipeline.answers(questions))
     ranked = RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
     if out is not None:
-        ranked.write_trec(out)
+        write_run(Path(out), ranked.run, f"raypipe-{found.name}-{by}")
     return ranked
 
 

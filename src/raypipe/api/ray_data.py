@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
@@ -64,12 +65,27 @@ def dataset(
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
-    if table == "answers":
-        return _read(opened, "answers", columns, _present_answers(session, opened, found))
+    if table == "answers":  # those that an eval would reuse: older ones, of other evidence, are left out
+        pipeline, questions = offline_pipeline(session, opened, found), stored_questions(opened)
+        keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
+
+        def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
+            return block.filter(pc.is_in(block["key"], value_set=keys))
+
+        shown = _Rows((), ("key",), present, f"recipe = X'{found.digest()}'")
+        return _read(opened, "answers", columns, shown)
     if table == "texts":
         return _read(opened, found.texts_table, columns)
-    name = found.passages_table if table == "passages" else found.vectors_table(_embedder(found, model))
-    texts = _Texts(opened.uri, found.texts_table, opened.version(found.texts_table))
+    if table == "passages":
+        name = found.passages_table
+    else:
+        models = {m.name: m for m in found.embedders()}
+        model = next(iter(models)) if model is None and len(models) == 1 else model
+        if model not in models:
+            known = f"expected model, one of {', '.join(models) or 'none'}; found {model!r}"
+            raise ConfError(f"vectors of recipe {found.name!r}: {known}")
+        name = found.vectors_table(models[model])
+    texts = partial(_with_texts, opened.uri, found.texts_table, opened.version(found.texts_table))
     return _read(opened, name, columns, _Rows(("chunk", "text"), SPANS, texts, "end > start"))
 
 
@@ -111,48 +127,19 @@ def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows 
     return made.map_batches(show, batch_format="pyarrow", batch_size=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
+def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
     """Adds to chunks their ids and texts, read by source at a pinned version."""
-
-    store: str
-    table: str
-    version: int
-
-    def __call__(self, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
-        sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
-        if "chunk" in more:
-            ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
-            chunks = chunks.append_column("chunk", pa.array(ids, pa.string()))
-        if "text" in more:
-            texts = Store.open(self.store).dataset(self.table, self.version)
-            distinct = list(dict.fromkeys(sources))
-            found = rows(texts, "source", distinct, ["source", "text"])
-            by_source = dict(zip(arrow.id_texts(found["source"]), found["text"].to_pylist(), strict=True))
-            cut = [by_source[s][a:b] for s, a, b in zip(sources, starts, ends, strict=True)]
-            chunks = chunks.append_column("text", pa.array(cut, pa.large_string()))
-        return chunks
-
-
-def _present_answers(session: Session, store: Store, recipe: Recipe) -> _Rows:
-    """The answers that an eval would reuse: older ones, of other evidence, are left out."""
-    pipeline, questions = offline_pipeline(session, store, recipe), stored_questions(store)
-    keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
-
-    def present(block: pa.Table, more: tuple[str, ...]) -> pa.Table:
-        return block.filter(pc.is_in(block["key"], value_set=keys))
-
-    return _Rows((), ("key",), present, f"recipe = X'{recipe.digest()}'")
-
-
-def _embedder(recipe: Recipe, name: str | None) -> Any:
-    models = {m.name: m for m in recipe.embedders()}
-    if name is None and len(models) == 1:
-        return next(iter(models.values()))
-    if name not in models:
-        known = ", ".join(models) or "none"
-        raise ConfError(f"vectors of recipe {recipe.name!r}: expected model, one of {known}; found {name!r}")
-    return models[name]
+    sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
+    if "chunk" in more:
+        ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
+        chunks = chunks.append_column("chunk", pa.array(ids, pa.string()))
+    if "text" in more:
+        texts, distinct = Store.open(store).dataset(table, version), list(dict.fromkeys(sources))
+        found = rows(texts, "source", distinct, ["source", "text"])
+        by_source = dict(zip(arrow.id_texts(found["source"]), found["text"].to_pylist(), strict=True))
+        cut = [by_source[s][a:b] for s, a, b in zip(sources, starts, ends, strict=True)]
+        chunks = chunks.append_column("text", pa.array(cut, pa.large_string()))
+    return chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +236,8 @@ def _stage(
 
 
 def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
-    """Runs a corpus step over a batch of sources, texts or chunks."""
+    """Runs a corpus step over a batch of sources, texts or chunks: each row with what the step made of its
+    source next to its other columns."""
     executor = CorpusExecutor(Recipe(stage.name, "", (stage,), ()), kit)
     fills = table_of(stage.step)
 
@@ -261,25 +249,19 @@ def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
         first = {source: i for i, source in reversed(list(enumerate(sources)))}
         distinct = batch.take(pa.array(sorted(first.values()), pa.int64()))
         made = await (executor.texts if fills == "texts" else executor.passages)(distinct)
-        return _joined(batch, sources, made)
+        of: dict[Any, list[int]] = {}
+        for i, source in enumerate(made["source"].to_pylist()):
+            of.setdefault(source, []).append(i)
+        pairs = [(row, i) for row, source in enumerate(sources) for i in of.get(source, ())]
+        out = made.take(pa.array([i for _, i in pairs], pa.int64()))
+        read = {*arrow.PARSED.names, "content", "fault", *made.column_names}  # what was made stands for them
+        own = [n for n in batch.column_names if n not in read and not n.startswith(("words_", "starts_"))]
+        kept = batch.select(own).take(pa.array([row for row, _ in pairs], pa.int64()))
+        for name in kept.column_names:
+            out = out.append_column(name, kept[name])
+        return out
 
     return change
-
-
-def _joined(batch: pa.Table, sources: Sequence[str], made: pa.Table) -> pa.Table:
-    """Returns each row with its source's column of a step next to the others."""
-    of: dict[str, list[int]] = {}
-    for i, source in enumerate(made["source"].to_pylist()):
-        of.setdefault(source, []).append(i)
-    pairs = [(row, i) for row, source in enumerate(sources) for i in of.get(source, ())]
-    out = made.take(pa.array([i for _, i in pairs], pa.int64()))
-    read = {*arrow.PARSED.names, "content", "fault", *made.column_names}  # what was made stands for them
-    own = [n for n in batch.column_names if n not in read and not n.startswith(("words_", "starts_"))]
-    rest = batch.select(own)
-    kept = rest.take(pa.array([row for row, _ in pairs], pa.int64()))
-    for name in kept.column_names:
-        out = out.append_column(name, kept[name])
-    return out
 
 
 def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:

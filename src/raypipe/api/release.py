@@ -1,25 +1,40 @@
-"""Releases: which finished run answers live questions."""
+"""Releases: which finished run answers live questions; and what a store loses: tables that nothing
+references; pages, documents or questions that are forgotten, also in the folders of its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.compare import check_gate
+from raypipe.evaluation.compare import RunComparison, compare
+from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
 from raypipe.evaluation.scored_run import scored_run, stored_run
+from raypipe.metrics.certainty import not_worse
+from raypipe.runs import forget as forgetting
 from raypipe.runs import prune as pruning
 from raypipe.runs import release
-from raypipe.runs.gates import MIN_SCORED, Gate, gate, relative_gate
+from raypipe.runs.forget import Forgetting, Target, find_target, named_versions
+from raypipe.runs.gates import MIN_SCORED, NAMED, GateFailed, gate, relative_gate
+from raypipe.runs.pipeline.ingest_log import outdate, reads_with
+from raypipe.runs.pipeline.ingest_staging import write_tombstone
 from raypipe.runs.prune import Removal
 from raypipe.runs.record import Run, find, read
-from raypipe.runs.release import Release, ReleaseLine, summary
-from raypipe.store import Store
-from raypipe.store.keep import DiskBytes, disk_bytes
+from raypipe.runs.release import Release, ReleaseLine, end_releases, summary
+from raypipe.store import Store, StoreError
+from raypipe.store.files import FORGETTING
+from raypipe.store.keep import DiskBytes, disk_bytes, unfinished
+from raypipe.store.memo.disk import merge_memo, note_loss
+from raypipe.store.segments import read_record, write_record
+from raypipe.store.sources import merge_sizes
+from raypipe.store.tables import OF_MEMO
+from raypipe.store.text_places import FoundText, Gone, in_small_files, in_tables
 
 if TYPE_CHECKING:
     from raypipe.evaluation.scored_run import ScoredRun
@@ -75,7 +90,8 @@ def promote(
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
     """
     record, opened = finished(run, store, session)
-    relative, bounds = _gates_of(gates)
+    held = [(text, relative_gate(text)) for text in gates]
+    relative, bounds = [g for _, g in held if g], [gate(text) for text, g in held if g is None]
     if against is not None and not relative:
         raise ConfError(
             "--against: it is what the gates better and not-worse compare with, found neither. Name one, "
@@ -83,7 +99,18 @@ def promote(
         )
     now = release.live(opened) if relative and against is None else None
     for g in relative:
-        check_gate(g, scored_run(Path(run), record.rule), _other(g, opened, now, against))
+        if against is not None:
+            other = scored_run(Path(against), "official")
+        elif now is None:
+            raise ConfError(f"gate {g.text}: nothing is live to compare with; name a run with --against DIR")
+        elif (past := find(opened, now.run)) is not None:
+            other = stored_run(opened, past)
+        else:
+            raise ConfError(
+                f"gate {g.text}: {opened.uri} has no record of run {now.run}, which is live; name its folder "
+                "with --against DIR"
+            )
+        check_gate(g, scored_run(Path(run), record.rule), other)
     least = MIN_SCORED if min_scored is None else min_scored
     made = release.promote(opened, record, bounds, least, [g.text for g in relative], now)
     return ReleaseResult(made, opened.uri)
@@ -95,27 +122,45 @@ def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Ru
     return record, (session or Session()).store(record.store if store is None else store)
 
 
-def _gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
-    """The gates that hold a run against another, and the bounds on its own numbers."""
-    found = [(text, relative_gate(text)) for text in texts]
-    return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
+_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
 
 
-def _other(
-    gate: RelativeGate, store: Store, live: release.Release | None, against: str | Path | None
-) -> ScoredRun:
-    """Returns the run that a gate holds another one against: that of a folder, or that which is live."""
-    if against is not None:
-        return scored_run(Path(against), "official")
-    if live is None:
-        raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
-    record = find(store, live.run)
-    if record is None:
-        raise ConfError(
-            f"gate {gate.text}: {store.uri} has no record of run {live.run}, which is live; name its "
-            "folder with --against DIR"
-        )
-    return stored_run(store, record)
+def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
+    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
+    compared."""
+    (found,) = compare([other, run], gate.margin)
+    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
+        return found
+    d = found.score
+    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
+    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
+        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
+    if d.interval is None:
+        said.append(f"{d.groups} groups of questions are too few")
+    if not gate.better and d.interval_90 is not None:
+        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
+        room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
+        more = "more questions would not help: the difference itself is larger"
+        if room > 0:  # how many would show it, were the difference as it is here
+            needed = math.ceil(d.n * (_POWER * error / room) ** 2)
+            more = f"{max(1, needed - d.n)} more questions would show that it is not"
+        said.append(more)
+    for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
+        if n:
+            said.append(f"a fit or an adapter of {name} has seen {n} of them")
+    missing = (
+        (found.only_before, "are not in this run"),
+        (found.only_after, f"are not in {found.before}"),
+        (found.unscored, "are not scored in both"),
+        (found.other_questions, "are other questions there"),
+        (found.kept, "have answers kept from an earlier run"),
+    )
+    for ids, what in missing:
+        if ids:
+            more = ", ..." * (len(ids) > NAMED)
+            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
+    why = f"{'; '.join(said)}. live stays as it is"
+    raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {why}")
 
 
 def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:
@@ -147,3 +192,119 @@ def prune(
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
     return PruneResult(dry_run, tuple(found), disk_bytes(opened))
+
+
+FOLLOW_S = 3.0
+"""Between the end of releases and the removal of their tables: an endpoint that is asked reads the pointer
+each second (`release_follower.POLL_S`), and answers what came before that within some more."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ForgetResult(Result, rows="holdings"):
+    """Everything that holds some things or rests on them, and what became of it; a row for each."""
+
+    store: str  # URI
+    targets: tuple[Target, ...]
+    reason: str  # that their tombstones give
+    dry_run: bool
+    finished: bool  # True: a forget that was killed was finished
+    holdings: tuple[FoundText, ...]
+
+
+def forget(
+    names: str | Sequence[str],
+    store: Place = None,
+    dry_run: bool = True,
+    reason: str = "",
+    runs: Sequence[str | Path] = (),
+    session: Session | None = None,
+) -> ForgetResult:
+    """Lists what holds pages, documents or questions, or rests on them; removes it unless `dry_run`.
+
+    `names`: urls that questions cite, paths or ids of documents, ids of sources or questions. `reason`: what
+    their tombstones say where they are ingested again. `runs`: folders of runs and of training labels, or
+    folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was killed is
+    finished by the same call; one that has ended may be made again. Raises DataError for a name that the
+    store does not have.
+    """
+    session = session or Session()
+    opened = session.store(store)
+    given = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    if not given or not all(name.strip() for name in given):
+        raise ConfError("forget: expected a url, a path, or an id of a source or question, found none")
+    for folder in map(Path, runs):
+        if not folder.is_dir():
+            raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
+    places = [session.settings.home / "runs", *(Path(p).absolute() for p in runs)]
+    places = [*(p for p in places if p.is_dir()), *trained_on(opened)]
+    if dry_run:
+        targets = tuple(find_target(opened, name) for name in given)
+        found = tuple(_Removal(opened, targets, places).holdings(write=False))
+        return ForgetResult(opened.uri, targets, reason, dry_run, False, found)
+    with opened.lease("driver", "forget", forgetting=True):
+        return _forget(opened, given, reason, places)
+
+
+def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path]) -> ForgetResult:
+    """Removes it in the order in which a command that was killed can be made again: tombstones, so that
+    nothing of it comes in again; releases that rest on it, and endpoints see that; then what is found by
+    other rows before these: adapters before the labels that they were trained on, both before answers."""
+    places_of = (f"{FORGETTING}/{name}" for name in store.files.names(FORGETTING))
+    known = (read_record(store, place, Forgetting, "Put back what stood there") for place in places_of)
+    begun = next((r for r in known if r is not None and r.given == given), None)
+    if begun is None:  # and of no other names either
+        store.require_forgotten()
+    if left := unfinished(store):
+        raise StoreError(
+            f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
+            "hold what goes. Run the same command again to its end, or `raypipe prune --abandon NAME`"
+        )
+    with store.lease("release", "forget"):
+        if begun is None and not reason.strip():
+            raise ConfError(
+                "forget: expected a reason, which the tombstone gives to whom it refuses; "
+                "name one: --reason 'licence ended'"
+            )
+        merge_memo(store)
+        doing = begun or Forgetting(
+            given, reason, tuple(find_target(store, name) for name in given), tuple(map(str, places))
+        )
+        removal = _Removal(store, doing.targets, list(map(Path, doing.places)))
+        place = f"{FORGETTING}/{doing.targets[0].tombstone}.json"
+        if begun is None:
+            forgetting.check_readers(store, removal.gone)
+            write_record(store, place, doing)
+        for target in doing.targets:
+            write_tombstone(store, target.buried(doing.reason))
+        holdings = tuple(removal.holdings(write=True))
+        merge_sizes(store)
+        store.files.remove(place)
+    return ForgetResult(store.uri, doing.targets, doing.reason, False, begun is not None, holdings)
+
+
+class _Removal:
+    """All that some targets name or that rests on them, at its places."""
+
+    def __init__(self, store: Store, targets: Sequence[Target], places: Sequence[Path]) -> None:
+        self._store, self._places, self._named = store, places, named_versions(store)
+        gone = forgetting.find(store, targets, self._named)
+        adapters = adapters_of(store, gone, places)
+        self.gone: Gone = replace(gone, adapters=tuple(adapters))
+        self._releases = forgetting.resting(store, self.gone, self._named, set(adapters.values()))
+
+    def holdings(self, write: bool) -> Iterator[FoundText]:
+        """Yields each place with what it holds. With `write` that is taken out."""
+        store, gone = self._store, self.gone
+        for note in reads_with(store, {*gone.questions, *gone.cited}, bool(gone.documents)):
+            yield FoundText(f"note {note}", 0, "its files are read again when they are given again")
+            if write:
+                outdate(store, note)
+        for id in self._releases:
+            yield FoundText(f"release {id}", 0, "ends; the one before it answers, or none")
+        if write and end_releases(store, self._releases):
+            time.sleep(FOLLOW_S)
+        for table in (t for t in gone.keyed if write and t.startswith(OF_MEMO)):
+            note_loss(store, table, "forget")
+        yield from in_small_files(store, gone, write)
+        yield from in_folders(store, gone, self._places, write)
+        yield from in_tables(store, gone, self._named, write)

@@ -148,8 +148,18 @@ def reproduce(
     run, folder = reproductions(session, name).runs[name], Path(data)
     if not folder.exists():
         raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
-    find = _FIND[run.how](run, folder, store, session)
-    numbers = tuple(e.checked(find(e)) for e in run.expected)
+    if run.how == "eval":
+        means = {m.measure: m.mean for m in evaluate(run.recipe, folder, store, session=session).run.measures}
+        numbers = tuple(e.checked(means.get(e.measure)) for e in run.expected)
+    else:
+        if run.how == "pool":
+            with folder.open("rb") as stream:
+                named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]
+            pool = session.settings.home / "reproduce" / f"{named}-{run.questions}"
+            write_pool(folder, pool, run.questions)
+            folder = pool
+        find = (_scored if run.how == "score" else _ranked)(run, folder, session)
+        numbers = tuple(e.checked(find(e)) for e in run.expected)
     result = ReproduceResult(name, run.about, worst(numbers), numbers)
     if check:
         result.check()
@@ -159,7 +169,7 @@ def reproduce(
 Find: TypeAlias = Callable[[ExpectedNumber], float | None]
 
 
-def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
+def _ranked(run: Reproduction, folder: Path, session: Session) -> Find:
     corpus, queries, qrels = (_file(folder, n) for n in ("corpus.jsonl", "queries.jsonl", "qrels.trec"))
     judged, means = read_qrels(qrels), dict[str, Mapping[str, float | None]]()
 
@@ -172,14 +182,6 @@ def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> 
     return find
 
 
-def _pooled(run: Reproduction, file: Path, store: Place, session: Session) -> Find:
-    with file.open("rb") as stream:
-        named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]
-    folder = session.settings.home / "reproduce" / f"{named}-{run.questions}"
-    write_pool(file, folder, run.questions)
-    return _ranked(run, folder, store, session)
-
-
 def _file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
@@ -187,13 +189,7 @@ def _file(folder: Path, name: str) -> Path:
     raise DataError(f"--data {folder}: expected {name} or {name}.gz in it, found neither")
 
 
-def _evaluated(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
-    done = evaluate(run.recipe, folder, store, session=session)
-    means = {m.measure: m.mean for m in done.run.measures}
-    return lambda expected: means.get(expected.measure)
-
-
-def _scored(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
+def _scored(run: Reproduction, folder: Path, session: Session) -> Find:
     found = dict[str, CragScore]()
 
     def find(expected: ExpectedNumber) -> float | None:
@@ -204,11 +200,3 @@ def _scored(run: Reproduction, folder: Path, store: Place, session: Session) -> 
         return value
 
     return find
-
-
-_FIND: Mapping[str, Callable[[Reproduction, Path, Place, Session], Find]] = {
-    "rank": _ranked,
-    "pool": _pooled,
-    "eval": _evaluated,
-    "score": _scored,
-}

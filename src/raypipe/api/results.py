@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from html import escape
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic_core import to_jsonable_python
@@ -36,13 +37,14 @@ class Result:
     _record: ClassVar[str] = ""
 
     def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
-        """`rows`: the field that has its rows, records or mappings; `record`: that which --json prints."""
+        """`rows`: the field that has its rows, records or mappings, or a field of it, with a dot between;
+        `record`: that which --json prints."""
         # A dataclass with slots is made twice, the second time without them.
         cls._rows, cls._record = rows or cls._rows, record or cls._record
 
     def rows(self) -> Sequence[Any]:
         """The rows of its table: records of the class that it returns, or mappings."""
-        found: Sequence[Any] = getattr(self, self._rows) if self._rows else (self,)
+        found: Sequence[Any] = attrgetter(self._rows)(self) if self._rows else (self,)
         return found
 
     def record(self) -> Any:
@@ -58,8 +60,10 @@ class Result:
         import pyarrow as pa
 
         rows = [row if isinstance(row, Mapping) else to_jsonable_python(row) for row in self.rows()]
-        hints = get_type_hints(type(self)) if self._rows else get_type_hints(type(self).rows)
-        of: Any = get_args(hints[self._rows or "return"])[0]
+        of: Any = get_type_hints(type(self).rows)["return"] if not self._rows else type(self)
+        for name in self._rows.split(".") if self._rows else ():
+            of = get_type_hints(of)[name]
+        of = get_args(of)[0]
         if not is_dataclass(of):
             names = dict.fromkeys(name for row in rows for name in row)
             return pa.table({name: [row.get(name) for row in rows] for name in names})

@@ -54,34 +54,25 @@ def schema(name: str) -> Tree:
     files of a folder that a plugin adds, such as finetune."""
     if name not in (known := schema_names()):
         raise ConfError(f"schema {name!r}: expected one of {', '.join(known)}")
-    if name == "recipe":
-        made = _recipe()
-    elif name in ("models", "graphs"):
-        entry = _record(ModelEntry) if name == "models" else _entries()
-        made = {"type": "object", "additionalProperties": entry}
+    if name == "recipe":  # whole, or a variant of one
+        halves = {"corpus": _stages(CORPUS_STEPS), "question": _stages(QUESTION_STEPS)}
+        whole = {"type": "object", "properties": {"about": TEXT, **halves}, "required": ["question"]}
+        fields = {"about": TEXT, "like": TEXT, "set": {"type": "object"}}
+        variant = {"type": "object", "properties": fields, "required": ["like", "set"]}
+        closed = {"additionalProperties": False}
+        made = {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
+    elif name == "models":
+        made = {"type": "object", "additionalProperties": _record(ModelEntry)}
+    elif name == "graphs":  # an entry is of any kind
+        of_kind = []
+        for ref in dict.fromkeys(ENTRIES.values()):
+            entry = _record(ref.entry)
+            entry["properties"]["kind"] = {"enum": list(ref.kinds)}
+            of_kind.append(entry)
+        made = {"type": "object", "additionalProperties": {"anyOf": of_kind}}
     else:
         made = _record(Cluster if name == "cluster" else FILES[name])
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"raypipe {name}", **made}
-
-
-def _recipe() -> Tree:
-    """A whole recipe, or a variant of one."""
-    halves = {"corpus": _stages(CORPUS_STEPS), "question": _stages(QUESTION_STEPS)}
-    whole = {"type": "object", "properties": {"about": TEXT, **halves}, "required": ["question"]}
-    fields = {"about": TEXT, "like": TEXT, "set": {"type": "object"}}
-    variant = {"type": "object", "properties": fields, "required": ["like", "set"]}
-    closed = {"additionalProperties": False}
-    return {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
-
-
-def _entries() -> Tree:
-    """An entry of graphs.yaml, of any kind."""
-    of_kind = []
-    for ref in dict.fromkeys(ENTRIES.values()):
-        entry = _record(ref.entry)
-        entry["properties"]["kind"] = {"enum": list(ref.kinds)}
-        of_kind.append(entry)
-    return {"anyOf": of_kind}
 
 
 def _stages(table: Mapping[str, type[Any]]) -> Tree:

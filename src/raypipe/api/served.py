@@ -132,7 +132,14 @@ def require_unchanged(
     for model in models:
         if model.loader not in REMOTE or model.kind == "generator":
             continue
-        found = _answers(model, endpoints)
+        opened = load.open_remote(model, endpoints)
+        try:
+            if model.kind == "reranker":
+                found = opened.score([(TEXTS[0], text) for text in TEXTS])
+            else:
+                found = np.concatenate([opened.embed(TEXTS, role) for role in ("query", "passage")])
+        except ValueError as e:  # no text is to blame: these are short
+            raise ConfError(f"{e}. Correct the model's entry, or the address of its endpoint") from e
         if store is None:
             continue
         name = f"{PROBES}/{own_identity(model)}.json"
@@ -157,16 +164,6 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
     if old.ndim == 2:
         return float(1 - (old * new).sum(axis=1).min())
     return float(np.abs(old - new).max())
-
-
-def _answers(model: Model, endpoints: Mapping[str, EndpointAddress]) -> np.ndarray:
-    opened = load.open_remote(model, endpoints)
-    try:
-        if model.kind == "reranker":
-            return opened.score([(TEXTS[0], text) for text in TEXTS])
-        return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
-    except ValueError as e:  # no text is to blame: these are short
-        raise ConfError(f"{e}. Correct the model's entry, or the address of its endpoint") from e
 
 
 class JudgeKit(LocalKit):
@@ -247,13 +244,7 @@ def open_judge(
         yield found, None
         return
     load.present(found)
-    with ExitStack() as ends:
-        kit = _kit(session, name, found, ends, rule)
-        yield ModelJudge(found, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit
-
-
-def _kit(session: Session, name: str, model: Model, ends: ExitStack, rule: Rule) -> JudgeKit:
-    written = session.cluster_file()
+    model, written = found, session.cluster_file()
     if is_served(name):
         url = ServedModel.parse(name, "--judge").url
         written = written.with_endpoint(JUDGE, url, session.settings.keys)
@@ -270,4 +261,6 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack, rule: Rule)
         return group
 
     endpoints = endpoint_addresses(written, [model], session.settings.keys, batch=True)
-    return JudgeKit(model, own, endpoints, ends, rule)
+    with ExitStack() as ends:
+        kit = JudgeKit(model, own, endpoints, ends, rule)
+        yield ModelJudge(model, prompt_file(session.settings.conf, PROMPTS[rule]), rule, kit), kit

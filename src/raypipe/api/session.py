@@ -172,9 +172,12 @@ class Session:
         folders = (Path(path) / "kg" for path in data)
         lying = next(({"": str(folder)} for folder in folders if folder.is_dir()), {})
         resolve = resolvers(files, self.catalog(), {**lying, **self.graphs})
-        path = files.find("recipes", str(recipe))
+        path, here = files.find("recipes", str(recipe)), Path.cwd().resolve()
         tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
-        file = _file_name(path.resolve(), self.settings)
+        # From run to run a file is named by its path; in the working directory of a submitted job, which is a
+        # copy at another place each time, by the path there.
+        inside = self.settings.submitted is not None and path.resolve().is_relative_to(here)
+        file = str(path.resolve().relative_to(here) if inside else path.resolve())
         changed = with_fields(tree, self.sets, where) if self.sets else tree
         try:
             made = from_tree(path.stem, changed, where, resolve)
@@ -192,10 +195,8 @@ class Session:
 
         files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
         fetched = self.settings.home / "models"
-        whole = functools.reduce(
-            catalog.Catalog.overlaid,
-            [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files],
-        )
+        read = [catalog.read(config.read_yaml(file), file, fetched=fetched) for file in files]
+        whole = functools.reduce(catalog.Catalog.overlaid, read)
         whole = replace(whole, unsent=self.settings.unsent(), adopted=self._adopted())
         if self.llm is None:
             return whole
@@ -278,14 +279,6 @@ def load_recipe(
     return Session(used, models, graphs, llm=llm, sets=tuple(sets)).recipe(recipe)
 
 
-def _file_name(path: Path, settings: Settings) -> str:
-    """Returns what names the file of a recipe from run to run: its path; within the working directory of a
-    submitted job, which is a copy at another place each time, the path there."""
-    here = Path.cwd().resolve()
-    inside = settings.submitted is not None and path.is_relative_to(here)
-    return str(path.relative_to(here) if inside else path)
-
-
 def require_graphs(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph, public data or examples whose place is not known, or
     that are not what the recipe was resolved with; DataError for files that are none."""
@@ -312,10 +305,9 @@ def endpoint_addresses(
                 f"endpoint {name!r}: expected its key in the environment variable {at.key_env}, found none. "
                 f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
             )
-        key = keys[at.key_env] if at.key_env else ""
         found[name] = EndpointAddress(
             at.url,
-            key,
+            keys[at.key_env] if at.key_env else "",
             at.concurrency,
             at.per_minute,
             at.tokens_per_minute,

@@ -122,14 +122,5 @@ def recall_over(shares: Sequence[float], ids: Sequence[str], index: str, stage: 
     """Mean, 5 % and worst of these shares, of the questions with these ids."""
     worst = min(range(len(shares)), key=lambda i: (shares[i], ids[i]))
     fifth = sorted(shares)[math.ceil(len(shares) / 20) - 1]
-    return AnnRecall(
-        index,
-        stage.top,
-        stage.how.probes,
-        stage.how.refine,
-        len(shares),
-        float(np.mean(shares)),
-        fifth,
-        shares[worst],
-        ids[worst],
-    )
+    found = len(shares), float(np.mean(shares)), fifth, shares[worst], ids[worst]
+    return AnnRecall(index, stage.top, stage.how.probes, stage.how.refine, *found)

@@ -104,10 +104,9 @@ def collect(
     store, recipe = pipeline.store, pipeline.recipe
     found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
     found.kept = {id: key.kept for id, key in sources.kept.items()}
-    ended = [past for id in dict.fromkeys(found.kept.values()) if (past := find(store, id))]
-    earlier = {
-        past.run: LanceIndex(searched_at(store.uri, description(past.recipe), past.tables)) for past in ended
-    }
+    searching = {"": index}  # id of the run that answered -> what it searched; "": this one
+    for past in filter(None, (find(store, id) for id in dict.fromkeys(found.kept.values()))):
+        searching[past.run] = LanceIndex(searched_at(store.uri, description(past.recipe), past.tables))
     documents, roots, kit = layouts_at(store), folder_roots(store), LocalKit(index)
     lookup = PromptLookup(recipe, kit, lambda: StoreMemo(store.uri, memo_versions(store)))
     table.about["no_prompts"] = lookup.missing
@@ -124,41 +123,32 @@ def collect(
                 _count(question, answered, found, question.id not in sources.kept)
             golds = golds_of(store, [q.id for q in batch], form)
             seen = {q.id: has_seen(fits, q.text) for q in batch}
-            for q in own:
-                if q.outcome == ANSWERED and q.id in golds and q.origin in q.replies and not seen[q.id]:
-                    found.stated[q.id] = q.replies[q.origin].confidence
-            text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
-            for run, searching in {"": index, **earlier}.items():
-                some = [q for q in batch if found.kept.get(q.id, "") == run]
-                chunks = list(dict.fromkeys(c for q in some for c in needed_texts(q)))
-                text |= zip(chunks, loop.run(searching.texts(chunks)), strict=True)
-                if form == "annotators":
-                    paragraphs |= loop.run(_evidence_paragraphs(searching, some))
+            text, paragraphs = loop.run(_texts(searching, batch, found.kept, form))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             prompts = {**{q.id: {} for q in batch}, **loop.run(lookup.of(own))}
             cut = {q.id: {n for n, p in prompts[q.id].items() if p["finish"] == "length"} for q in batch}
             for q in own:
                 found.replies.update(prompts[q.id].keys())
                 found.cut.update(cut[q.id])
+                if q.id in golds:
+                    routing.add(q, golds[q.id])
+                    if q.outcome == ANSWERED and q.origin in q.replies and not seen[q.id]:
+                        found.stated[q.id] = q.replies[q.origin].confidence
             short = {q.id for q in batch if q.origin in cut[q.id]}
             _pair(store, batch, golds, form, found, paragraphs, short)
-            rows, asked_as = [], {q.id: q.text for q, _ in pairs}
-            for q in batch:
-                if q.id in golds and q.id not in found.kept:
-                    routing.add(q, golds[q.id])
-                took = seconds.get(q.id)
-                if took is not None:
+            rows = []
+            for asked_as, q in pairs:
+                if (took := seconds.get(q.id)) is not None:
                     let_in = {s.name for s in recipe.question if s.admits(q)}
                     took = {stage: s for stage, s in took.items() if stage in let_in}
-                gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as[q.id]), **prompts[q.id]}
-                of = paragraphs.get(q.id, ())
-                shown, kept = replace(q, text=asked_as[q.id]), found.kept.get(q.id)
+                gold, sent = golds.get(q.id), {**_turns_read(recipe, q, asked_as.text), **prompts[q.id]}
+                shown, of = replace(q, text=asked_as.text), paragraphs.get(q.id, ())
+                kept = found.kept.get(q.id)
                 rows.append(row(shown, gold, text, sent, layouts, seen[q.id], took, roots, of, kept))
             table.add(rows)
             found.lost |= loop.run(losses.of([p for p in pairs if p[0].id not in found.kept], golds))
-            if (before := found.prompt_injection) is not None:
-                here = followed(([text[c] for c in q.order], q.answer) for q in own)
-                found.prompt_injection = before + here
+            if found.prompt_injection is not None:
+                found.prompt_injection += followed(([text[c] for c in q.order], q.answer) for q in own)
     found.routing = routing.found()
     found.lost |= losses.rest()
     found.loss_notes = tuple(losses.notes)
@@ -216,6 +206,21 @@ def _pair(
     found.without_truth += len(without)
     text = {q.id: q.text for q in batch}
     found.texts.update((r.question, text[r.question]) for r in rows)
+
+
+async def _texts(
+    searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Chunk -> text of the passages that the table needs, and question id -> paragraphs of papers, both of
+    what the run searched that answered. `kept`: question id -> that run, where it is an earlier one."""
+    text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
+    for run, index in searching.items():
+        some = [q for q in batch if kept.get(q.id, "") == run]
+        chunks = list(dict.fromkeys(c for q in some for c in needed_texts(q)))
+        text |= zip(chunks, await index.texts(chunks), strict=True)
+        if form == "annotators":
+            paragraphs |= await _evidence_paragraphs(index, some)
+    return text, paragraphs
 
 
 async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[str, tuple[str, ...]]:

@@ -1,5 +1,4 @@
-"""Two scored runs over the same questions: better, worse, the same, or cannot tell, where it comes from, and
-the gates that hold a run against another one: `better`, `not-worse`, `not-worse:0.01`.
+"""Two scored runs over the same questions: better, worse, the same, or cannot tell, and where it comes from.
 
 Joins the questions by id. Knows what was measured of each (`scored_run`); reads no file and computes no
 answer.
@@ -7,8 +6,7 @@ answer.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -25,13 +23,11 @@ from raypipe.metrics.certainty import (
     PairedDifference,
     conclude,
     holm,
-    not_worse,
     paired,
 )
 from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
 from raypipe.metrics.losses import by_label
 from raypipe.runs.changes import causes
-from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
 from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store
 
@@ -113,11 +109,22 @@ class _Pairs:
     other_questions: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls, runs: tuple[ScoredRun, ScoredRun], ids: list[str], measure: Measure, groups: list[str] | None
+    ) -> _Pairs:
+        before, after = (np.array([r.values[q][measure.name] for q in ids], float) for r in runs)
+        return cls(ids, before, after, measure.high - measure.low, groups)
+
     def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
         """Compares all questions, or those in these places."""
         at = list(range(len(self.ids)) if chosen is None else chosen)
         groups = None if self.groups is None else [self.groups[i] for i in at]
         return paired(self.before[at], self.after[at], self.span, groups)
+
+    def whole(self) -> bool:
+        """Says if all values are whole numbers."""
+        return all(np.array_equal(values, np.round(values)) for values in (self.before, self.after))
 
 
 def compare(
@@ -141,11 +148,43 @@ def compare(
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
     joined = [_joined(first, other, known[name], group) for other in others]
     scores = [pairs.difference() for pairs in joined]
-    corrected = holm([s.p for s in scores])
-    return tuple(
-        _comparison(first, other, known, name, pairs, score, p, margin)
-        for other, pairs, score, p in zip(others, joined, scores, corrected, strict=True)
-    )
+    whole, out = holm([s.p for s in scores]), list[RunComparison]()
+    own = group_label(first.kind)  # a paper is no slice
+    for b, pairs, score, p in zip(others, joined, scores, whole, strict=True):
+        a, members = first, by_label((first.labels[id], i) for i, id in enumerate(pairs.ids))
+        parts = [(k, at) for k, at in sorted(members.items()) if len(at) < score.n and k[0] != own]
+        slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
+        corrected = holm([found.p for _, found in slices])
+        names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
+        found = RunComparison(
+            before=a.name,
+            after=b.name,
+            same_run=names[0] == names[1],
+            rule=a.rule,
+            judge=a.judge,
+            kind=a.kind,
+            measure=name,
+            trim=a.trim,
+            people=(a.people, b.people),
+            seen=(len(a.seen & set(pairs.ids)), len(b.seen & set(pairs.ids))),
+            margin=margin,
+            verdict=conclude(score, margin, p),
+            p=p,
+            score=score,
+            rates=_rates(a, b, known, pairs, name),
+            only_before=tuple(sorted(a.values.keys() - b.values.keys())),
+            only_after=tuple(sorted(b.values.keys() - a.values.keys())),
+            unscored=pairs.unscored,
+            other_questions=pairs.other_questions,
+            kept=pairs.kept,
+            slices=tuple(
+                SliceDifference(*key, found, p, conclude(found, margin, p))
+                for (key, found), p in zip(slices, corrected, strict=True)
+            ),
+            causes=_causes(a, b, pairs),
+        )
+        out.append(found)
+    return tuple(out)
 
 
 def measures_of(kind: str) -> Sequence[Measure]:
@@ -192,10 +231,10 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
                 f"{', '.join(a.labels[q]) or 'none'}"
             )
     groups = grouped(group or group_label(a.kind), {q: a.labels[q] for q in scored})
-    before, after = (np.array([r.values[q][name] for q in scored], float) for r in (a, b))
-    unscored = tuple(q for q in left if q not in set(scored))
-    span = measure.high - measure.low
-    return _Pairs(scored, before, after, span, groups, unscored, *(tuple(sorted(s)) for s in (other, kept)))
+    found = _Pairs.of((a, b), scored, measure, groups)
+    found.unscored = tuple(q for q in left if q not in set(scored))
+    found.other_questions, found.kept = (tuple(sorted(ids)) for ids in (other, kept))
+    return found
 
 
 def same_question(one: str, two: str) -> bool:
@@ -204,20 +243,14 @@ def same_question(one: str, two: str) -> bool:
 
 
 def _refuse(
-    a: ScoredRun,
-    b: ScoredRun,
-    common: Sequence[str],
-    measure: str,
-    other: Collection[str],
-    kept: Collection[str],
+    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Set[str], kept: Set[str]
 ) -> NoReturn:
     """Raises DataError for two runs without a question that both score."""
-    for run in (a, b):
-        if not run.values:
-            raise DataError(
-                f"{run.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
-                "over data with answers or judged documents"
-            )
+    if empty := next((run for run in (a, b) if not run.values), None):
+        raise DataError(
+            f"{empty.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
+            "over data with answers or judged documents"
+        )
     said = f"found {len(common)} common ids of {len(a.values)} and {len(b.values)}"
     if other:
         id = min(other)
@@ -245,7 +278,7 @@ def _rates(
 ) -> tuple[MetricDifference, ...]:
     """The other measures. Those that rest on a judge only where the runs have the same, and those with
     fractions, whose p is drawn and takes seconds, only where the first measure has some, too."""
-    drawn = not _whole(pairs)
+    drawn = not pairs.whole()
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []
     for name, measure in known.items():
@@ -253,70 +286,19 @@ def _rates(
         if name == lead or not chosen or (name in JUDGED and not alike):
             continue
         groups = None if pairs.groups is None else [pairs.groups[i] for i in chosen]
-        before, after = (np.array([r.values[pairs.ids[i]][name] for i in chosen], float) for r in (a, b))
-        some = _Pairs([pairs.ids[i] for i in chosen], before, after, measure.high - measure.low, groups)
-        if drawn or _whole(some):
+        some = _Pairs.of((a, b), [pairs.ids[i] for i in chosen], measure, groups)
+        if drawn or some.whole():
             found.append(MetricDifference(name, some.difference()))
     return tuple(found)
-
-
-def _whole(pairs: _Pairs) -> bool:
-    return all(np.array_equal(values, np.round(values)) for values in (pairs.before, pairs.after))
-
-
-def _comparison(
-    a: ScoredRun,
-    b: ScoredRun,
-    known: Mapping[str, Measure],
-    measure: str,
-    pairs: _Pairs,
-    score: PairedDifference,
-    p: float,
-    margin: float,
-) -> RunComparison:
-    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    own = group_label(a.kind)  # a paper is no slice
-    parts = [(k, chosen) for k, chosen in sorted(members.items()) if len(chosen) < score.n and k[0] != own]
-    slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
-    corrected = holm([found.p for _, found in slices])
-    names = [(r.record.run, True) if r.record else (r.name, False) for r in (a, b)]
-    return RunComparison(
-        before=a.name,
-        after=b.name,
-        same_run=names[0] == names[1],
-        rule=a.rule,
-        judge=a.judge,
-        kind=a.kind,
-        measure=measure,
-        trim=a.trim,
-        people=(a.people, b.people),
-        seen=(len(a.seen & set(pairs.ids)), len(b.seen & set(pairs.ids))),
-        margin=margin,
-        verdict=conclude(score, margin, p),
-        p=p,
-        score=score,
-        rates=_rates(a, b, known, pairs, measure),
-        only_before=tuple(sorted(a.values.keys() - b.values.keys())),
-        only_after=tuple(sorted(b.values.keys() - a.values.keys())),
-        unscored=pairs.unscored,
-        other_questions=pairs.other_questions,
-        kept=pairs.kept,
-        slices=tuple(
-            SliceDifference(*key, found, p, conclude(found, margin, p))
-            for (key, found), p in zip(slices, corrected, strict=True)
-        ),
-        causes=_causes(a, b, pairs),
-    )
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
     by_id: dict[str, tuple[str, str]] = {}
-    before = a.record and b.record and _store_of(a.record, b.record)
-    after = a.record and b.record and _store_of(b.record, a.record)
-    known = before and after
-    if a.record and b.record and before and after:
+    stores = [_store_of(*pair) for pair in ((a.record, b.record), (b.record, a.record))]
+    known = all(stores)
+    if a.record and b.record and (before := stores[0]) and (after := stores[1]):
         for id, c in causes((before, after), a.record, b.record).items():
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
@@ -332,55 +314,13 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
 
 
-def _store_of(run: Run, other: Run) -> Store | None:
+def _store_of(run: Run | None, other: Run | None) -> Store | None:
     """The store that has the answers of a run: where it ran, else where the other one did, which may be a
     copy; None: neither is there and has them."""
+    if run is None or other is None:
+        return None
     for uri in dict.fromkeys((run.store, other.store)):
         with suppress(RaypipeError):  # a store that cannot be reached says nothing
             if (store := Store.find(uri)) is not None and answer_keys(store, run.run):
                 return store
     return None
-
-
-_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
-
-
-def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
-    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
-    compared."""
-    (found,) = compare([other, run], gate.margin)
-    if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
-        return found
-    raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {_why(gate, found)}")
-
-
-def _why(gate: RelativeGate, found: RunComparison) -> str:
-    d = found.score
-    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
-    if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
-        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
-    if d.interval is None:
-        said.append(f"{d.groups} groups of questions are too few")
-    if not gate.better and d.interval_90 is not None:
-        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
-        room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
-        more = "more questions would not help: the difference itself is larger"
-        if room > 0:  # how many would show it, were the difference as it is here
-            needed = math.ceil(d.n * (_POWER * error / room) ** 2)
-            more = f"{max(1, needed - d.n)} more questions would show that it is not"
-        said.append(more)
-    for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
-        if n:
-            said.append(f"a fit or an adapter of {name} has seen {n} of them")
-    missing = (
-        (found.only_before, "are not in this run"),
-        (found.only_after, f"are not in {found.before}"),
-        (found.unscored, "are not scored in both"),
-        (found.other_questions, "are other questions there"),
-        (found.kept, "have answers kept from an earlier run"),
-    )
-    for ids, what in missing:
-        if ids:
-            more = ", ..." * (len(ids) > NAMED)
-            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
-    return "; ".join(said) + ". live stays as it is"

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.bounded_rows import batches
-from raypipe.core.digests import FittedOn
-from raypipe.core.index import AnnRecall
 from raypipe.core.records import IDK
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
-from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
+from raypipe.evaluation.judged_run import PersonLabels, labelled
 from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
@@ -39,7 +37,7 @@ from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.costs import asking, estimated, spent
 from raypipe.runs.plan.planner import known_rate, measured_rate
 from raypipe.runs.plan.records import Plan
-from raypipe.runs.record import Origin, Run
+from raypipe.runs.record import Run
 from raypipe.runs.run_parts import (
     AnswerCut,
     CostReport,
@@ -88,21 +86,6 @@ class ScoredAnswers:
     cut: tuple[CutReplies, ...]
 
 
-def cut_replies(recipe: Recipe, answers: Collected, counts: Counts) -> tuple[CutReplies, ...]:
-    """The steps of which some replies were cut, in recipe order. A step that generates has one reply to a
-    question, which is stored; of others those are known that this run asked for or read from the memo."""
-    found = []
-    for stage in recipe.question:
-        calls = counts.get(stage.name, StageCounters()).calls
-        cut, replies = calls.tokens.cut, calls.replies.computed + calls.replies.cached
-        if isinstance(step := stage.step, Generate):
-            cut, replies = answers.cut[step.into], answers.replies[step.into]
-        if cut:
-            [most, *_] = [sampling.max_tokens for _, sampling, _ in chat_kinds(step)]
-            found.append(CutReplies(stage.name, cut, replies, most))
-    return tuple(found)
-
-
 def score_answers(
     store: Store,
     recipe: Recipe,
@@ -123,12 +106,24 @@ def score_answers(
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
-    cut = cut_replies(recipe, answers, counts)
+    cut = list[CutReplies]()
+    for stage in recipe.question:
+        calls = counts.get(stage.name, StageCounters()).calls
+        short, replies_of = calls.tokens.cut, calls.replies.computed + calls.replies.cached
+        if isinstance(step := stage.step, Generate):  # one reply to a question, which is stored
+            short, replies_of = answers.cut[step.into], answers.replies[step.into]
+        if short:
+            [most, *_] = [sampling.max_tokens for _, sampling, _ in chat_kinds(step)]
+            cut.append(CutReplies(stage.name, short, replies_of, most))
     if said is not None and said.cut:
-        cut += (CutReplies("the judge", said.cut, said.computed + said.cached, said.max_tokens),)
+        cut.append(CutReplies("the judge", said.cut, said.computed + said.cached, said.max_tokens))
     marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     own = {id: fine for id, fine in right.items() if id not in answers.kept}
+    label_line = None
+    if labels is not None:
+        used = sum(r.person is not None for r in rows)
+        label_line = LabelLine(labels.file, len(labels.by_answer), used, marks.people)
     return ScoredAnswers(
         answers=answers,
         kind=scoring.kind,
@@ -137,9 +132,9 @@ def score_answers(
         scores=scores,
         right=right,
         lost=losses(own, answers.lost, (*answers.loss_notes, *(c.sentence() for c in cut))),
-        cut=cut,
+        cut=tuple(cut),
         judge=said,
-        labels=None if labels is None else label_line(labels, rows, marks),
+        labels=label_line,
     )
 
 
@@ -154,46 +149,31 @@ def verdicts(
     return {id: None if id in failed else kinds.right_of(kind, v) for id, v in values}
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
-    """The state that a run began with, next to its pipeline."""
-
-    run: str  # its id
-    started: float  # seconds since the epoch
-    memo: Mapping[str, int]  # table -> version
-    origin: Origin
-    oracle: str  # as in Run
-    oracle_golds: int
-    kept: Sequence[Run]  # runs on this machine
-
-
 def run_record(
     pipeline: Pipeline,
     scored: ScoredAnswers,
     plan: Plan,
     done: RunCounters,
     read: IngestSummary | None,
-    questions: int,
-    ann: Sequence[AnnRecall],
-    made: Origins,
-    tables: Mapping[str, int],
-    previous: str,
+    measured: Sequence[Run],
+    **known: Any,
 ) -> Run:
-    """The record of a run whose answers are scored. `read`: of the files it was given; `ann`: of the
-    approximate indexes that were searched; `tables`: name -> version; `previous`: as in Run."""
+    """The record of a run whose answers are scored. `read`: of the files it was given; `measured`: runs on
+    this machine; `known`: fields of the record that its begin and its tables say."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
-    seconds, scores = pipeline.clock.total(), scored.scores
-    asks, prices = asking(recipe), pipeline.caps.prices
+    seconds, asks, prices = pipeline.clock.total(), asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
     cut = next((c for s in recipe.question if (c := answer_cut(s.step)) is not None), None)
-    fits = fits_of(recipe)
-    _count_corpus_faults(pipeline, answers, read)
-    preferred = {name: 0 for s in recipe.question for name in answering(s.step)}
+    failed = pipeline.failed_sources(None if answers.everything else answers.sources)
+    if read is not None:
+        failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
+    for r in failed:
+        answers.faults.count(r["step"], r["reason"], r["detail"], r["transient"])
     return Run(
-        run=made.run,
+        **known,
+        **_answers(recipe, scored),
+        **_corpus(pipeline, answers),
         store=pipeline.store.uri,
-        previous=previous,
-        started=made.started,
         finished=time.time(),
         seconds=seconds,
         clock=pipeline.clock.parts(),
@@ -204,18 +184,10 @@ def run_record(
         backend=worker.backend,
         device=worker.device,
         batch_invariant=worker.engine_limits.batch_invariant,
-        origin=made.origin,
         rows_by_worker=done.rows_by_worker,
-        questions=questions,
-        without_truth=answers.without_truth,
         snapshot=pipeline.snapshot(),
-        tables=tables,
-        memo=made.memo,
         normalized={n: read.counts[n] for n in NORMALISED if read.counts.get(n)} if read else {},
         replaced=read.replaced if read else (),
-        oracle=made.oracle,  # type: ignore[arg-type]  # pydantic checks it
-        oracle_golds=made.oracle_golds,
-        kept=Counter(answers.kept.values()),
         steps=_lines(recipe, plan, done.counts, done.earlier.counts),
         faults=tuple(
             FaultCount(step, why, again, n, mended, answers.faults.details[step, why, again, mended])
@@ -228,80 +200,62 @@ def run_record(
         ),
         resumed=done.resumed,
         memo_damaged=done.memo_damaged,
-        cut_replies=scored.cut,
         answer_cut=cut and AnswerCut(cut[0], cut[1].name, cut[1].weights),
-        flips=measured_rate(recipe, done.counts, made.run) or known_rate(recipe, worker, made.kept),
-        ann=tuple(ann),
-        kind=scores.kind,
-        answers=_answer_counts(scored),
-        lead=scores.lead,
-        measures=scores.measures,
-        measure_slices=scores.slices,
-        blocks=scores.blocks,
-        by_rule=scored.marks.total() if scored.marks.rule else None,
-        judge=scored.judge,
-        labels=scored.labels,
-        answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
-        losses=scored.lost,
-        fits=_fit_lines(fits, list(answers.texts.values())),
-        unseen=_unseen(scored, fits),
-        routing=answers.routing,
-        calibration=stated_calibration(answers.stated, scored.right),
-        prompt_injection=answers.prompt_injection,
-        **_corpus(pipeline, answers),
+        flips=measured_rate(recipe, done.counts, known["run"]) or known_rate(recipe, worker, measured),
     )
 
 
-def _count_corpus_faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> None:
-    """Counts the faults of the sources, and of lines of the files read, with those of answers."""
-    failed = pipeline.failed_sources(None if answers.everything else answers.sources)
-    if read is not None:
-        failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
-    for r in failed:
-        answers.faults.count(r["step"], r["reason"], r["detail"], r["transient"])
-
-
-def _unseen(scored: ScoredAnswers, fits: Mapping[str, FittedOn]) -> kinds.MeasureSummary | None:
-    """Sums up the leading measure without the questions that a fit has seen; None: it saw none."""
-    texts, scores = scored.answers.texts, scored.scores
-    unseen = {q for q, t in texts.items() if not has_seen(fits.values(), t)}
-    if len(unseen) == len(texts):
-        return None
-    rows = [r for r in scored.rows if r.question in unseen]
-    return kinds.summary_of(scored.kind, scores.lead, scores.values, rows)
-
-
-def _answer_counts(scored: ScoredAnswers) -> dict[str, int]:
-    """Counts the questions with a gold by what their answer is; none where documents are asked for."""
-    if kinds.gold_form(scored.kind) == "grades":
-        return {}
-    counts = Counter(verdict_of(r.prediction, scored.right[r.question]) for r in scored.rows)
-    return {name: counts[name] for name in ("right", "wrong", IDK, "not scored")}
-
-
-def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitLine, ...]:
-    """A line for each fit. `texts`: of the scored questions."""
-    return tuple(
-        FitLine(
-            step,
-            on.data,
-            on.split,
-            on.metric,
-            on.recipe,
-            on.n or None,
-            sum(map(on.has_seen, texts)) if on.seen else None,
-            len(texts),
-        )
-        for step, on in fits.items()
-    )
+def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
+    """Returns what was scored, and what a fit of the recipe has seen of it."""
+    answers, scores, texts = scored.answers, scored.scores, scored.answers.texts
+    fits, rows = fits_of(recipe), scored.rows
+    unseen = {q for q, text in texts.items() if not has_seen(fits.values(), text)}
+    left = [r for r in rows if r.question in unseen] if len(unseen) < len(texts) else None
+    counts = Counter(verdict_of(r.prediction, scored.right[r.question]) for r in rows)
+    asks_documents = kinds.gold_form(scored.kind) == "grades"
+    by = dict.fromkeys((name for s in recipe.question for name in answering(s.step)), 0)
+    lines = []
+    for step, on in fits.items():
+        seen = sum(map(on.has_seen, texts.values())) if on.seen else None
+        of = on.data, on.split, on.metric, on.recipe, on.n or None
+        lines.append(FitLine(step, *of, seen, len(texts)))
+    return {
+        "without_truth": answers.without_truth,
+        "kept": Counter(answers.kept.values()),
+        "cut_replies": scored.cut,
+        "kind": scores.kind,
+        "answers": {} if asks_documents else {n: counts[n] for n in ("right", "wrong", IDK, "not scored")},
+        "lead": scores.lead,
+        "measures": scores.measures,
+        "measure_slices": scores.slices,
+        "blocks": scores.blocks,
+        "by_rule": scored.marks.total() if scored.marks.rule else None,
+        "judge": scored.judge,
+        "labels": scored.labels,
+        "answered_by": dict(sorted((by | answers.answered_by).items(), key=lambda n: -n[1])),
+        "losses": scored.lost,
+        "fits": tuple(lines),
+        "unseen": None if left is None else kinds.summary_of(scored.kind, scores.lead, scores.values, left),
+        "routing": answers.routing,
+        "calibration": stated_calibration(answers.stated, scored.right),
+        "prompt_injection": answers.prompt_injection,
+    }
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """Returns what these questions may search, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
-    for spans in _rows_of(pipeline.store, pipeline.recipe.passages_table, answers, ["start", "end"]):
+
+    def rows(table: str, *columns: str) -> Iterator[pa.Table | pa.RecordBatch]:
+        """Yields columns for the sources that were searched, a batch at a time."""
+        if answers.everything:
+            return pipeline.store.batches(table, columns)
+        some = batches(sorted(answers.sources), SOURCES_AT_ONCE)
+        return (pipeline.store.rows(table, "source", ids, columns) for ids in some)
+
+    for spans in rows(pipeline.recipe.passages_table, "start", "end"):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)
-    for parsed in _rows_of(pipeline.store, pipeline.recipe.texts_table, answers, ["parser"]):
+    for parsed in rows(pipeline.recipe.texts_table, "parser"):
         parsers.update({r["values"]: r["counts"] for r in pc.value_counts(parsed["parser"]).to_pylist()})
     return {
         "citations": answers.citations,
@@ -311,16 +265,6 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
         "pages_compared": parsers["compared"] + parsers["fallback"],
         "parser_fallbacks": parsers["fallback"],
     }
-
-
-def _rows_of(
-    store: Store, table: str, answers: Collected, columns: Sequence[str]
-) -> Iterator[pa.Table | pa.RecordBatch]:
-    """Columns of a table for the sources that were searched, a batch at a time."""
-    if answers.everything:
-        return store.batches(table, columns)
-    some = batches(sorted(answers.sources), SOURCES_AT_ONCE)
-    return (store.rows(table, "source", ids, columns) for ids in some)
 
 
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:

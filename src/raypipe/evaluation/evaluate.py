@@ -1,14 +1,14 @@
-"""A dataset through a recipe to a score: ingest, index, answer, score, and the report of it all.
+"""A dataset through a recipe to a score: ingest, plan, index, answer, score, and the report of it all.
 
 Knows the pipeline and the metrics. With `collect`, which passes the answers, the only reader of golds and
-labels after ingest.
-"""
+labels after ingest. The plan is held against the disk; expired replies of a graph, an oracle, and what an
+earlier command has left to answer again are in it."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,19 +19,27 @@ from raypipe.core.records import Question
 from raypipe.core.textfile import write_text
 from raypipe.evaluation import ann
 from raypipe.evaluation.collect import collect
-from raypipe.evaluation.eval_report import Origins, ScoredAnswers, run_record, score_answers
+from raypipe.evaluation.eval_report import ScoredAnswers, run_record, score_answers
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
-from raypipe.evaluation.golds import kept_answers, questions_of, require_questions, scoring_of
-from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.golds import (
+    Scoring,
+    StoredQuestions,
+    golds_of,
+    kept_answers,
+    questions_of,
+    require_questions,
+    scoring_of,
+)
+from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.oracle import require_stage
-from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
+from raypipe.evaluation.oracle import require_stage, with_oracle
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import report_page
-from raypipe.recipes.step_contract import holds_golds
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import holds_golds, requested_by
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.pipeline.counters import RunCounters, WallClock
 from raypipe.runs.pipeline.driver import Pipeline
@@ -39,9 +47,13 @@ from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
 from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, table_names
-from raypipe.runs.plan.planner import SAMPLE
+from raypipe.runs.plan.costs import priced
+from raypipe.runs.plan.planner import SAMPLE, plan
+from raypipe.runs.plan.records import JudgePlan, Plan
+from raypipe.runs.plan.standing import uncached
 from raypipe.runs.record import AnswerKey, Origin, Run, withdraw, write
 from raypipe.runs.run_parts import RunFolder
+from raypipe.store.files import need
 from raypipe.store.memo.disk import memo_versions, mend_memo
 
 NOWHERE = Origin()
@@ -106,12 +118,7 @@ def evaluate(
         with clock.part("storing"):
             pipeline.index(asked, done)
             recalls = ann.recalls(pipeline)
-            sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
-            # An answer of this recipe and evidence is no other's.
-            kept = {
-                q.id: kept[q.id] for q in questions if q.id in kept and kept[q.id].key != sources.key(own, q)
-            }
-            sources = replace(sources, kept=kept)
+            sources = _evidence(pipeline, questions, kept)
             new = asked.ids if how.fresh else pipeline.unanswered(pipeline.keys(asked, sources))
             todo = {*new, *(renewed & set(asked.ids))}
             pipeline.answer(asked, how.fresh, done, expired)
@@ -119,26 +126,31 @@ def evaluate(
         spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
+            asked_of = judge, labels, how.fresh, spend, done.counts
             with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(
-                    store, recipe, answers, scoring, judge, labels, how.fresh, spend, done.counts
-                )
+                scored = score_answers(store, recipe, answers, scoring, *asked_of)
             done.memo_damaged += damaged
             withdraw(out)  # from here on the folder is not whole, until its record is there
             results.about |= {"run": run, "store": store.uri}
             results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))
         mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
-        made = Origins(run, started, memo, origin, mark, golds if mark else 0, measured)
+        known = {"run": run, "started": started, "memo": memo, "origin": origin, "oracle": mark}
+        known |= {"oracle_golds": golds if mark else 0, "questions": len(questions), "ann": tuple(recalls)}
         keys = _answer_keys(pipeline.recipe.digest(), questions, sources, todo, scored)
-        record = _write_run(
-            pipeline,
-            folder,
-            keys,
-            partial(run_record, pipeline, scored, plan, done, read, len(questions), recalls, made),
-        )
+        record_of = partial(run_record, pipeline, scored, plan, done, read, measured, **known)
+        record = _write_run(pipeline, folder, keys, record_of)
         done.clear()
         faults = row_faults(pipeline, asked, read.counts if read else {}, answers.faults)
-        return Evaluation(record, scored, folder, len(questions) - len(kept) - len(todo), faults)
+        reused = len(questions) - len(sources.kept) - len(todo)
+        return Evaluation(record, scored, folder, reused, faults)
+
+
+def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str, AnswerKey]) -> AnswerSources:
+    """Returns what these questions are answered from. `kept`: question id -> its answer by an earlier run;
+    one of this recipe and evidence is no other's."""
+    sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
+    keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
+    return replace(sources, kept={id: kept[id] for id, key in keys.items() if kept[id].key != key})
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
@@ -152,13 +164,10 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 
 
 def _write_run(
-    pipeline: Pipeline,
-    folder: RunFolder,
-    keys: Sequence[AnswerKey],
-    record_of: Callable[[Mapping[str, int], str], Run],
+    pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
     """Compacts the tables, and writes the files and the page of a run, and its record into the store and into
-    its folder, there last. `record_of`: of the versions of its tables, and the run before it."""
+    its folder, there last. `record_of`: of the versions of its `tables`, and the `previous` run."""
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
@@ -166,7 +175,8 @@ def _write_run(
     tables = (*table_names(store, recipe), "answers", "questions", "golds", "documents")
     tables += ("layouts",) if store.has("layouts") else ()
     before = earlier_run(store, {k.question for k in keys})
-    record = record_of({t: store.version(t) for t in tables}, before.run if before else "")
+    versions = {t: store.version(t) for t in tables}
+    record = record_of(tables=versions, previous=before.run if before else "")
     write_predictions(folder, record)
     write_text(folder.page, report_page(folder, record, before))
     write(store, record, keys, folder.path)
@@ -187,3 +197,87 @@ def _answer_keys(
         values = scored.scores.values.get(q.id)
         found.append(replace(key, verdict=verdicts.get(q.id), measures=values))
     return found
+
+
+def oracle_recipe(
+    pipeline: Pipeline,
+    questions: StoredQuestions,
+    scoring: Scoring,
+    done: RunCounters,
+    how: EvalOptions,
+    measured: Sequence[Run],
+) -> tuple[Recipe, int, Plan | None]:
+    """The recipe, with golds in the place of a stage if an oracle is asked for, and for how many questions.
+    Golds of passages are looked for in the tables, which are made before: the plan of that is shown first and
+    returned. Raises ConfError where no question has a gold text."""
+    if how.oracle is None:
+        return pipeline.recipe, 0, None
+    golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+    if not any(g.answers for g in golds.values()):
+        raise ConfError(
+            f"--oracle {how.oracle}: expected questions with gold answers, found none of {len(questions)} "
+            f"with one in {pipeline.store.uri}. Use data that has answers, or leave --oracle out"
+        )
+    indexed = None
+    if how.oracle == "passages":
+        indexed = _shown(pipeline, questions, (), replace(how, fresh=False), measured, None)[0]
+        pipeline.index(questions, done)
+    return *with_oracle(pipeline, how.oracle, questions, golds), indexed
+
+
+def plan_eval(
+    pipeline: Pipeline,
+    questions: StoredQuestions,
+    scoring: Scoring,
+    judge: Judge | None,
+    how: EvalOptions,
+    measured: Sequence[Run],
+    indexed: Plan | None,
+) -> tuple[Plan, Collection[str], frozenset[str]]:
+    """The plan of a run, shown; the ids of the questions whose answers rest on replies of a graph that no
+    longer hold; and of all that are answered again: these, and what an earlier command has left. `measured`
+    are runs on other stores that say how fast this machine is; `indexed` is the plan of a corpus half that
+    is done already; None: none is. Raises DiskFull where there is no room for what is planned."""
+    expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
+    if isinstance(judge, ModelJudge):
+        golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+        judging = judge_plan(judge.model, judge.rule, golds.values())
+    planned, renewed = _shown(pipeline, questions, expired, how, measured, judging)
+    if indexed is not None:
+        before = (s for s in indexed.steps if s.half == "corpus")
+        steps = (*before, *(s for s in planned.steps if s.half == "question"))
+        planned = priced(replace(planned, steps=steps), pipeline.caps.prices, pipeline.recipe)
+    return planned, expired, renewed
+
+
+def _shown(
+    pipeline: Pipeline,
+    questions: StoredQuestions,
+    expired: Collection[str],
+    how: EvalOptions,
+    measured: Sequence[Run],
+    judge: JudgePlan | None,
+) -> tuple[Plan, frozenset[str]]:
+    """The plan, shown, and the ids of the questions that will be answered again."""
+    asked, again, fresh = list(questions), set(expired), how.fresh
+    if (left := pipeline.renewing()) is not None:
+        asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
+        again |= set(left.ids)
+        fresh = fresh or left.fresh
+    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
+    planned = priced(replace(planned, judge=judge), pipeline.caps.prices, pipeline.recipe)
+    how.on_plan(planned)
+    need(pipeline.store.files, planned.bytes_at_least(), "what is planned")
+    return planned, frozenset(again)
+
+
+def expired_answers(
+    pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
+) -> set[str]:
+    """Ids of the questions whose stored answer rests on a reply that no longer holds."""
+    stages = [s for s in pipeline.recipe.question if any(ref.periods() for ref in requested_by(s.step))]
+    if not stages:
+        return set()
+    answered = [a for a in pipeline.answers(list(questions)) if a.outcome and a.outcome != "fault"]
+    found = (uncached(pipeline, stage, answered, clock).items() for stage in stages if answered)
+    return {id for whys in found for id, why in whys if why == "expired"}

@@ -36,13 +36,11 @@ def export(
     table = folder.results
     if shape == "predictions":
         return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
-    if shape == "crag":
+    if shape in ("crag", "qasper"):
         failed = read_table(table, ["answer"])["answer"].null_count
-        return {"lines": write_json_lines(out, map(_crag_line, each(table))), "failed": failed}
-    if shape == "qasper":
-        failed = read_table(table, ["answer"])["answer"].null_count
-        answered = (row for row in each(table) if row["answer"] is not None)
-        return {"lines": write_json_lines(out, map(_qasper_line, answered)), "failed": failed}
+        rows = (row for row in each(table) if shape == "crag" or row["answer"] is not None)
+        line = _crag_line if shape == "crag" else _qasper_line
+        return {"lines": write_json_lines(out, map(line, rows)), "failed": failed}
     run = {row["id"]: _ranked(row, documents) for row in each(table)}
     if not any(run.values()):
         raise DataError(f"{table}: expected a ranking, found none: the recipe ranks nothing")
@@ -105,14 +103,10 @@ def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_CAPTION = re.compile(r"(Figure|Table) \d")
-"""How captions begin, which QASPER's evidence marks as floats."""
-
-
 def _qasper_line(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what QASPER's evaluator takes of an answer, as the kind `qasper` scores it."""
     answer, evidence = said_of_paper(row["answer"], row["evidence"])
-    marked = [f"{FLOAT}: {e}" if _CAPTION.match(e) else e for e in evidence]
+    marked = [f"{FLOAT}: {e}" if re.match(r"(Figure|Table) \d", e) else e for e in evidence]  # captions
     return {"question_id": row["id"], "predicted_answer": answer, "predicted_evidence": marked}
 
 
@@ -127,7 +121,9 @@ def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[
 
 
 RUN_TAG = "raypipe.run"  # by which a run that is there already is found
-MOST_CHARS = 500  # of a param: servers of MLflow before 2.8 take no more; the recipe's text has prompts whole
+MOST_CHARS = 500
+"""Of a param: servers of MLflow before 2.8 take no more. A longer text stands there as its digest; the text
+of the recipe has prompts whole."""
 FINISHED = "FINISHED"  # MLflow's word for a run that is whole
 
 
@@ -148,7 +144,21 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
     record = read(folder.path)
     open_table(folder.results, ["id"], record.run).close()  # raises for a folder without a table
     metrics = {_name(key): float(value) for key, value in _numbers(record) if value is not None}
-    params = params_of(record)
+    texts = {
+        "recipe": record.title,
+        "recipe_digest": record.digest,
+        "data/kind": record.kind,
+        "data/questions": str(record.questions),
+        "data/snapshot": record.snapshot,
+        "scored/rule": record.rule,
+        "scored/judge": record.judged_by,
+        "device": f"{record.backend} on {record.device}",
+        "commit": record.origin.commit,
+        **{f"recipe/{path}": value for path, value in recipe_values(record.recipe)},
+    }
+    named = {_name(key): text for key, text in texts.items() if text}
+    long = {key: text for key, text in named.items() if len(text) > MOST_CHARS}
+    params = named | {key: f"{len(t)} characters, digest {digest(t)}" for key, t in long.items()}
     kept = (folder.page, folder.results, folder.predictions, folder.record)
     files = [f for f in kept if f.is_file()]
     known = client.get_experiment_by_name(experiment)
@@ -170,27 +180,6 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
         client.log_artifact(made, str(file))
     client.set_terminated(made, FINISHED, ended)
     return MlflowRun(made, *counts, there=False)
-
-
-def params_of(record: Run) -> dict[str, str]:
-    """Returns what a run was made of. A text that is too long for a param stands there as its digest."""
-    found = {
-        "recipe": record.title,
-        "recipe_digest": record.digest,
-        "data/kind": record.kind,
-        "data/questions": str(record.questions),
-        "data/snapshot": record.snapshot,
-        "scored/rule": record.rule,
-        "scored/judge": record.judged_by,
-        "device": f"{record.backend} on {record.device}",
-        "commit": record.origin.commit,
-    }
-    found |= {f"recipe/{path}": value for path, value in recipe_values(record.recipe)}
-    return {
-        _name(key): v if len(v) <= MOST_CHARS else f"{len(v)} characters, digest {digest(v)}"
-        for key, v in found.items()
-        if v
-    }
 
 
 def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.protocols import CorpusStep, Step
-from raypipe.core.records import FAULT, UNREADABLE, Fault, Question, faults_of
+from raypipe.core.records import FAULT, UNREADABLE, Question, faults_of
 from raypipe.recipes.recipe import Recipe, faults_at
 from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.runs.cluster.file import Budget
@@ -103,7 +103,11 @@ class AnswerFaults:
         for stage in self._asking:
             of = faults_at(stage, question)
             if of or (done and stage.admits(question)):
-                fault = next((f for f in of if _is_unanswered(stage.step, f)), None)
+                # A reply that cannot be read came; most faults of a graph are of the call that a model wrote.
+                graph = bool(requested_by(stage.step))
+                lost = [f for f in of if f.transient or f.reason == "bad_request"]
+                lost = lost if graph else [f for f in of if f.reason != UNREADABLE]
+                fault = next(iter(lost), None)
                 asked = self._steps.get(stage.name, StepFaults(stage.name, 0, 0, ""))
                 detail = asked.detail or (f"{fault.reason}: {fault.detail}" if fault else "")
                 counts = asked.rows + 1, asked.unanswered + (fault is not None)
@@ -122,14 +126,6 @@ class AnswerFaults:
 
 def _asks(step: Step | CorpusStep) -> bool:
     return bool(asked_models(step) or requested_by(step))
-
-
-def _is_unanswered(step: Step, fault: Fault) -> bool:
-    """Returns whether no reply came: a reply that cannot be read came, and most faults of a graph are of the
-    call that a model wrote."""
-    if requested_by(step):
-        return fault.transient or fault.reason == "bad_request"
-    return fault.reason != UNREADABLE
 
 
 def check(budget: Budget, faults: RowFaults) -> None:

@@ -93,8 +93,38 @@ def fit_decide(
     seen = [a for a in answers if a.id in ours]
     unseen = [a for a in answers if a.id in held_out]
     probability, strength, effects = _fitted(folder, seen, on)
-    left_out = (len(rows) - len(answers), before)
-    return probability, _report(run, by, probability, seen, unseen, strength, effects, left_out)
+    answered = [a for a in unseen if a.features is not None]
+    if not answered:
+        raise DataError(
+            f"{folder}: no answer in the half that is not fitted on, and that no fit of the recipe has seen "
+            f"({before} questions were seen). Fit on a run of more questions"
+        )
+    right = np.array([a.right for a in answered], float)
+    p = np.array([probability.probability(a.features or {}) for a in answered])
+    stated = [a.stated for a in answered if a.stated is not None]
+    order = sorted(effects, key=lambda n: (-abs(effects[n]), n))
+    policies = policies_of(seen, probability)
+    report = DecideFitReport(
+        run=run.record.run,
+        recipe=run.recipe.title,
+        kind=run.record.kind,
+        measure=by.name,
+        split=on.split,
+        fitted_questions=len(seen),
+        fitted_answers=sum(a.features is not None for a in seen),
+        unseen_questions=len(unseen),
+        unseen_answers=len(answered),
+        not_scored=len(rows) - len(answers),
+        seen_before=before,
+        threshold=probability.threshold,
+        strength=strength,
+        weights=tuple(FittedWeight(n, probability.weights[n], effects[n]) for n in order),
+        unseen=policy_scores(unseen, policies, by, run.group),
+        seen=policy_scores(seen, policies, by, run.group),
+        calibration=calibration(p, right),
+        stated=calibration(np.array(stated), right) if len(stated) == len(answered) else None,
+    )
+    return probability, report
 
 
 def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
@@ -192,47 +222,3 @@ def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> 
                 "--group, or on a run of more groups"
             )
     return folds
-
-
-def _report(
-    run: FitRun,
-    by: Measure,
-    probability: AnswerProbability,
-    seen: Sequence[DecidedAnswer],
-    unseen: Sequence[DecidedAnswer],
-    strength: float,
-    effects: Mapping[str, float],
-    left_out: tuple[int, int],
-) -> DecideFitReport:
-    """`left_out`: questions that are not scored, and those of the other half that a fit has seen before."""
-    answered = [a for a in unseen if a.features is not None]
-    if not answered:
-        raise DataError(
-            f"{run.folder}: no answer in the half that is not fitted on, and that no fit of the recipe has "
-            f"seen ({left_out[1]} questions were seen). Fit on a run of more questions"
-        )
-    right = np.array([a.right for a in answered], float)
-    p = np.array([probability.probability(a.features or {}) for a in answered])
-    stated = [a.stated for a in answered if a.stated is not None]
-    order = sorted(effects, key=lambda n: (-abs(effects[n]), n))
-    policies = policies_of(seen, probability)
-    return DecideFitReport(
-        run=run.record.run,
-        recipe=run.recipe.title,
-        kind=run.record.kind,
-        measure=by.name,
-        split=probability.fitted_on.split,
-        fitted_questions=len(seen),
-        fitted_answers=sum(a.features is not None for a in seen),
-        unseen_questions=len(unseen),
-        unseen_answers=len(answered),
-        not_scored=left_out[0],
-        seen_before=left_out[1],
-        threshold=probability.threshold,
-        strength=strength,
-        weights=tuple(FittedWeight(n, probability.weights[n], effects[n]) for n in order),
-        unseen=policy_scores(unseen, policies, by, run.group),
-        seen=policy_scores(seen, policies, by, run.group),
-        calibration=calibration(p, right),
-        stated=calibration(np.array(stated), right) if len(stated) == len(answered) else None,
-    )

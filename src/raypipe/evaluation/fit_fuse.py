@@ -119,26 +119,11 @@ def fit_fuse(
     fitted = {n: short(w) for n, w in zip(names, weights, strict=True)}
     alone = {n: float(np.mean([step_of.exact(j, {n: 1.0}) for j in seen])) for n in names}
     best = max(names, key=lambda n: alone[n])
-    ways: dict[str, Mapping[str, float]] = {
-        "fitted": fitted,
-        "the recipe's": own,
-        "equal": dict.fromkeys(names, 1.0),
-    }
+    ways = {"fitted": fitted, "the recipe's": own, "equal": dict.fromkeys(names, 1.0)}
     ways[f"{best} alone, the best of the fitted half"] = {best: 1.0}
     worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
-    report = FuseFitReport(
-        run.record.run,
-        run.recipe.title,
-        name,
-        run.record.kind,
-        by.name,
-        on.split,
-        len(seen),
-        len(unseen),
-        len(rows) - len(judged),
-        before,
-        *worth,
-    )
+    of, counts = (run.record.run, run.recipe.title, name), (len(seen), len(unseen), len(rows) - len(judged))
+    report = FuseFitReport(*of, run.record.kind, by.name, on.split, *counts, before, *worth)
     return FusionWeights(fitted, on), report
 
 

@@ -115,17 +115,8 @@ def question_of(row: Mapping[str, Any]) -> Question:
     hits = [Hit(h["chunk"], *parse_chunk_id(h["chunk"]), h["scores"]) for h in row["hits"]]
     replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
     order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
-    return Question(
-        row["id"],
-        row["query"],
-        asked_at=row["asked_at"],
-        replies=replies,
-        hits=tuple(hits),
-        order=order,
-        origin=row["origin"],
-        outcome=row["outcome"],
-        answer=row["answer"] or "",
-    )
+    said: dict[str, Any] = {name: row[name] or "" for name in ("asked_at", "origin", "outcome", "answer")}
+    return Question(row["id"], row["query"], replies=replies, hits=tuple(hits), order=order, **said)
 
 
 FIXED = 0.5  # the threshold that `extract` has by itself

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,17 +98,16 @@ def _of_plugins(places: Sequence[Path], gone: Gone) -> list[tuple[TextFolders, P
 def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
     """The folders of runs of a store, in these places and below them, also of evals that were killed. The
     store may have been moved."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(FILES["results"])))
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(RECORDS)}
-    return [f for f in found if _is_of(RunFolder(f), store.uri, known)]
-
-
-def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
-    try:
-        tree = json.loads(run.record.read_text()) if run.record.is_file() else metadata(run.results)
-        return tree.get("store") == store or tree["run"] in runs
-    except (DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
-        return False  # another program's file of this name
+    found = []
+    for folder in dict.fromkeys(f.parent for p in places for f in sorted(p.rglob(FILES["results"]))):
+        run = RunFolder(folder)
+        # Another program may have a file of this name.
+        with suppress(DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
+            tree = json.loads(run.record.read_text()) if run.record.is_file() else metadata(run.results)
+            if tree.get("store") == store.uri or tree["run"] in known:
+                found.append(folder)
+    return found
 
 
 def _rests(row: dict[str, Any], gone: Gone) -> bool:
@@ -132,19 +132,11 @@ def _of_run(store: Store, folder: Path, gone: Gone) -> None:
         for name in FILES.values():
             (folder / name).unlink(missing_ok=True)
         return
-    _table(run.results, gone)
-    write_predictions(run, record)
-    run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
-    before = earlier_run(store, set(answer_keys(store, record.run)))
-    write_text(run.page, report_page(run, record, before))
-
-
-def _table(path: Path, gone: Gone) -> None:
-    schema = pq.read_schema(path)
+    schema = pq.read_schema(run.results)
     with (
-        replacing(path) as whole,
-        pq.ParquetFile(path) as found,
-        pq.ParquetWriter(whole, schema, compression="zstd") as out,
+        replacing(run.results) as table,
+        pq.ParquetFile(run.results) as found,
+        pq.ParquetWriter(table, schema, compression="zstd") as out,
     ):
         for batch in found.iter_batches(ROWS):
             rows = [r for r in batch.to_pylist() if r["id"] not in gone.questions]
@@ -154,3 +146,7 @@ def _table(path: Path, gone: Gone) -> None:
                 left = [h for h in row["hits"] or () if not _of(h, gone)]
                 row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": left}
             out.write_table(pa.Table.from_pylist(rows, schema))
+    write_predictions(run, record)
+    run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
+    before = earlier_run(store, set(answer_keys(store, record.run)))
+    write_text(run.page, report_page(run, record, before))

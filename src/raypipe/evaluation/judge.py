@@ -72,6 +72,15 @@ class ModelJudge:
     rule: Rule
     kit: LocalKit
 
+    def chats(self, row: Prediction, question: str) -> list[Chat]:
+        """The chats about a prediction: of each truth, or of all at once; none where the rule decides."""
+        truths, render = open_truths(row, self.rule), self.prompt.renderer()
+        values = {"text": escape_markup(question), "prediction": escape_markup(row.prediction or "")}
+        each = [{"truth": escape_markup(truth)} for truth in truths]
+        if truths and self.rule == "accuracy":
+            each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
+        return [render({**values, **one}) for one in each]
+
     def ask(
         self,
         store: Store,
@@ -186,22 +195,21 @@ async def judged(
     A prediction that a truth is found to agree with is right. Of others the reply that cannot be read is
     kept before one that says wrong; where a call got no reply none is kept, since it may have said right.
     """
-    render, rule = judge.prompt.renderer(), judge.rule
-    asks: dict[str, list[Chat]] = {}
-    for row in rows:
-        if truths := open_truths(row, rule):
-            text = escape_markup(texts[row.question])
-            values = {"text": text, "prediction": escape_markup(row.prediction or "")}
-            each = [{"truth": escape_markup(truth)} for truth in truths]
-            if rule == "accuracy":
-                each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
-            asks[row.question] = [render({**values, **one}) for one in each]
+    rule = judge.rule
+    asks = {r.question: chats for r in rows if (chats := judge.chats(r, texts[r.question]))}
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
     sampling, turn = judge_sampling(judge.model, rule), 0
 
+    def score_of(reply: str) -> int:
+        """1 right, 0 wrong, -1 cannot be read."""
+        if rule == "accuracy":
+            found = reply.lower()
+            return 1 if "true" in found else 0 if "false" in found else -1
+        return parse_response(reply).score
+
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""
-        return [s for s in said[id] if isinstance(s, str) and _score(rule, s) == score]
+        return [s for s in said[id] if isinstance(s, str) and score_of(s) == score]
 
     while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
         for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
@@ -224,26 +232,7 @@ async def judged(
             continue
         unread += bool(unreadable and not right)
         decided[id] = (right or unreadable or wrong)[0]
-    replied, tokens = tally.replies, tally.tokens
-    return decided, JudgeLine(
-        judge.model.name,
-        len(asks),
-        replied.computed,
-        replied.cached,
-        unread,
-        silent,
-        dict(faults),
-        tokens.prompt,
-        tokens.cached,
-        tokens.generated,
-        tokens.cut,
-        sampling.max_tokens,
-    )
-
-
-def _score(rule: Rule, reply: str) -> int:
-    """1 right, 0 wrong, -1 cannot be read."""
-    if rule == "accuracy":
-        found = reply.lower()
-        return 1 if "true" in found else 0 if "false" in found else -1
-    return parse_response(reply).score
+    calls, tokens, by = tally.replies, tally.tokens, judge.model.name
+    took = tokens.prompt, tokens.cached, tokens.generated, tokens.cut, sampling.max_tokens
+    line = JudgeLine(by, len(asks), calls.computed, calls.cached, unread, silent, dict(faults), *took)
+    return decided, line

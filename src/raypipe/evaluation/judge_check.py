@@ -25,7 +25,7 @@ from raypipe.evaluation.judged_run import (
     prediction_lines,
 )
 from raypipe.metrics.certainty import Interval, rate_interval
-from raypipe.metrics.crag import RIGHT, Prediction, Verdict
+from raypipe.metrics.crag import RIGHT, Verdict
 from raypipe.metrics.losses import by_label
 
 _DRAWS = 20_000
@@ -64,9 +64,8 @@ def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
     judge, people = (both_right + kind) / n, (both_right + strict) / n
     chance = judge * people + (1 - judge) * (1 - people)
     kappa = None if chance == 1 else round((same - chance) / (1 - chance), 12)
-    return Agreement(
-        n, both_right, both_wrong, kind, strict, same, rate_interval(both_right + both_wrong, n), kappa
-    )
+    within = rate_interval(both_right + both_wrong, n)
+    return Agreement(n, both_right, both_wrong, kind, strict, same, within, kappa)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +210,8 @@ def _corrected(
             right = verdict.outcome in RIGHT
             counts["missing" if verdict.outcome == "missing" else "right" if right else "wrong"] += 1
     if not sum(labelled.values()):
-        return (
-            None,
-            "no label of an answer that was drawn at random and judged (`raypipe judge pick --random`)",
-        )
+        drawn = "no label of an answer that was drawn at random and judged"
+        return None, f"{drawn} (`raypipe judge pick --random`)"
     kind, strict = (Checked(answers[c], labelled[c], errors[c]) for c in (True, False))
     try:
         found = corrected_score(counts["right"], counts["missing"], counts["wrong"], kind, strict)
@@ -235,7 +232,7 @@ def pick(
     if disagreements < 1 and at_random < 1:
         raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
     marks = run.marks()[0]
-    judged = [(row, right) for row, right in decided_by_judge(run, marks.verdicts)]
+    judged = decided_by_judge(run, marks.verdicts)
     open_ = [(row, right) for row, right in judged if labels is None or labels.of(row) is None]
     if not judged:
         raise DataError(
@@ -244,21 +241,15 @@ def pick(
         )
     drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
     taken = {row.question for row, _ in drawn}
-    chosen = [row for row, _ in _by_doubt(open_) if row.question not in taken][:disagreements]
+    doubts = []  # how far the judge and the words of the truth are apart, 0..1; no equal ones
+    for row, right in open_:
+        said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
+        overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # of a truth's words
+        if row.question not in taken and (doubt := abs(right - overlap)):
+            doubts.append((-doubt, row.question))
+    chosen = [question for _, question in sorted(doubts)][:disagreements]
     lines = {line["id"]: line for line in prediction_lines(run, marks)}
     return [
         *({**lines[row.question], "picked": "random", "label": None} for row, _ in drawn),
-        *({**lines[row.question], "picked": "chosen", "label": None} for row in chosen),
+        *({**lines[question], "picked": "chosen", "label": None} for question in chosen),
     ]
-
-
-def _by_doubt(judged: Sequence[tuple[Prediction, bool]]) -> list[tuple[Prediction, float]]:
-    """Judged predictions with how far the judge and the words of the truth are apart, 0..1, the farthest
-    first; no equal ones."""
-    found = []
-    for row, right in judged:
-        said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
-        overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # of a truth's words
-        if doubt := abs(right - overlap):
-            found.append((row, doubt))
-    return sorted(found, key=lambda x: (-x[1], x[0].question))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -18,12 +18,10 @@ from raypipe.core.errors import DataError
 from raypipe.core.textfile import filled
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
-from raypipe.runs.run_parts import JudgeLine, LabelLine, RunFolder
+from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 if TYPE_CHECKING:
-    from raypipe.evaluation.judge import Judge
     from raypipe.runs.record import Run
-    from raypipe.store import Store
 
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
@@ -86,12 +84,6 @@ def labelled(rows: Sequence[crag.Prediction], labels: PersonLabels) -> list[crag
     known = {"right": True, "wrong": False}
     said = (labels.of(r) for r in rows)
     return [replace(r, person=known.get(s.label) if s else None) for r, s in zip(rows, said, strict=True)]
-
-
-def label_line(labels: PersonLabels, rows: Sequence[crag.Prediction], marks: crag.Marks) -> LabelLine:
-    """Effect of a file of labels on a run."""
-    found = sum(r.person is not None for r in rows)
-    return LabelLine(labels.file, len(labels.by_answer), found, marks.people)
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
@@ -161,24 +153,6 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     by = record.rule.partition("@")[0] if own else rule or crag.DEFAULT_RULE
     judge = record.judged_by if own else ""
     return JudgedRun(str(path), by, judge, "", tuple(rows), texts, record, kept=frozenset(kept))
-
-
-def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:
-    """The predictions cut; a judge's reply about a longer text is dropped with it. `name` says how."""
-    rows = []
-    for row in run.rows:
-        short = None if row.prediction is None else cut(row.prediction)
-        same = short is None or short.strip() == (row.prediction or "").strip()
-        rows.append(row if same else replace(row, prediction=short, judge_response=None))
-    return replace(run, rows=tuple(rows), trim=name)
-
-
-def rejudged(run: JudgedRun, judge: Judge, store: Store) -> JudgedRun:
-    """The same predictions, each asked about again; what the store's memo holds is not."""
-    bare = [replace(r, judge_response=None) for r in run.rows]
-    replies, called = judge.ask(store, bare, run.texts, False)
-    rows = tuple(replace(r, judge_response=replies.get(r.question)) for r in bare)
-    return replace(run, rows=rows, judge=called.model, called=called)
 
 
 def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,7 +136,14 @@ class RecipePaths:
     def _on_pages(self, e: GoldEvidence) -> LostAt:
         """Returns where the pages' path lost it; of a recipe that shows none, the replies' path."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
-        saying = (*(s for s in active if e.shown.get(s.name)), *self._telling(e))
+        saying, replies = [s for s in active if e.shown.get(s.name)], e.answered.replies
+        # Or a stage that replied from other replies, where pages are behind them, and one of these has the
+        # gold's words.
+        for name in sorted(self._decided - self._not_of_pages):
+            stage = self._writers.get(REPLY + name)
+            if stage is not None and stage not in self.showing and self.replied(stage, e.answered):
+                read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
+                saying += [stage] * any(map(e.gold.said, read))
         if saying:
             return LostAt(Loss.ANSWER, saying[0].name)
         if not self.showing:
@@ -146,17 +153,6 @@ class RecipePaths:
             stage = active[-1] if active else self.showing[-1]
             return LostAt(Loss.BUDGET if active else Loss.ROUTING, stage.name)
         return self._not_ranked(e) if e.passages else self._not_found(e)
-
-    def _telling(self, e: GoldEvidence) -> Iterator[Stage[Step]]:
-        """The stages that replied from other replies, where pages are behind them, and one of these has the
-        gold's words."""
-        replies = e.answered.replies
-        for name in sorted(self._decided - self._not_of_pages):
-            stage = self._writers.get(REPLY + name)
-            if stage is not None and stage not in self.showing and self.replied(stage, e.answered):
-                read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
-                if any(map(e.gold.said, read)):
-                    yield stage
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
         """A hit holds it, and the last ranking does not: the stage from which on no ranking did."""

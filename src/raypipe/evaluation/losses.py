@@ -78,10 +78,8 @@ class LossFinder:
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
         texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
-        out = [
-            replace(e, passages=frozenset(h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])))
-            for e in rows
-        ]
+        held_by = [[h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])] for e in rows]
+        out = [replace(e, passages=frozenset(c)) for e, c in zip(rows, held_by, strict=True)]
         for stage, shown in self._shown:
             at = [i for i, e in enumerate(out) if e.answered.order and self._paths.replied(stage, e.answered)]
             said = await shown([out[i].answered for i in at]) if at else []
@@ -100,10 +98,8 @@ class LossFinder:
         if held:
             found = SourcesHolding(True, frozenset(held), self._whole(held, e.gold))
             return replace(e, sources=found)
-        read = (
-            self._pipeline.store.rows("sources", "id", some, ["content"])["content"].to_pylist()
-            for some in batches(cited, PAGES_AT_ONCE)
-        )
+        rows, pages = self._pipeline.store.rows, batches(cited, PAGES_AT_ONCE)
+        read = (rows("sources", "id", some, ["content"])["content"].to_pylist() for some in pages)
         said = any(e.gold.in_source(content) for contents in read for content in contents)
         return replace(e, sources=SourcesHolding(said))
 

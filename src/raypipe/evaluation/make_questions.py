@@ -213,14 +213,21 @@ async def make(
     for some in batches(planned, AT_ONCE):
         if len(made.kept) >= wanted:
             break
-        texts = await _written(some, generate, prompts, made)
         alike = []
-        for candidate, text in texts:
-            if doubles(text.question, seen):
-                made.rejected["double"] += 1
-            else:
-                seen.append(words(text.question))
-                alike.append((candidate, text))
+        replies = await generate(written_chats(some, prompts), WRITE)
+        for candidate, reply in zip(some, replies, strict=True):
+            made.written += 1
+            try:
+                if not isinstance(reply, Generated):
+                    raise Rejected("no_reply")
+                text = read(reply.text, candidate.kind, [p.text for p in candidate.passages])
+                if doubles(text.question, seen):
+                    raise Rejected("double")
+            except Rejected as e:
+                made.rejected[e.reason] += 1
+                continue
+            seen.append(words(text.question))
+            alike.append((candidate, text))
         for c, text in await _checked(alike, draw, generate, prompts, made):
             if len(made.kept) < wanted:
                 named = digest(c.kind, text.question, *(p.source for p in c.passages))
@@ -243,24 +250,6 @@ def agrees(said: str, text: MadeText) -> bool:
     if text.items:
         return all(overlap.contains(said, [item]) for item in text.items)
     return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
-
-
-async def _written(
-    some: Sequence[Candidate], generate: Generator, prompts: Mapping[str, Prompt], made: MadeSet
-) -> list[tuple[Candidate, MadeText]]:
-    """Returns what the model wrote and the rules let pass."""
-    kept = []
-    replies = await generate(written_chats(some, prompts), WRITE)
-    for candidate, reply in zip(some, replies, strict=True):
-        made.written += 1
-        if not isinstance(reply, Generated):
-            made.rejected["no_reply"] += 1
-            continue
-        try:
-            kept.append((candidate, read(reply.text, candidate.kind, [p.text for p in candidate.passages])))
-        except Rejected as e:
-            made.rejected[e.reason] += 1
-    return kept
 
 
 async def _checked(

@@ -63,14 +63,9 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
     scored = [r for r in rows if r["measures"] is not None]
     values, labels, texts = ({r["id"]: r[name] for r in scored} for name in ("measures", "labels", "query"))
-    return ScoredRun(
-        str(path),
-        record.rule,
-        record.judged_by,
-        values,
-        labels,
-        record,
-        kind=record.kind,
+    run = ScoredRun(str(path), record.rule, record.judged_by, values, labels, record, kind=record.kind)
+    return replace(
+        run,
         verdicts={r["id"]: r["verdict"] for r in rows if r["verdict"] is not None},
         seen=frozenset(r["id"] for r in rows if r["seen"]),
         people=sum(r["reason"] == "person" for r in rows),
@@ -88,19 +83,8 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
     values = {r.question: {**answer_values(r), **verdict_values(verdicts[r.question])} for r in run.rows}
     labels = {r.question: dict(r.labels) for r in run.rows}
-    return ScoredRun(
-        run.name,
-        marks.rule,
-        run.judge,
-        values,
-        labels,
-        run.record,
-        run.trim,
-        changed,
-        verdicts=verdicts,
-        texts=run.texts,
-        kept=run.kept,
-    )
+    found = ScoredRun(run.name, marks.rule, run.judge, values, labels, run.record, run.trim, changed)
+    return replace(found, verdicts=verdicts, texts=run.texts, kept=run.kept)
 
 
 def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
@@ -116,18 +100,10 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
     fits = fits_of(description(record.recipe)).values()
     texts = store.rows("questions", "id", list(found), ["id", "text"]).to_pylist() if fits else []
-    return ScoredRun(
-        name,
-        record.rule,
-        record.judged_by,
-        found,
-        labels,
-        record,
-        kind=record.kind,
-        verdicts=verdicts,
-        seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
-        kept=frozenset(q for q, k in keys.items() if k.kept),
-    )
+    seen = frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
+    kept = frozenset(q for q, k in keys.items() if k.kept)
+    run = ScoredRun(name, record.rule, record.judged_by, found, labels, record, kind=record.kind)
+    return replace(run, verdicts=verdicts, seen=seen, kept=kept)
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:

@@ -190,7 +190,17 @@ def sweep(
         )
     values = [np.array([r.values[q][measure.name] for q in common]) for r in runs]  # (questions,) float64
     groups = grouped(group_label(runs[0].kind), {q: runs[0].labels[q] for q in common})
-    results = _results(found, done, values, margin, seed, measure.high - measure.low, groups)
+    gains = [v - values[0] for v in values[1:]]
+    corrected = max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
+    results = list[PointResult]()
+    for point, evaluation, value, p in zip(found, done, values, [None, *corrected], strict=True):
+        span = measure.high - measure.low
+        against = None if p is None else paired(values[0], value, span, groups)
+        verdict = None if against is None or p is None else conclude(against, margin, p)
+        assert evaluation.record.cost is not None
+        where = point.name, point.recipe.digest(), str(evaluation.folder.path)
+        calls, cost = _calls_per_question(evaluation), evaluation.record.cost.actual
+        results.append(PointResult(*where, float(value.mean()), against, p, verdict, calls, cost))
     best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
     again, score = None, None
     if unseen:
@@ -200,41 +210,8 @@ def sweep(
             first = run(found[0].recipe, unseen, out / "first-unseen")
             pair = [scored_run(d.folder.path, "official") for d in (first, last)]
             (again,) = compare(pair, margin, measure=measure.name)
-    return Sweep(
-        measure.name, len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score
-    )
-
-
-def _results(
-    found: Sequence[Point],
-    done: Sequence[Evaluation],
-    values: Sequence[np.ndarray],
-    margin: float,
-    seed: int,
-    span: float,
-    groups: Sequence[str] | None,
-) -> list[PointResult]:
-    gains = [v - values[0] for v in values[1:]]
-    corrected = max_t(gains if groups is None else [group_sums(g, groups)[0] for g in gains], seed)
-    out = []
-    for n, (point, evaluation, value) in enumerate(zip(found, done, values, strict=True)):
-        against = paired(values[0], value, span, groups) if n else None
-        p = corrected[n - 1] if n else None
-        verdict = conclude(against, margin, p) if against is not None else None
-        assert evaluation.record.cost is not None
-        result = PointResult(
-            point.name,
-            point.recipe.digest(),
-            str(evaluation.folder.path),
-            float(value.mean()),
-            against,
-            p,
-            verdict,
-            _calls_per_question(evaluation),
-            evaluation.record.cost.actual,
-        )
-        out.append(result)
-    return out
+    counts, name = (len(ids), len(common)), found[best].name
+    return Sweep(measure.name, *counts, seed, tuple(results), name, len(unseen), again, score)
 
 
 def _calls_per_question(done: Evaluation) -> float | None:

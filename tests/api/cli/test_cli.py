@@ -17,7 +17,7 @@ from checkout import ROOT, SUPPORT
 from outputs import schemas
 
 import raypipe
-from raypipe.api.cli.commands import COMMANDS, GROUPS
+from raypipe.api.cli.command import COMMANDS, GROUPS
 from raypipe.api.cli.main import main, parser
 from raypipe.serving.access import MEMO_MB
 from raypipe.store import Store

@@ -47,9 +47,9 @@ def _number(kind: type[T], fits: Callable[[T], bool], expected: str, name: str) 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """An argument type: whole numbers from `least`, to `most` where there is one."""
-    if most is None:
-        return _number(int, lambda n: n >= least, f"at least {least}", "whole number")
-    return _number(int, lambda n: least <= n <= most, f"{least} to {most}", "whole number")
+    expected = f"at least {least}" if most is None else f"{least} to {most}"
+    top = math.inf if most is None else most
+    return _number(int, lambda n: least <= n <= top, expected, "whole number")
 
 
 finite = _number(float, math.isfinite, "a finite number", "float")

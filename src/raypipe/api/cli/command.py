@@ -1,4 +1,5 @@
 """Declares commands: each is a function with types, from whose signature argparse takes its arguments.
+Lists them: name, group, help line, and the module that is imported when the command runs.
 
 Parameters that are keyword-only are options, all others stand in their places. Each has a type, and an `arg`
 for its default: `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a
@@ -30,14 +31,15 @@ from typing import (
     get_type_hints,
 )
 
-from raypipe.api.cli.commands import COMMANDS
 from raypipe.api.session import Session, Settings
+from raypipe.core.plugins import Command, Registry
 from raypipe.core.terminal import open_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from raypipe.api.results import Result
+
 
 R = TypeVar("R", bound="Result")
 Commands = Any  # argparse's own class for sub-commands is private
@@ -49,28 +51,17 @@ class Arg:
     """The part of an argument's declaration that its type does not say."""
 
     help: str
-    value: str | None  # stands for its value in the help; None: its choices
-    read: Callable[[str], Any] | None  # makes a value of the text; None: the type does
-    default: Any
-    needed: bool
-    flag: str  # of an option; "": its name
-    const: str | None  # value of an option that is given without one; None: it needs one
-    each: bool  # an option of several values takes one, and may be repeated
+    value: str | None = None  # stands for its value in the help; None: its choices
+    read: Callable[[str], Any] | None = None  # makes a value of the text; None: the type does
+    default: Any = None
+    needed: bool = False
+    flag: str = ""  # of an option; "": its name
+    const: str | None = None  # value of an option that is given without one; None: it needs one
+    each: bool = False  # an option of several values takes one, and may be repeated
 
 
-def arg(
-    help: str,
-    value: str | None = None,
-    read: Callable[[str], Any] | None = None,
-    *,
-    default: Any = None,
-    needed: bool = False,
-    flag: str = "",
-    const: str | None = None,
-    each: bool = False,
-) -> Any:
-    """An argument, in the place of its default."""
-    return Arg(help, value, read, default, needed, flag, const, each)
+arg: Callable[..., Any] = Arg
+"""An argument, in the place of its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +84,6 @@ class Shell:
         self.stdout.flush()
 
 
-def done() -> None:
-    """The end of a command that raises nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shown(Generic[R]):
     """The result of a command. With --json, which each such command has, it is printed as one object."""
@@ -104,7 +91,7 @@ class Shown(Generic[R]):
     result: R
     show: Callable[[R], object]  # prints it for a person
     code: int = 0  # the exit code
-    after: Callable[[], object] = done  # is called once it is printed, and may raise
+    after: Callable[[], object] = lambda: None  # is called once it is printed, and may raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +118,9 @@ def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, 
     """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top.
     `groups`: two words that have commands below them -> what these do."""
     above, _, name = declared.words.rpartition(" ")
-    made = below(commands, above, groups).add_parser(
-        name,
-        help=declared.about,
-        description=declared.about,
-        epilog=f"example:\n  {declared.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about, layout = declared.about, argparse.RawDescriptionHelpFormatter
+    shown = {"help": about, "description": about, "epilog": f"example:\n  {declared.example}"}
+    made = below(commands, above, groups).add_parser(name, formatter_class=layout, **shown)
     made.set_defaults(declared=declared, parser=made)
     for parameter in parameters(declared.do):
         parameter.add_to(made)
@@ -290,3 +273,72 @@ def say(line: object) -> None:
 def console() -> Console:
     """The console on stdout. Lines that are piped are not folded; on a terminal they fit its width."""
     return open_console(sys.stdout, None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+GROUPS: Mapping[str, str] = {
+    "data": "make, fetch and read data",
+    "run": "run a recipe over a store",
+    "look": "see what ran, and how good it was",
+    "release": "decide what answers live questions",
+    "serve": "answer single questions",
+    "tools": "this machine, models, graphs, files",
+}
+"""Group -> what its commands do, in the order of `raypipe --help`."""
+
+_OWN = {
+    ("data", "data"): {
+        "download": "Download the official CRAG or QASPER files: resumable, checked by digest.",
+        "ingest": "Read files into a store, each line once; the same bytes again change nothing.",
+        "questions": "Make test questions from documents of your own, for a person to review.",
+        "examples": "Write a pool of training questions that prompts show as examples.",
+        "parse": "Convert HTML files to text, as the pipeline does.",
+    },
+    ("run", "runs"): {
+        "plan": "Estimate the model calls, time and memory of an eval, with the reason for each.",
+        "eval": "Run what is missing, score it, and write a report; without arguments, the demo.",
+        "rank": "Rank documents for queries and write a TREC run.",
+        "sweep": "Evaluate recipes, or one at several values of its fields, and compare them in one table.",
+        "fit": "Fit numbers of a recipe to one half of a run, and report on the other half.",
+    },
+    ("look", "look"): {
+        "inspect": "Show a finished eval, one of its rows, failed rows, or where wrong answers were lost.",
+        "view": "Show runs in a browser: each question with its evidence; two runs side by side.",
+        "export": "Write a run's results as predictions, a CRAG submission or a TREC run.",
+        "reproduce": "Hold a run against its expected numbers: OK, OKish or FAIL.",
+    },
+    ("look", "scores"): {
+        "compare": "Compare scored runs over the same questions: better, worse, same, or cannot tell.",
+        "judge": "Measure a judge by people's labels, and pick answers for people to label.",
+        "score": "Score predictions or rankings of any system.",
+    },
+    ("release", "look"): {
+        "promote": "Make a finished run the live release, if it passes the gates.",
+        "rollback": "Make the release before the live one live again.",
+        "releases": "List the releases of a store.",
+        "prune": "Delete tables and replies that nothing references.",
+        "forget": "Take pages, documents or questions out of a store and its runs, for good.",
+    },
+    ("serve", "serve"): {
+        "ask": "Answer one question, from the store or from pages in a file.",
+        "serve": "Answer questions over HTTP on this machine.",
+    },
+    ("tools", "tools"): {
+        "doctor": "Check what is installed and reachable, and print the command that mends the rest.",
+        "init": "Write the files of a project of your own: recipe, prompt, models, cluster, step, test.",
+        "check": "Find every problem of recipes, other configuration files, and steps of your own.",
+        "models": "List a recipe's models: where they are, how to get what is missing; add or adopt one.",
+        "bench": "Measure speed next to other libraries, row by row; needs a checkout.",
+        "completion": "Print the completion script of a shell.",
+    },
+}
+"""Group and module -> its commands: name -> what it does. Plugins add others."""
+
+COMMANDS: Registry[Command] = Registry(
+    "commands",
+    {
+        name: Command(group, f"raypipe.api.cli.{module}", about)
+        for (group, module), abouts in _OWN.items()
+        for name, about in abouts.items()
+    },
+    "a command",
+)

@@ -89,11 +89,10 @@ def parse(
     shell: Shell,
     files: Sequence[str] = arg("HTML files", "FILE", needed=True),
     *,
-    html: Literal["lxml", "html.parser"] = arg("whose text (default: lxml)", default="lxml"),
     json: bool = arg("print one JSON object a line on stdout and nothing else"),
 ) -> int:
     failed = 0
-    for page in raypipe.parse_html(files, html):
+    for page in raypipe.parse_html(files):
         failed += page.fault is not None
         if json:
             shell.print_json(page.to_dict())
@@ -122,14 +121,14 @@ def questions(
     session = shell.session(models, llm=llm)
     store, tell = place.uri(session), (lambda plan: None) if shell.json else _print_plan
     made = raypipe.make_questions(out, documents, n, store, seed, format, fields, dry_run, tell, session)
-    return Shown(made, _print_made)
 
+    def show(made: MadeQuestionsResult) -> None:
+        if made.out is not None:
+            from raypipe.api.cli.tables import print_made
 
-def _print_made(made: MadeQuestionsResult) -> None:
-    if made.out is not None:
-        from raypipe.api.cli.tables import print_made
+            print_made(console(), made)
 
-        print_made(console(), made)
+    return Shown(made, show)
 
 
 def _print_plan(plan: QuestionsPlan) -> None:

@@ -20,14 +20,13 @@ import textwrap
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 import raypipe
-from raypipe.api.cli.command import Declared, Shell, add, run, say
-from raypipe.api.cli.commands import COMMANDS, GROUPS
+from raypipe.api.cli.command import COMMANDS, GROUPS, Declared, Shell, add, run, say
 from raypipe.api.session import from_environment
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
@@ -110,15 +109,6 @@ GC_ALLOCATIONS = 50_000
 the 4.1 CPU seconds of an `ask`: each goes over what libraries leave."""
 
 
-def _process_age_s() -> float:
-    """Seconds since this process was started; 0 where the system does not say (not Linux)."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
 def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     """Runs one command and returns its exit code. `argv` None: that of the process. `whole`: the process runs
     nothing else, so its start is the command's; None: unless `argv` is given.
@@ -141,7 +131,11 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None, own: bool) -> int:
-    began = time.perf_counter() - (_process_age_s() if own else 0.0)
+    began = time.perf_counter()
+    if own:
+        with suppress(OSError):  # where the system does not say when a process began: not Linux
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+            began -= time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print(overview())
@@ -196,16 +190,12 @@ def _failed(command: str, error: Exception) -> int:
     from raypipe.store.errors import DiskFull, is_full  # Arrow: help needs none
 
     if is_full(error):
-        print(f"raypipe {command}: {_FULL}: {error}", file=sys.stderr)
+        kept = "What was stored before stays readable; free some space and run it again to continue"
+        print(f"raypipe {command}: the disk is full. {kept}: {error}", file=sys.stderr)
         return DiskFull.exit_code
     traceback.print_exception(error)
     print(f"raypipe {command}: this is a defect in raypipe; the trace above says where", file=sys.stderr)
     return 70
-
-
-_FULL = (
-    "the disk is full. What was stored before stays readable; free some space and run it again to continue"
-)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

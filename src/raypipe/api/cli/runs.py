@@ -1,9 +1,9 @@
-"""Commands that plan or run a recipe over a store: plan, eval, rank."""
+"""Commands that plan or run a recipe over a store, or make numbers of runs: plan, eval, rank, sweep, fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import raypipe
 from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, on_console, say
+from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.textfile import require_file
 
 if TYPE_CHECKING:
+    from raypipe.api.experiments import DecideFitResult, FuseFitResult, SweepResult
     from raypipe.api.plans import PlanResult
     from raypipe.api.run import EvalResult, RunResult
     from raypipe.api.session import Session
+    from raypipe.evaluation.sweep import PlannedPoint
     from raypipe.recipes.recipe import Recipe
     from raypipe.runs.plan.records import Plan
 
@@ -56,11 +59,16 @@ def evaluate(
         shared.say_data(shell, data, store)
         found = raypipe.swap_steps(recipe, swaps, data, session.over(store, bool(data))) if swaps else recipe
         if dry_run:
-            return _dry_run(raypipe.plan(found, data, store, None, True, session, **given), options)
+            planned = raypipe.plan(found, data, store, None, True, session, **given)
+            if options.labels is not None:
+                from raypipe.evaluation.judged_run import read_labels
+
+                read_labels(Path(options.labels))
+            return shown_plan(planned, options.refresh)
     if until is not None:
         if repeats > 1 or out is not None:
             raise ConfError(f"--until {until}: expected without --repeats and --out")
-        return Shown(_until(until, found, data, store, session, given), _counts)
+        return _until(until, found, data, store, session, given)
     how = {"on_plan": tell(shell, verbose), "began": shell.began, **given}
     if repeats > 1:
         from raypipe.api.cli.tables import print_repeats
@@ -69,7 +77,18 @@ def evaluate(
         return Shown(repeated, print_repeats)
     # Faults are checked after the report is printed.
     done = raypipe.evaluate(found, data, store, out, session, check=False, **how)
-    return Shown(done, lambda done: _print_run(done, verbose), after=done.check_faults)
+
+    def show(done: EvalResult) -> None:
+        made = done.evaluation
+        on_console("console.print_run", made.record, made.folder, made.reused)
+        if verbose:
+            on_console("console.print_run_tables", made.record, made.folder)
+        if done.changes is not None:
+            on_console("plans.print_changes", done.changes)
+        elif done.compared:
+            print("no earlier run has answered any of these questions: nothing to compare with")
+
+    return Shown(done, show, after=done.check_faults)
 
 
 def _demo(
@@ -95,7 +114,7 @@ def _until(
     store: str | None,
     session: Session,
     given: dict[str, Any],
-) -> RunResult:
+) -> Shown[RunResult]:
     """Reads data, and runs the corpus half of a recipe, or both halves. Raises ConfError for options of what
     comes after."""
     reading = {name: given.pop(name) for name in ("format", "fields", "kind") if name in given}
@@ -105,35 +124,15 @@ def _until(
     if data:
         raypipe.ingest(data, store, session=session, **reading)
     do = raypipe.index if until == "index" else raypipe.answer
-    return do(recipe, store, session=session, **given)
 
+    def show(done: RunResult) -> None:
+        if not done.steps:
+            print("nothing was missing")
+        for name, count in done.steps.items():
+            work = f"{count.rows} rows, {count.calls.computed} model calls, {count.faults} faults"
+            print(f"{name:<12} {work}, {count.seconds:.1f} s")
 
-def _counts(done: RunResult) -> None:
-    if not done.steps:
-        print("nothing was missing")
-    for name, count in done.steps.items():
-        work = f"{count.rows} rows, {count.calls.computed} model calls, {count.faults} faults"
-        print(f"{name:<12} {work}, {count.seconds:.1f} s")
-
-
-def _print_run(done: EvalResult, verbose: bool) -> None:
-    made = done.evaluation
-    on_console("console.print_run", made.record, made.folder, made.reused)
-    if verbose:
-        on_console("console.print_run_tables", made.record, made.folder)
-    if done.changes is not None:
-        on_console("plans.print_changes", done.changes)
-    elif done.compared:
-        print("no earlier run has answered any of these questions: nothing to compare with")
-
-
-def _dry_run(found: PlanResult, options: EvalFlags) -> Shown[Any]:
-    """The plan of a run, once the cluster is joined and models are found as the run itself would."""
-    if options.labels is not None:
-        from raypipe.evaluation.judged_run import read_labels
-
-        read_labels(Path(options.labels))
-    return shown_plan(found, options.refresh)
+    return Shown(do(recipe, store, session=session, **given), show)
 
 
 @command("rank", "local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse")
@@ -209,3 +208,91 @@ def tell(shell: Shell, verbose: bool = False) -> Callable[[Plan], None]:
     nothing but JSON is printed."""
     show = "plans.print_plan" if verbose else "plans.print_plan_sum"
     return lambda plan: None if shell.json else on_console(show, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class FitFlags:
+    """The data of a fit, and its aim."""
+
+    split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
+    group: str | None = arg("a label whose values are groups of questions that stay together", "LABEL")
+    measure: str | None = shared.MEASURE
+    out: str | None = arg("the fitted file, .yaml; its report goes next to it (in the folder of RUN)", "FILE")
+
+
+@command("fit decide", "/data/runs/local --split 0 --out abstain.yaml")
+def fit_decide(run: str = shared.RUN, *, how: FitFlags) -> Shown[Any]:
+    """Fit the probability that an answer is right, and the threshold below which none is given."""
+    return Shown(raypipe.fit_decide(run, how.split, how.out, how.group, how.measure), _print_fit)
+
+
+@command("fit fuse", "/data/runs/ranks --split 0 --step fuse:final --out weights.yaml")
+def fit_fuse(
+    session: Session,
+    run: str = shared.RUN,
+    *,
+    how: FitFlags,
+    step: str | None = arg("the step, such as fuse:final (default: the last fuse)", "NAME"),
+    scores: Sequence[str] | None = arg(
+        "what is weighed (what the step weighs now)", "NAME,...", shared.names
+    ),
+    place: shared.StoreFlags,
+) -> Shown[Any]:
+    """Fit the weights of a fuse step to the ranking measure of the data."""
+    store = place.uri(session)
+    found = raypipe.fit_fuse(
+        run, how.split, how.out, step, scores or (), how.group, how.measure, store, session
+    )
+    return Shown(found, _print_fit)
+
+
+def _print_fit(found: DecideFitResult | FuseFitResult) -> None:
+    on_console("experiments.print_fit", found.report)
+    print(f"{found.file} (next to it {found.file.stem}.json, the whole report)")
+    print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
+
+
+@command(
+    "sweep", "local --set split.child_chars=500,700 --set rerank.top=20,50 --sample 200 --store /data/store"
+)
+def sweep(
+    shell: Shell,
+    recipe: str | None = replace(shared.RECIPE, needed=False),
+    *,
+    recipes: Sequence[str] | None = arg("in its place: each against the first", "RECIPE,...", shared.names),
+    named: shared.RecipeFlags,
+    values: Sequence[str] = arg(
+        "values of a field, such as rerank.top=5,10",
+        "STEP[:INTO].FIELD=V1,V2,...",
+        flag="--set",
+        each=True,
+    ),
+    sample: int | None = arg("of each point; then as many of the best (all)", "N", shared.whole(1)),
+    seed: int = arg("draws the sample (default: 0)", "N", default=0),
+    data: Sequence[str] = shared.DATA,
+    place: shared.StoreFlags,
+    options: shared.ScoredFlags,
+    margin: float = shared.MARGIN,
+    measure: str | None = shared.MEASURE,
+    dry_run: bool = arg("print the plan of all points, run nothing"),
+    out: str | None = arg("for reports ($RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)", "DIR"),
+) -> Shown[Any]:
+    if (recipe is None) == (recipes is None):
+        raise ConfError("sweep: expected RECIPE or --recipes A,B, found both or neither")
+    session = named.session(shell)
+    store = place.uri(session, read=not dry_run)
+    shared.say_data(shell, data, store)
+
+    def on_plan(plans: Sequence[PlannedPoint]) -> None:
+        if not shell.json:
+            on_console("experiments.print_points", plans)
+
+    given = {"sample": sample, "seed": seed, "margin": margin, "measure": measure, **options.given()}
+    given |= {"dry_run": dry_run, "on_plan": on_plan, "session": session}
+
+    def show(done: SweepResult) -> None:
+        if done.sweep is not None:
+            on_console("experiments.print_sweep", done.sweep, done.plans)
+            print(done.folder / "sweep.json")
+
+    return Shown(raypipe.sweep(recipes or recipe or (), values, data, store, out, **given), show)

@@ -11,8 +11,7 @@ from raypipe.api.cli import arguments as shared
 from raypipe.api.cli.command import Shell, Shown, arg, command, on_console
 
 if TYPE_CHECKING:
-    from raypipe.api.judged_runs import PickResult
-    from raypipe.api.scores import CragScoreResult, MeansResult, QaScoreResult
+    from raypipe.api.scores import CragScoreResult, MeansResult, PickResult
 
 
 @command("score crag", "predictions.jsonl.gz --rule accuracy")
@@ -43,11 +42,9 @@ def score_qa(
     predictions: str = arg("a run, or .jsonl[.gz] of query, answer, prediction, ...", "FILE", needed=True),
 ) -> Shown[Any]:
     """Score answers to anyone's questions: exact match, token F1, containment."""
-
-    def show(found: QaScoreResult) -> None:
-        on_console("console.print_measures", "kind qa", found.lead, found.measures)
-
-    return Shown(raypipe.score_qa(predictions), show)
+    printed = "console.print_measures"
+    scored = raypipe.score_qa(predictions)
+    return Shown(scored, lambda found: on_console(printed, "kind qa", found.lead, found.measures))
 
 
 @command("score qasper", "--gold qasper-test-v0.3.json --predictions predictions.jsonl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from raypipe.text.context import Place
 
 
+@dataclass(frozen=True)
+class EndpointFlags(shared.Options):
+    """Options of the endpoint: fields of ServeArgs."""
+
+    keys: str | None = arg("API keys, one a line; those of $RAYPIPE_KEYS count as well", "FILE")
+    key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE")
+    auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask")
+    gateways: int = arg("with two, one may die (default: 1)", "N", shared.whole(1), default=1)
+
+
 @command("serve", "rag --docs manuals --port 8000")
 def serve(
     shell: Shell,
@@ -31,10 +41,7 @@ def serve(
     place: shared.StoreFlags,
     host: str = arg("to listen on (default: 127.0.0.1)", "ADDRESS", default="127.0.0.1"),
     port: int = arg("default: 8000", "N", shared.whole(1, 65535), default=8000),
-    keys: str | None = arg("API keys, one a line; those of $RAYPIPE_KEYS count as well", "FILE"),
-    key_filters: str | None = arg("keys that may search a part of the store ($RAYPIPE_KEY_FILTERS)", "FILE"),
-    auth: Literal["none"] | None = arg("none: anyone who reaches the port may ask"),
-    gateways: int = arg("with two, one may die (default: 1)", "N", shared.whole(1), default=1),
+    options: EndpointFlags,
     memo: int = arg("of a gateway, for computed values (64; 0: none)", "MB", shared.whole(0), default=64),
     capture: float | None = arg("write this share of answers into the store (none)", "RATE", shared.share),
     retention: float | None = arg("delete captured answers after so long (7)", "DAYS", shared.above_0),
@@ -44,41 +51,28 @@ def serve(
         const="http",
     ),
 ) -> int:
-    from raypipe.api.endpoint import ServeArgs, check_address
+    from raypipe.api.endpoint import ServeArgs, check_address, serve_here
     from raypipe.api.endpoint import serve as run
-    from raypipe.api.stdio import serve_here
 
-    endpoint = ServeArgs(
-        recipe,
-        named.models,
-        place.store,
-        named.cluster,
-        keys,
-        auth,
-        gateways=gateways,
-        graphs=dict(named.graphs),
-        llm=named.llm,
-        capture=_capture(capture, retention, redact),
-        key_filters=key_filters,
-        memo_mb=memo,
-        mcp=mcp is not None,
-    )
-    docs, where = place.docs, (host, port, say, shell.settings)
-    if mcp == "stdio":
-        alone = {"keys": keys, "key-filters": key_filters, "auth": auth, "capture": capture}
-        if given := [name for name, value in alone.items() if value is not None]:
+    rest = options.given() | {"memo_mb": memo, "mcp": mcp is not None}
+    captured, graphs, llm = _capture(capture, retention, redact), dict(named.graphs), named.llm
+    where, stdio, docs = (recipe, named.models, place.store, named.cluster), mcp == "stdio", place.docs
+    endpoint = ServeArgs(*where, graphs=graphs, llm=llm, capture=captured, **rest)
+    if stdio:
+        alone = {name.replace("_", "-"): getattr(options, name) for name in ("keys", "key_filters", "auth")}
+        if given := [name for name, value in (alone | {"capture": capture}).items() if value is not None]:
             raise ConfError(f"--{given[0]}: expected without --mcp stdio, whose one client started it")
     if docs is None:
-        if mcp == "stdio":
+        if stdio:
             serve_here(endpoint, say, shell.settings)
         else:
-            run(endpoint, *where)
+            run(endpoint, host, port, say, shell.settings)
         return 0
     from raypipe.api.indexes import file_states, follow, open_docs
 
     session = named.session(shell)
     if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
-        if mcp != "stdio":
+        if not stdio:
             check_address(endpoint, host, port, shell.settings)
         endpoint.check_models(shell.settings, endpoint.session(shell.settings).recipe(recipe))
     seen = file_states(docs)
@@ -95,10 +89,10 @@ def serve(
     def followed(reopen: Callable[[], None]) -> object:
         return follow(docs, seen, lambda: read_again(reopen), say)
 
-    if mcp == "stdio":
+    if stdio:
         serve_here(endpoint, say, shell.settings, opened, followed)
     else:
-        run(replace(endpoint, store=opened()), *where, follow=followed)
+        run(replace(endpoint, store=opened()), host, port, say, shell.settings, followed)
     return 0
 
 

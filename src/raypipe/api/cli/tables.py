@@ -10,10 +10,10 @@ from rich.console import Console
 
 from raypipe.api.cli.command import console
 from raypipe.api.compare import CompareResult
-from raypipe.api.data import FirstDocument, FirstQuestion, Preview
+from raypipe.api.data import FirstQuestion, Preview
 from raypipe.api.experiments import RepeatsResult
-from raypipe.api.judged_runs import JudgeCheckResult
 from raypipe.api.made_data import MadeQuestionsResult
+from raypipe.api.scores import JudgeCheckResult
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.judge_check import Agreement
 from raypipe.evaluation.report.console import say, show
@@ -29,37 +29,45 @@ NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # of `_numbers`
 
 def print_comparisons(found: CompareResult) -> None:
     """Each comparison: the verdict first, then metrics, causes and slices."""
+    out = console()
     for c in found.comparisons:
-        _print_comparison(console(), c)
-
-
-def _print_comparison(out: Console, c: RunComparison) -> None:
-    say(out, verdict_line(c), style=STYLES.get(c.verdict, "bold"), fold=True)
-    say(out, f"{c.after} against {c.before}", style="dim")
-    if c.same_run:
-        say(out, "both are one run, so nothing can differ: name two")
-    compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
-    rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
-    show(out, ("metric", "before", "after", *NUMBERS), rows)
-    if sum(c.people):
-        verdicts = f"people's labels changed {c.people[0]} and {c.people[1]} verdicts"
-        say(out, f"{verdicts}: people outrank judges", fold=True)
-    for name, n in zip((c.before, c.after), c.seen, strict=True):
-        if n:
-            seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
-            say(out, f"{seen}, so its score is too good; --unseen leaves them out")
-    say(out, *_left_out(c))
-    if c.causes:
-        heads = ("first changed step", "changed field", "answers", "up", "down", f"\u0394{c.measure}")
-        shown = c.causes[:CAUSES_SHOWN]
-        show(out, heads, ((k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in shown))
-    if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
-        say(out, f"cannot tell in any of {len(c.slices)} slices")
-    elif c.slices:
-        largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
-        slices = [(f"{s.label}: {s.value}", s.found.n, s.verdict, *_numbers(s.found, s.p)) for s in largest]
-        show(out, ("slice", "questions", "verdict", *NUMBERS), slices)
-        say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
+        say(out, _verdict_line(c), style=STYLES.get(c.verdict, "bold"), fold=True)
+        say(out, f"{c.after} against {c.before}", style="dim")
+        if c.same_run:
+            say(out, "both are one run, so nothing can differ: name two")
+        compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
+        rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
+        show(out, ("metric", "before", "after", *NUMBERS), rows)
+        if sum(c.people):
+            verdicts = f"people's labels changed {c.people[0]} and {c.people[1]} verdicts"
+            say(out, f"{verdicts}: people outrank judges", fold=True)
+        for name, n in zip((c.before, c.after), c.seen, strict=True):
+            if n:
+                seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
+                say(out, f"{seen}, so its score is too good; --unseen leaves them out")
+        for ids, what in (
+            (c.only_before, f"only in {c.before}"),
+            (c.only_after, f"only in {c.after}"),
+            (c.unscored, "not scored in one of them"),
+            (c.other_questions, "whose ids name another question in each"),
+            (c.kept, "whose answers one of them kept from an earlier run"),
+        ):
+            if ids:
+                first = f"{', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
+                say(out, f"left out: {len(ids)} questions {what}: {first}")
+        if c.causes:
+            heads = ("first changed step", "changed field", "answers", "up", "down", f"\u0394{c.measure}")
+            shown = [(k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in c.causes]
+            show(out, heads, shown[:CAUSES_SHOWN])
+        if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
+            say(out, f"cannot tell in any of {len(c.slices)} slices")
+        elif c.slices:
+            largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+            parts = [
+                (f"{s.label}: {s.value}", s.found.n, s.verdict, *_numbers(s.found, s.p)) for s in largest
+            ]
+            show(out, ("slice", "questions", "verdict", *NUMBERS), parts)
+            say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
 
 
 REPEATED_SHOWN = 10  # questions that moved most; all of them are in --json
@@ -81,7 +89,7 @@ def print_repeats(done: RepeatsResult) -> None:
     say(out, str(done.folder / "repeats.json"))
 
 
-def verdict_line(c: RunComparison) -> str:
+def _verdict_line(c: RunComparison) -> str:
     """Says in a sentence what these questions show."""
     d = c.score
     difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
@@ -99,22 +107,6 @@ def verdict_line(c: RunComparison) -> str:
 def _numbers(d: PairedDifference, p: float) -> tuple[str, ...]:
     within = ends(d.interval, signed, "too few groups")
     return signed(d.difference), within, f"{p:.3g}", str(d.up), str(d.down)
-
-
-def _left_out(c: RunComparison) -> list[str]:
-    said = []
-    for ids, what in (
-        (c.only_before, f"only in {c.before}"),
-        (c.only_after, f"only in {c.after}"),
-        (c.unscored, "not scored in one of them"),
-        (c.other_questions, "whose ids name another question in each"),
-        (c.kept, "whose answers one of them kept from an earlier run"),
-    ):
-        if ids:
-            said.append(
-                f"left out: {len(ids)} questions {what}: {', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
-            )
-    return said
 
 
 def print_check(checked: JudgeCheckResult) -> None:
@@ -149,14 +141,8 @@ def print_check(checked: JudgeCheckResult) -> None:
 
 def _agreement(a: Agreement) -> tuple[str, ...]:
     kappa = "not known" if a.kappa is None else f"{a.kappa:.3f}"
-    return (
-        str(a.n),
-        f"{a.agreement:.3f}",
-        ends(a.interval),
-        kappa,
-        str(a.judge_too_kind),
-        str(a.judge_too_strict),
-    )
+    wrong = str(a.judge_too_kind), str(a.judge_too_strict)
+    return (str(a.n), f"{a.agreement:.3f}", ends(a.interval), kappa, *wrong)
 
 
 CHARS = 90  # of a value that is shown
@@ -174,18 +160,16 @@ def print_preview(console: Console, found: Preview, named: bool) -> None:
             say(console, f"  {role:<14}{' + '.join(names)}{how}")
         if file.unused:
             say(console, f"  {'not read':<14}{', '.join(file.unused)}")
-    firsts = (
-        ("question", list(_question(found.question)) if found.question else []),
-        ("document", list(_document(found.document)) if found.document else []),
-    )
-    for what, lines in firsts:
+    firsts = {"question": list(_question(found.question)) if found.question else []}
+    if (d := found.document) is not None:
+        text = f"{d.chars:,} characters: {_cut(d.text)}"
+        firsts["document"] = [("id", d.id), ("title", d.title or "none"), ("text", text)]
+    for what, lines in firsts.items():
         if lines:
             say(console, f"the first {what}", style="bold", fold=True)
             width = max(len(name) for name, _ in lines) + 1
-            shown = (
-                f"{name:<{width}}" + value.replace("\n", "\n" + " " * (width + 2)) for name, value in lines
-            )
-            say(console, *(f"  {line}" for line in shown))
+            below = "\n" + " " * (width + 2)
+            say(console, *(f"  {name:<{width}}{value.replace(chr(10), below)}" for name, value in lines))
     for bad in found.bad_lines:
         say(console, f"  {bad}")
     console.print("nothing was stored; without --dry-run the files are read into the store")
@@ -210,12 +194,6 @@ def _question(found: FirstQuestion) -> Iterator[tuple[str, str]]:
         yield f"document {number}", f"{named}: {_cut(d.text)}"
     if len(documents) > DOCUMENTS:
         yield "", f"and {len(documents) - DOCUMENTS} more"
-
-
-def _document(found: FirstDocument) -> Iterator[tuple[str, str]]:
-    yield "id", found.id
-    yield "title", found.title or "none"
-    yield "text", f"{found.chars:,} characters: {_cut(found.text)}"
 
 
 def _cut(text: str) -> str:

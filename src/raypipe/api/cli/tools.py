@@ -28,14 +28,14 @@ UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer'
 @command("doctor", "--json")
 def doctor(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
     found = raypipe.check_environment(place.uri(session), session)
-    return Shown(found, _print_findings, 0 if found.fine else ConfError.exit_code)
 
+    def show(found: EnvironmentResult) -> None:
+        marks = {"fine": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
+        folded(("", "what", "found"), [(marks[f.state], f.what, f.found) for f in found.findings])
+        for mend in dict.fromkeys(f.mend for f in found.findings if f.mend):
+            print(f"\n{mend}")  # whole lines, to copy
 
-def _print_findings(found: EnvironmentResult) -> None:
-    marks = {"fine": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
-    folded(("", "what", "found"), [(marks[f.state], f.what, f.found) for f in found.findings])
-    for mend in dict.fromkeys(f.mend for f in found.findings if f.mend):
-        print(f"\n{mend}")  # whole lines, to copy
+    return Shown(found, show, 0 if found.fine else ConfError.exit_code)
 
 
 @command("init", "myproject")
@@ -65,43 +65,34 @@ def check(
     graphs: Sequence[tuple[str, str]] = shared.GRAPHS,
 ) -> Shown[Any] | int:
     if schemas is not None:
-        return _write_schemas(schemas)
+        from raypipe.api.schemas import schema_names
+
+        require_writable(schemas, "--schemas")
+        schemas.mkdir(parents=True, exist_ok=True)
+        for name in schema_names():
+            written = schemas / f"{name}.json"
+            written.write_text(json.dumps(raypipe.schema(name), indent=1) + "\n", encoding="utf-8")
+            print(written)
+        return 0
     if not files:
         raise ConfError("expected files, recipes or steps to check, or --schemas DIR")
-    found = raypipe.check(
-        *files, fields=_fields(fields), lock=lock, session=shell.session(models, graphs=dict(graphs))
-    )
+    given = read_value(fields, "--fields")
+    if not isinstance(given, Mapping):
+        raise ConfError(f"--fields: expected a mapping of fields to values, found {fields!r}")
+    session = shell.session(models, graphs=dict(graphs))
+    found = raypipe.check(*files, fields=given, lock=lock, session=session)
+
+    def show(found: CheckResult) -> None:
+        for problem in found.problems:
+            print(problem)
+        for file in found.files:
+            if not file.problems:
+                print(f"{file.file}: no problem ({file.kind})")
+        for step in found.steps:
+            on_console("console.print_step_check", step)
+
     worst = ConfError if found.problems else DataError
-    return Shown(found, _print_problems, 0 if found.fine else worst.exit_code)
-
-
-def _write_schemas(folder: Path) -> int:
-    from raypipe.api.schemas import schema_names
-
-    require_writable(folder, "--schemas")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in schema_names():
-        file = folder / f"{name}.json"
-        file.write_text(json.dumps(raypipe.schema(name), indent=1) + "\n", encoding="utf-8")
-        print(file)
-    return 0
-
-
-def _fields(text: str) -> Mapping[str, Any]:
-    fields = read_value(text, "--fields")
-    if not isinstance(fields, Mapping):
-        raise ConfError(f"--fields: expected a mapping of fields to values, found {text!r}")
-    return fields
-
-
-def _print_problems(found: CheckResult) -> None:
-    for problem in found.problems:
-        print(problem)
-    for file in found.files:
-        if not file.problems:
-            print(f"{file.file}: no problem ({file.kind})")
-    for step in found.steps:
-        on_console("console.print_step_check", step)
+    return Shown(found, show, 0 if found.fine else worst.exit_code)
 
 
 @command("completion", "bash")
@@ -150,7 +141,6 @@ def models(
     ),
     revision: str | None = arg("of add: commit, branch or tag; its commit is pinned (default: main)", "R"),
     dialect: str = arg("of add, a server: how it is spoken to (docs/models.md)", "D", default=""),
-    endpoint: str = arg("of add, a server: its name in the cluster file", "NAME", default=""),
     key_env: str = arg("of add, a server: the environment variable of its key", "VARIABLE", default=""),
     counts_as: str | None = arg("of adopt: a model that a run of the store names", "OLD", flag="--as"),
     undo: bool = arg("of adopt: let NEW count as itself again"),
@@ -180,7 +170,7 @@ def models(
     if recipe == ADD:
         from raypipe.api.models import add_model
 
-        made = add_model(source, name, kind or "", revision, dialect, endpoint, key_env, session, gguf)
+        made = add_model(source, name, kind or "", revision, dialect, key_env, session, gguf)
         return Shown(made, _print_added)
     if recipe == FETCH:
         from raypipe.api.models import fetch_model

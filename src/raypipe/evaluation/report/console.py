@@ -70,7 +70,12 @@ def show(
 def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> None:
     """Prints a run on one screen: its score, what was lost, what it took, what to do next. `reused`: answers
     that were there before."""
-    lines = [("score", lead_text(record)), *_lost(record), ("calls", _calls(record)), ("time", spent(record))]
+    lines = [("score", lead_text(record))]
+    if (lost := record.losses) and lost.misses:
+        steps = ((p, f" ({steps_of(p)})" if p.steps else "") for p, _ in funnel(lost))
+        places = ", ".join(f"{p.loss} {p.questions}{named}" for p, named in steps)
+        lines.append(("lost", f"{lost.misses} of {lost.right + lost.misses}: {places}"))
+    lines += [("calls", _calls(record)), ("time", spent(record))]
     kept = sum(record.kept.values())
     new = record.questions - reused - kept
     lines.append(("answers", f"{new} new, {reused} reused" + (f", {kept} kept" if kept else "")))
@@ -85,14 +90,6 @@ def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> 
 
 
 NOTES = 4  # of a run's notes, on its screen
-
-
-def _lost(record: Run) -> Iterator[tuple[str, str]]:
-    if (found := record.losses) and found.misses:
-        places = (
-            f"{p.loss} {p.questions}" + (f" ({steps_of(p)})" if p.steps else "") for p, _ in funnel(found)
-        )
-        yield "lost", f"{found.misses} of {found.right + found.misses}: {', '.join(places)}"
 
 
 def _calls(record: Run) -> str:
@@ -172,9 +169,8 @@ def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
     rows = []
     for s in (s for s in record.steps if s.rows):
         counts = (between(s.expected, str, "-"), *(getattr(s, k) for k in counted))
-        rows.append(
-            (s.step, s.rows, *counts, f"{s.seconds:.1f}", "not known" if s.planned is None else s.planned)
-        )
+        most = "not known" if s.planned is None else s.planned
+        rows.append((s.step, s.rows, *counts, f"{s.seconds:.1f}", most))
     if rows:
         show(console, ("step", "rows", "expected", *counted, "seconds", "at most"), rows)
     if record.cost:
@@ -318,10 +314,10 @@ def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
         lines += [f"of the rates: {', '.join(within)}"]
     if s.n_unscored and found.bounds:
         low, high = map(signed, found.bounds)
-        lines += [
+        why = (
             f"{s.n_unscored} unscored: a judge has to decide, or they failed; the score of all {s.total} lies"
-        ]
-        lines += [f"between {low} (all of them wrong) and {high} (all right)"]
+        )
+        lines += [why, f"between {low} (all of them wrong) and {high} (all right)"]
     say(console, *lines, fold=True)
 
 
@@ -336,16 +332,10 @@ LOCKS = {
 def print_step_check(console: Console, found: StepCheck) -> None:
     """Which laws a step keeps, what it declares, and how it compares with its lock."""
     say(console, f"{found.step}, a {found.half} step, version {found.version}", style="bold", fold=True)
-    show(
-        console,
-        ("law", "holds", "found"),
-        [(c.law, "yes" if c.holds else "no", c.detail) for c in found.laws],
-    )
-    say(
-        console,
-        f"reads: {', '.join(found.reads) or 'nothing'}",
-        f"writes: {', '.join(found.writes) or 'nothing'}",
-    )
+    laws = [(c.law, "yes" if c.holds else "no", c.detail) for c in found.laws]
+    show(console, ("law", "holds", "found"), laws)
+    for verb, fields in (("reads", found.reads), ("writes", found.writes)):
+        say(console, f"{verb}: {', '.join(fields) or 'nothing'}")
     if not found.bounded:
         console.print("bound: none, so a plan cannot say how many calls it makes")
     say(console, f"lock: {LOCKS[found.lock].format(found.lock_file)}")

@@ -44,9 +44,16 @@ def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
     """Prints a fit of `decide` or `fuse`: the half that it has not seen first."""
     heads: tuple[str, ...]
     if isinstance(found, DecideFitReport):
-        step, left, heads, rows = "decide", found.not_scored, DECIDE, [_decided(p) for p in found.unseen]
+        step, left, heads, rows = "decide", found.not_scored, DECIDE, list[list[str]]()
+        for p in found.unseen:
+            threshold = "" if p.threshold is None else f"{p.threshold:.3f}"
+            cells = [p.policy, threshold, signed(p.score), _ends(p), share(p.answered)]
+            rows.append([*cells, "none" if p.right is None else share(p.right), *_gain(p)])
     else:
-        step, left, heads, rows = found.step, found.left_out, FUSE, [_weighed(w) for w in found.unseen]
+        step, left, heads, rows = found.step, found.left_out, FUSE, list[list[str]]()
+        for w in found.unseen:
+            weights = ", ".join(f"{name} {value:.3g}" for name, value in w.weights.items())
+            rows.append([w.weighing, weights, measured(w.score), _ends(w), *_gain(w)])
     say(console, f"{step} of {found.recipe}, fitted on run {found.run}", style="bold")
     rest = f"; left out: {left} that are not scored" if left else ""
     rest += f"; {before} that the recipe's own fits have seen" if (before := found.seen_before) else ""
@@ -65,17 +72,6 @@ def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
         say(console, f"log odds for a standard deviation: {best}")
     mean = f"{found.measure} {signed(found.seen[0].score)}"
     say(console, f"seen: on the half that was fitted on, the fit has {mean}: not to be quoted")
-
-
-def _decided(p: PolicyScore) -> list[str]:
-    threshold = "" if p.threshold is None else f"{p.threshold:.3f}"
-    cells = [p.policy, threshold, signed(p.score), _ends(p), share(p.answered)]
-    return [*cells, "none" if p.right is None else share(p.right), *_gain(p)]
-
-
-def _weighed(w: WeightScore) -> list[str]:
-    weights = ", ".join(f"{name} {value:.3g}" for name, value in w.weights.items())
-    return [w.weighing, weights, measured(w.score), _ends(w), *_gain(w)]
 
 
 def _gain(row: PolicyScore | WeightScore) -> list[str]:

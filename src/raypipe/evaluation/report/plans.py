@@ -28,21 +28,15 @@ def print_plan(console: Console, plan: Plan) -> None:
     for s in plan.steps:
         named = {_reason(why, s.half): n for why, n in s.reasons.items()}
         reasons = [f"{why} {_number(n)}" if len(s.reasons) > 1 else why for why, n in named.items()]
-        cells = (
-            _number(s.rows),
-            f"{s.cached:,}",
-            between(s.expected, "{:,}".format, "-"),
-            _number(s.max_calls),
-        )
+        likely = between(s.expected, "{:,}".format, "-")
+        cells = _number(s.rows), f"{s.cached:,}", likely, _number(s.max_calls)
         rows.append((s.step, *cells, between(s.cost.seconds, seconds, " - "), ", ".join(reasons)))
     heads = ("step", "rows", "cached", "expected", "at most", "time", "because")
     show(console, heads, rows, text=len(heads) - 1)
     say(console, *map(ann_plan, plan.ann))
     if plan.twice:
-        say(
-            console,
-            f"at most {plan.twice:,} chats are asked again, alone: how often a reply flips in a batch",
-        )
+        again = f"at most {plan.twice:,} chats are asked again, alone"
+        say(console, f"{again}: how often a reply flips in a batch")
     if plan.judge:
         say(console, f"judge {plan.judge.model}: at most {plan.judge.max_calls:,} calls")
     cost = plan.cost  # without a price, a GPU and a token it says no more than the sum
@@ -147,10 +141,11 @@ def print_assumed(console: Console, plan: AssumedPlan) -> None:
     tasks, stored, asked = (sum(getattr(s, n) for s in steps) for n in ("tasks", "bytes", "requests"))
     rows = [(s.step, f"{s.rows:,.0f}", s.tasks, s.bytes, s.requests, s.hours) for s in steps]
     rows.append(("in all", "", tasks, stored, asked, plan.hours))
-    shown = [
-        (name, n, f"{t:,}", f"{b / 2**30:,.1f}", f"{r:,.0f}", _span(hours))
-        for name, n, t, b, r, hours in rows
-    ]
+    three = lambda h: f"{h:,.0f}" if h >= 100 else f"{h:.3g}"  # noqa: E731, digits that say something
+    shown = []
+    for name, n, t, b, r, hours in rows:
+        took = between(hours, three, " - ")
+        shown.append((name, n, f"{t:,}", f"{b / 2**30:,.1f}", f"{r:,.0f}", took))
     show(console, ("step", "rows", "tasks", "store GiB", "requests", "hours"), shown)
     if plan.hours is None:
         lacking = ", ".join(s.step for s in steps if s.hours is None)
@@ -159,11 +154,6 @@ def print_assumed(console: Console, plan: AssumedPlan) -> None:
     if (usd := plan.usd) is not None:
         money = f"machines: {usd[0]:,.0f} to {usd[1]:,.0f} USD"
     say(console, money, fold=True)
-
-
-def _span(hours: Sequence[float] | None) -> str:
-    """A range of hours, with three digits that say something."""
-    return between(hours, lambda h: f"{h:,.0f}" if h >= 100 else f"{h:.3g}", " - ")
 
 
 STATES = {
@@ -182,7 +172,24 @@ def print_explanation(console: Console, story: Explanation) -> None:
     if story.outcome:
         say(console, f"{story.answer}  [{story.outcome}]")
     say(console, *(f"{f.step}, {f.reason}: {f.detail}" for f in story.faults))
-    _print_evidence(console, story)
+    # What it rests on: quotes, replies of steps, chats with language models.
+    for e in story.evidence:
+        console.print(Text(f"evidence: {e.quote}"), Text(f" {e.url or e.source}", "dim"), soft_wrap=True)
+    for name, reply in story.replies.items():
+        sure = "" if reply.confidence is None else f", confidence {reply.confidence:.2f}"
+        say(console, f"reply {name}: {reply.label}{sure}: {reply.text}")
+    for step in story.steps:
+        for chat in step.chats:
+            say(console, f"{step.step} asked its model:", style="bold")
+            for message in chat.messages:
+                text = message.content  # a long one without its middle: the question stands last
+                if (more := len(text) - MESSAGE_SHOWN) > 0:
+                    half = MESSAGE_SHOWN // 2
+                    middle = f"... {more:,} characters, which --json has ..."
+                    text = f"{text[:half]}\n{middle}\n{text[-half:]}"
+                text = text.rstrip().replace("\n", "\n    ")
+                say(console, f"  {message.role}: {text}")
+            say(console, f"  it replied: {'not cached any more' if chat.reply is None else chat.reply}")
     say(console, f"answer {story.key} = recipe {story.recipe} + row {story.row}")
     same = 0
     for name, value in story.parts.items():
@@ -209,27 +216,6 @@ def print_explanation(console: Console, story: Explanation) -> None:
         counts = ("not known" if getattr(s, k) is None else getattr(s, k) for k in counted)
         rows.append((s.step, *counts, _reason(s.reason, "question")))
     show(console, ("step", *counted, "because"), rows)
-
-
-def _print_evidence(console: Console, story: Explanation) -> None:
-    """Prints what an answer rests on: quotes, replies of steps, chats with language models."""
-    for e in story.evidence:
-        console.print(Text(f"evidence: {e.quote}"), Text(f" {e.url or e.source}", "dim"), soft_wrap=True)
-    for name, reply in story.replies.items():
-        sure = "" if reply.confidence is None else f", confidence {reply.confidence:.2f}"
-        say(console, f"reply {name}: {reply.label}{sure}: {reply.text}")
-    for step in story.steps:
-        for chat in step.chats:
-            say(console, f"{step.step} asked its model:", style="bold")
-            for message in chat.messages:
-                text = message.content  # a long one without its middle: the question stands last
-                if (more := len(text) - MESSAGE_SHOWN) > 0:
-                    half = MESSAGE_SHOWN // 2
-                    middle = f"... {more:,} characters, which --json has ..."
-                    text = f"{text[:half]}\n{middle}\n{text[-half:]}"
-                text = text.rstrip().replace("\n", "\n    ")
-                say(console, f"  {message.role}: {text}")
-            say(console, f"  it replied: {'not cached any more' if chat.reply is None else chat.reply}")
 
 
 MESSAGE_SHOWN = 4000  # characters of a message on a terminal

@@ -8,7 +8,7 @@ scored here.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import compare, group_label, same_question
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.evaluation.report import plot, web_page
+from raypipe.evaluation.report import plot, wording
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import (
@@ -30,27 +30,41 @@ from raypipe.evaluation.view.rows import (
 )
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.kinds import grouped
-from raypipe.metrics.losses import funnel
+from raypipe.metrics.losses import funnel, steps_of
 from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
+from raypipe.text import web_page
 
 MOST_ROWS = 10_000  # lines of the report file: 4 MB of text
 GROUP_ROWS = 50  # that a browser lays out together: some two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
+OF_WORDING = ("signed", "share", "seconds", "measured", "fit_lines", "label_text", "ann_line", "listed")
+"""Functions of `wording` that templates use."""
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(wording, name) for name in OF_WORDING},
+    "steps_of": steps_of,
+    "expected": lambda calls: wording.between(calls, str, "-"),
+}
+
+
+def page(template: str, scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]) -> tuple[str, str]:
+    """As `text.web_page.page`, of the templates of reports, with their styles, words and plots."""
+    shown = {**values, "plot": plot}
+    return web_page.page("raypipe.evaluation.report", template, STYLES, scripts, own_host, shown, FILTERS)
 
 
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
     """Renders the report file. `earlier`: the run that it is held against; None: there is none. Raises
     DataError for a folder without a table."""
-    return web_page.page("run.html", STYLES, (), False, _values(folder, record, earlier, None))[0]
+    return page("run.html", (), False, _values(folder, record, earlier, None))[0]
 
 
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
     """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
     a folder without a table."""
-    return web_page.page("run.html", STYLES, SCRIPTS, True, _values(folder, record, earlier, labels))
+    return page("run.html", SCRIPTS, True, _values(folder, record, earlier, labels))
 
 
 def _values(
@@ -61,7 +75,48 @@ def _values(
         ids = run.ids if labels else run.ids[:MOST_ROWS]
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
         known = facts(lines, [record.run[:8]], record.lead, labels.file) if labels else None
-        return _questions(lines, len(run.ids), known) | _head(record, earlier, lines)
+        values = _questions(lines, len(run.ids), known)
+    origin, recipe = record.origin, record.recipe
+    lineage = {
+        "run": record.run,
+        "finished": f"{moment(record.finished)} UTC",
+        "store": record.store,
+        "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
+        "recipe digest": record.digest,
+        "data": f"{record.questions} questions, kind {record.kind}",
+        "what was searched": f"snapshot {record.snapshot}",
+        "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
+        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
+        "adopted": "; ".join(m.adopted for m in record.models if m.adopted),
+        "code": origin.commit,
+        "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
+        "device": f"{record.backend} on {record.device} {origin.chip}".strip(),
+    }
+    lead = record.measure(record.lead)
+    slices, omitted = told_apart(record.by_rule.slices if record.by_rule else ())
+    changed = None
+    if earlier is not None:
+        when = moment(earlier.finished)
+        said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
+        changed = {"against": said, "lines": recipe_lines(earlier.recipe, record.recipe)}
+    return values | {
+        "title": f"{record.title} - run {record.run}",
+        "when": moment(record.finished),
+        "r": record,
+        "rule": record.by_rule,
+        "lead": lead,
+        "measure_slices": told_apart(record.measure_slices)[0],
+        "slices": slices,
+        "omitted": omitted,
+        "segments": plot.segments(record.answers),
+        "bins": plot.histogram([x.numbers["value"] for x in lines if "value" in x.numbers], lead),
+        "changed": changed,
+        "funnel": funnel(record.losses) if record.losses else [],
+        "calibration": calibration_line("Confidence", record.calibration) if record.calibration else "",
+        "cost": cost_rows(record.cost) if record.cost else [],
+        "lineage": [(name, said) for name, said in lineage.items() if said],
+        "recipe_text": recipe_text(record.recipe),
+    }
 
 
 def _questions(
@@ -81,58 +136,9 @@ def _questions(
     }
 
 
-def _head(record: Run, earlier: Run | None, lines: Sequence[QuestionLine]) -> dict[str, Any]:
-    """Values of the page's part about the run. `lines`: of its questions."""
-    lead = record.measure(record.lead)
-    slices, omitted = told_apart(record.by_rule.slices if record.by_rule else ())
-    changed = None
-    if earlier is not None:
-        when = moment(earlier.finished)
-        said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
-        changed = {"against": said, "lines": recipe_lines(earlier.recipe, record.recipe)}
-    return {
-        "title": f"{record.title} - run {record.run}",
-        "when": moment(record.finished),
-        "r": record,
-        "rule": record.by_rule,
-        "lead": lead,
-        "measure_slices": told_apart(record.measure_slices)[0],
-        "slices": slices,
-        "omitted": omitted,
-        "segments": plot.segments(record.answers),
-        "bins": plot.histogram([x.numbers["value"] for x in lines if "value" in x.numbers], lead),
-        "changed": changed,
-        "funnel": funnel(record.losses) if record.losses else [],
-        "calibration": calibration_line("Confidence", record.calibration) if record.calibration else "",
-        "cost": cost_rows(record.cost) if record.cost else [],
-        "lineage": _lineage(record),
-        "recipe_text": recipe_text(record.recipe),
-    }
-
-
 def moment(seconds: float) -> str:
     """A time for people, in UTC. `seconds`: since the epoch."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
-
-
-def _lineage(record: Run) -> list[tuple[str, str]]:
-    origin, recipe = record.origin, record.recipe
-    found = {
-        "run": record.run,
-        "finished": f"{moment(record.finished)} UTC",
-        "store": record.store,
-        "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
-        "recipe digest": record.digest,
-        "data": f"{record.questions} questions, kind {record.kind}",
-        "what was searched": f"snapshot {record.snapshot}",
-        "scored by": f"{record.rule}{f', judge {record.judged_by}' if record.judge else ''}",
-        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in record.models),
-        "adopted": "; ".join(m.adopted for m in record.models if m.adopted),
-        "code": origin.commit,
-        "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
-        "device": f"{record.backend} on {record.device} {origin.chip}".strip(),
-    }
-    return [(name, said) for name, said in found.items() if said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +216,4 @@ def pair_page(pair: OpenPair) -> tuple[str, str]:
         ],
         "matrices": [m for m in (became, lost) if m is not None],
     }
-    return web_page.page("run.html", STYLES, SCRIPTS, True, values)
+    return page("run.html", SCRIPTS, True, values)

@@ -70,17 +70,8 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
     numbers["seconds"] = sum(took.values()) if took else None
     facets = {name: value for name, value in facets.items() if value}
     numbers = {name: value for name, value in numbers.items() if value is not None}
-    return QuestionLine(
-        row["id"],
-        row["query"],
-        (row["answer"],),
-        expected(row),
-        (state,),
-        ", ".join(said),
-        facets=facets,
-        numbers=numbers,
-        sources=sources_of(row),
-    )
+    shown = (row["answer"],), expected(row), (state,), ", ".join(said)
+    return QuestionLine(row["id"], row["query"], *shown, None, facets, numbers, sources_of(row))
 
 
 def state_of(row: Mapping[str, Any]) -> str:
@@ -106,18 +97,10 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     facets |= {"lost in A": _lost(a), "lost in B": _lost(b), **a["labels"]}
     said = moved if all(states) else "not scored" if gain is None else f"{measure} {one:.2f}, {moved}"
     numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
-    return QuestionLine(
-        a["id"],
-        a["query"],
-        (a["answer"], b["answer"]),
-        expected(a),
-        states,
-        said,
-        gain or None,
-        {k: v for k, v in facets.items() if v},
-        numbers,
-        tuple(dict.fromkeys(sources_of(a) + sources_of(b))),
-    )
+    shown, sources = (a["answer"], b["answer"]), tuple(dict.fromkeys(sources_of(a) + sources_of(b)))
+    named = {k: v for k, v in facets.items() if v}
+    of = a["id"], a["query"], shown, expected(a), states, said
+    return QuestionLine(*of, gain or None, named, numbers, sources)
 
 
 def changed_first(line: QuestionLine) -> tuple[float, bool]:
@@ -155,7 +138,13 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
         names = [*(n for n in names if n != "person"), "person"]
     numbers = dict.fromkeys(name for line in lines for name in line.numbers)
     sources = {s: i for i, s in enumerate(dict.fromkeys(s for line in lines for s in line.sources))}
-    facets = [_facet(name, lines) for name in names]
+    facets = list[dict[str, Any]]()
+    for name in names:
+        given = {line.facets[name] for line in lines if name in line.facets}
+        listed = dict.fromkeys([*(LABELS if name == "person" else ()), *sorted(given)])
+        values = {value: i for i, value in enumerate(listed)}
+        of = [values.get(line.facets.get(name, ""), -1) for line in lines]
+        facets.append({"name": name, "label": name not in OWN, "values": list(values), "of": of})
     return {
         "run": "-".join(runs),
         "runs": runs,
@@ -189,14 +178,6 @@ OWN = (
 """Facets that are no labels of the data: the page shows their menus first."""
 LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
 """Facets that are there with one value, too: the page links to their values, or sets them."""
-
-
-def _facet(name: str, lines: Sequence[QuestionLine]) -> dict[str, Any]:
-    found = {line.facets[name] for line in lines if name in line.facets}
-    listed = dict.fromkeys([*(LABELS if name == "person" else ()), *sorted(found)])
-    values = {value: i for i, value in enumerate(listed)}
-    of = [values.get(line.facets.get(name, ""), -1) for line in lines]
-    return {"name": name, "label": name not in OWN, "values": list(values), "of": of}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ A header is a run's record; one that was read is kept as long as its file is the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +92,10 @@ class RunList:
             known, unread_there = readable(self._store, MOST)
             found += [(m, None) for m in known if m.run not in here]
             unread += unread_there
-        live = {_live(uri) for uri in {m.store for m, _ in found}}
+        live = set[str]()
+        for uri in {m.store for m, _ in found}:
+            with suppress(RaypipeError):  # a store that is not here
+                live |= {r.run for r in [releases.live(Store.open(uri))] if r is not None}
         listed = (header(m, folder, m.run in live) for m, folder in found)
         return sorted(listed, key=lambda h: -h.finished), unread
 
@@ -117,26 +121,5 @@ class RunList:
 def header(m: Run, folder: str | None, live: bool) -> RunHeader:
     lead = m.measure(m.lead)
     mean, measure = lead.mean if lead else m.score.score if m.score else None, m.lead or "score"
-    return RunHeader(
-        m.run,
-        m.title,
-        m.finished,
-        m.questions,
-        m.kind,
-        measure,
-        mean,
-        m.store,
-        folder,
-        m.answers.get("right"),
-        lead.scored if lead else 0,
-        live,
-    )
-
-
-def _live(store: str) -> str | None:
-    """The run that is released in a store; None: there is none, or the store is not here."""
-    try:
-        release = releases.live(Store.open(store))
-    except RaypipeError:
-        return None
-    return release.run if release else None
+    of, right, scored = (m.run, m.title, m.finished), m.answers.get("right"), lead.scored if lead else 0
+    return RunHeader(*of, m.questions, m.kind, measure, mean, m.store, folder, right, scored, live)

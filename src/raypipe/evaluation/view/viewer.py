@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +19,7 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
-from raypipe.evaluation.report import web_page
-from raypipe.evaluation.view.pages import STYLES, OpenPair, moment, open_pair, pair_page, run_page
+from raypipe.evaluation.view.pages import OpenPair, moment, open_pair, page, pair_page, run_page
 from raypipe.evaluation.view.rows import LABELS, RunTable, with_lines
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
@@ -68,7 +68,12 @@ class Viewer:
                 return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
                 folder, record = self._folder(run)
-                return _page(*run_page(folder, record, known_before(record), self._said(folder)))
+                before = None
+                with suppress(RaypipeError):  # the store that knows it is not here
+                    before = compared_with(Store.open(record.store), record)
+                file = self._file(folder)
+                said = read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
+                return _page(*run_page(folder, record, before, said))
             case ["run", run, "question", n]:
                 table = self._table(run)
                 return _rows([(self._folder(run)[1], table)], n, table.ids)
@@ -85,7 +90,11 @@ class Viewer:
             case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
                 return _json(asdict(self._pair(a, b).difference(rows)))
             case ["run", run, "label"], {"id": str(id), "label": str(label)} if label in LABELS:
-                return self._label(run, id, label)
+                file, table = self._file(self._folder(run)[0]), self._table(run)
+                if id not in table or (answer := table.row(id)["answer"]) is None:
+                    raise DataError(f"{id}: expected a question of run {run} that was answered")
+                add_label(file, id, answer, label)
+                return _json({"file": str(file)})
         raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
 
     def _list(self, search: str) -> ViewReply:
@@ -98,7 +107,7 @@ class Viewer:
         of_store = ((a, b) for i, b in enumerate(here) for a in here[i + 1 :] if a["store"] == b["store"])
         values = {"title": "raypipe runs", "runs": runs, "of": len(every), "search": search, "unread": unread}
         values["picked"] = [r["run"] for r in next(of_store, ())]
-        return _page(*web_page.page("runs.html", STYLES, (), True, values))
+        return _page(*page("runs.html", (), True, values))
 
     def _folder(self, run: str) -> tuple[RunFolder, Run]:
         if (found := self._runs.whole(run)) is None:
@@ -119,19 +128,8 @@ class Viewer:
     def _pair(self, a: str, b: str) -> OpenPair:
         return self._pairs(self._key(a), self._key(b))
 
-    def _label(self, run: str, id: str, label: Any) -> ViewReply:
-        file, table = self._file(self._folder(run)[0]), self._table(run)
-        if id not in table or (answer := table.row(id)["answer"]) is None:
-            raise DataError(f"{id}: expected a question of run {run} that was answered")
-        add_label(file, id, answer, label)
-        return _json({"file": str(file)})
-
     def _file(self, folder: RunFolder) -> Path:
         return (self._labels or folder.path / "labels.jsonl").absolute()
-
-    def _said(self, folder: RunFolder) -> PersonLabels:
-        file = self._file(folder)
-        return read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
 
 
 def _split(address: str) -> SplitResult:
@@ -140,14 +138,6 @@ def _split(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError as e:
         raise DataError(f"{address}: expected an address ({e})") from e
-
-
-def known_before(record: Run) -> Run | None:
-    """The run that a run is held against; None: there is none, or the store that knows it is not here."""
-    try:
-        return compared_with(Store.open(record.store), record)
-    except RaypipeError:
-        return None
 
 
 def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
