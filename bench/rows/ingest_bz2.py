@@ -50,6 +50,6 @@ ROW = BenchRow(
     "bz2 on one core",
     by="wall",
     least=1.6,
-    short="Of .94 s of CPU, .7 unpack, on all cores at once; the rest reads JSON, digests and writes Lance "
-    "files, on one. The peer stores nothing. With both cores free that is a ratio of 1.4 at most.",
+    short="Of .94 s of CPU, .7 unpack on all cores; the rest reads JSON, digests and writes on one. The peer "
+    "stores nothing.",
 )

@@ -47,7 +47,5 @@ ROW = BenchRow(
     least=20,
     needs=("bs4", "lxml"),
     short="Of 7.2 ms of CPU for a page of 321 KB, 1.9 are the text, 1.0 the marks of hidden parts, 3.7 the "
-    "walk that finds blocks, .6 the pipes and the reply. Text with hidden parts alone, in this "
-    "process, would be at 15. Blocks from the serialized tree save a tenth in all; marks put into the "
-    "tree take 2.3 ms. (A machine with other work.)",
+    "walk that finds blocks, .6 the pipes and the reply.",
 )
