@@ -97,7 +97,11 @@ def test_an_adopted_model_is_asked_nothing_that_the_other_answered_and_undone_th
         adopt_model("other", "far-embedder", store, session=session)
     for name in ("far-embedder", "far-reranker"):
         assert end_adoption(name, store).counts_as == ""
-    assert adoptions(store) == {} and asked(bench, session, NEW)[0] == before[0]
+    calls, planned = asked(bench, session, NEW)
+    assert adoptions(store) == {} and calls == before[0]
+    said = [line for d in planned.changed for line in d.lines]
+    assert "embed.model.adopted_as was hash-embedder, is not there" in said
+    assert len([d for d in planned.changed if d.lines]) == len(planned.changed)
     with pytest.raises(ConfError, match="no model 'far-embedder' is adopted"):
         end_adoption("far-embedder", store)
 

@@ -18,7 +18,7 @@ from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.pipeline.driver import Pipeline
-from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_log import LOOKING_S, driving
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
 from raypipe.store.ids import Ids
@@ -55,7 +55,7 @@ def open_docs(
         _say_unread(read, opened)
     require_documents_read(found, opened)
     owner = f"index {found.name}"
-    with in_process(session, opened, found) as pipeline, driving(opened, owner):
+    with in_process(session, opened, found) as pipeline, driving(opened, owner, LOOKING_S):
         new = _new_chars(pipeline)
         engine = new and any(m.loader == "vllm" for m in found.writers())  # which a job starts
         if new <= HERE_CHARS and not engine:
@@ -66,7 +66,7 @@ def open_docs(
             if new:
                 pipeline.builder.compact()
             return opened
-    with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner):
+    with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner, LOOKING_S):
         _say_estimate(pipeline, session)
         pipeline.index(None)
         pipeline.builder.compact()  # a task has a hundred files, and each look at a table opens its parts

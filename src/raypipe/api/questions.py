@@ -30,7 +30,7 @@ from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_d
 from raypipe.metrics.ranking import trec_word, write_run
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
-from raypipe.readers.conversation import question_of, turns_of
+from raypipe.readers.conversation import MESSAGES, question_of, turns_of
 from raypipe.readers.rows import UnusableLine
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
@@ -216,11 +216,18 @@ def _conversation(file: Path, question: str) -> tuple[str, tuple[Turn, ...]]:
     """A question and its earlier turns, from a file of messages. `question`: "": their last of the user."""
     text = "\n".join(line.text for line in filled(file))
     try:
-        messages = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
+        messages = json.loads(text)
+    except ValueError as whole:
+        try:
+            messages = json_lines(text)
+        except ValueError:
+            raise DataError(f"--turns {file}: {MESSAGES}, found no JSON: {whole}") from whole
+    if isinstance(messages, Mapping) and "role" in messages:
+        messages = [messages]  # a file of one line
+    try:
         return (question, turns_of(messages, str(file))) if question else question_of(messages, str(file))
-    except (UnusableLine, ValueError) as e:
-        said = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
-        raise DataError(f"--turns {said}") from e
+    except UnusableLine as e:
+        raise DataError(f"--turns {e.fault.detail}") from e
 
 
 def _request(

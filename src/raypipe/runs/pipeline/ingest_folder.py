@@ -27,7 +27,7 @@ from raypipe.readers.field_map import by_name
 from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
-from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
+from raypipe.runs.pipeline.ingest_log import LOOKING_S, IngestSummary, decide, driving
 from raypipe.runs.pipeline.ingest_staging import (
     REASON,
     IngestBatch,
@@ -183,6 +183,11 @@ class _Read:
         counts = {
             "new": len(self.now.keys() - self.before.keys()),
             "changed": sum(self.now[name].content != self.before[name].content for name in both),
+            "read again, as they are read otherwise now": sum(
+                self.now[name].content == self.before[name].content
+                and self.now[name].reader != self.before[name].reader
+                for name in both
+            ),
             "removed": len(self.before.keys() - self.now.keys()),
         }
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
@@ -200,7 +205,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     of it can be read; what it held before is out of the store then.
     """
     of = folder_id(root)
-    with driving(store, f"ingest {root}"):
+    with driving(store, f"ingest {root}", LOOKING_S):
         need(store.files, 0, "reading files")
         read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
         files = list(walk(root, globs, DOCUMENT_LIMITS))
@@ -245,6 +250,8 @@ class FolderChanges:
             yield from batch.sources
         if refused := _without_documents(self._root, self._read, ()):
             raise refused
+        if changes := self._read.changes():
+            self._progress.say(changes)
 
     def gone(self) -> tuple[str, ...]:
         """Ids of the sources that go; known when `sources` has ended."""
