@@ -196,7 +196,8 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Path and text of every value in a part of what `to_plain` wrote, for people. A model or a reference has
-    its name under its own path, and below that what its identity is made of; an adopted one has the other's."""
+    its name under its own path, and below that what its identity is made of; an adopted one that of the
+    other."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:

@@ -238,6 +238,13 @@ class SourceFields:
         column = self.column(test.field)
         if test.op == "null":
             return pc.is_null(column)
+        if test.field != "url":
+            return self._compared(column, test)
+        # as it is written, or percent-encoded as replies have it
+        both = (self._compared(urls, test) for urls in (column, self._rows["url"].combine_chunks()))
+        return (pc.and_kleene if test.op == "!=" else pc.or_kleene)(*both)
+
+    def _compared(self, column: pa.Array, test: Test) -> pa.Array:
         if isinstance(test.values[0], bool):
             column = pc.if_else(pc.is_in(column, value_set=_TRUTHS), pc.equal(column, "true"), None)
         elif isinstance(test.values[0], float):

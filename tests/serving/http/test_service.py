@@ -277,8 +277,8 @@ WRONG = {
     "an empty condition": (
         {"query": "x", "filters": {"where": " "}},
         [
-            "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01', found an empty "
-            "text; leave it out for none"
+            "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01', found an "
+            "empty text; leave it out for none"
         ],
     ),
     "a misspelt field": (

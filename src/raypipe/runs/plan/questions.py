@@ -32,6 +32,7 @@ from raypipe.runs.plan.standing import (
     overlap,
     unanswered,
 )
+from raypipe.runs.record import answer_keys
 from raypipe.store.memo.lookup import first_request, lookup
 from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
@@ -143,7 +144,15 @@ class QuestionPlanner:
         evidence."""
         again = id in self._again
         found = self._context.why(name, last or again)
+        if found == "row" and id in self._kept:
+            return "kept"
         return "evidence" if again and found == "row" else found
+
+    @functools.cached_property
+    def _kept(self) -> set[str]:
+        """Ids of the questions whose answers the last finished run kept of an earlier one."""
+        last = self._context.last
+        return {id for id, k in answer_keys(self._store, last.run).items() if k.kept} if last else set()
 
     def _settled(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
