@@ -96,6 +96,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
     title = next((text[b.start : b.end] for b in blocks if b.kind == "title"), "")
     heading = next((text[b.start : b.end] for b in blocks[:i][::-1] if b.kind == "heading"), "")
     names: list[str] | None = None  # of the open table's columns; None: no table is open
+    caption = _caption(text, blocks, i - 1) if i else None  # above it
+    group = ""  # first cell of its last row that has one
     while i < last:
         row = [blocks[i]]
         while (
@@ -103,7 +105,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
         ):
             row.append(blocks[i + len(row)])
         i += len(row)
-        names = names if _in_table(text, row[0]) else None
+        if not _in_table(text, row[0]):
+            names, group, caption = None, "", _caption(text, blocks, i - 1)
         heading = text[row[0].start : row[0].end] if row[0].kind == "heading" else heading
         above, label, found = f"{title} {heading}".strip(), "", list[Sentence]()
         if row[0].kind in _IN_TABLE:
@@ -116,14 +119,34 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
                     continue
             if row[-1].end <= passage.start:
                 continue
-            found = [replace(f, title=title) for f in _facts(cells, said, names, above, passage)]
+            named = 2 if said[0] in ("", group) or _is_coded(said) else 1
+            under = " ".join(filter(None, (above, caption and text[slice(*caption)], group)))
+            found = [replace(f, title=title) for f in _facts(cells, said, names, named, under, passage)]
+            group = said[0] or group
             if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term, and much about it
                 row, label, above = row[-1:], said[0], f"{above} {said[0]}".strip()
         for block in row if not found and row[0].kind in _CONTENT else ():
             found += _sentences(text, block, above, passage, label)
         for s in found:
-            if not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
+            if s.span != caption and not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
                 yield s
+
+
+def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
+    """Returns where a paragraph above a table ends with a short line that is no sentence: the table's name."""
+    block, after = blocks[i], blocks[i + 1 : i + 2]
+    if block.kind != "paragraph" or not after or not _in_table(text, after[0]) or _in_table(text, block):
+        return None
+    start = max(block.start, block.end - MAX_CHARS)
+    a, b = [(0, 0), *sentences(text[start : block.end])][-1]
+    is_one = 0 < b - a <= _LABEL_CHARS and text[start + b - 1] not in ".!?;"
+    return (start + a, start + b) if is_one else None
+
+
+def _is_coded(said: Sequence[str]) -> bool:
+    """Returns whether the name of a row stands behind its code or number: "P02 | Wych elm | 2.4"."""
+    digits = [any(map(str.isdigit, cell)) for cell in said]
+    return len(said) > 2 and digits[:2] == [True, False] and any(map(str.isalpha, said[1]))
 
 
 def _in_table(text: str, block: Block) -> bool:
@@ -142,9 +165,14 @@ def _cells(text: str, row: Sequence[Block]) -> list[Span]:
 
 
 def _facts(
-    cells: Sequence[Span], said: Sequence[str], names: Sequence[str], above: str, passage: _Passage
+    cells: Sequence[Span],
+    said: Sequence[str],
+    names: Sequence[str],
+    named: int,
+    above: str,
+    passage: _Passage,
 ) -> Iterator[Sentence]:
-    """The facts of a row: each cell that has a label, with it."""
+    """The facts of a row: each cell that has a label, with it. `named`: how many cells are the row's name."""
     own = [_NAMED.match(c) for c in said]
     names = names if len(names) == len(said) else [""] * len(said)  # it may have other cells than the first
     keys = [m[1] if m else n for m, n in zip(own, names, strict=True)]
@@ -153,13 +181,13 @@ def _facts(
         found = [(said[0].rstrip(" :"), (start, end), ", ".join(filter(None, said[1:])))]
     else:
         values = [c[m.end() :] if m else c for c, m in zip(said, own, strict=True)]
-        name = values[0] if len(values[0]) <= _LABEL_CHARS else ""
+        name = [value if len(value) <= _LABEL_CHARS else "" for value in values[:named]]
         found = [
-            (", ".join(p for p in ((name if i else ""), key) if p), (end - len(value), end), value)
+            (", ".join(filter(None, (*name[:i], key))), (end - len(value), end), value)
             for i, (key, value, (_, end)) in enumerate(zip(keys, values, cells, strict=True))
             if key
         ]
-    whole, around = (cells[0][0], cells[-1][1]), " ".join((above, *said)).strip()
+    whole, around = (cells[0][0], cells[-1][1]), " ".join(filter(None, (above, names[0], *said)))
     for label, span, value in found:
         likely = label and len(label) <= 2 * _LABEL_CHARS and 0 < len(value) <= _VALUE_CHARS
         if likely and passage.holds(span) and any(map(str.isalnum, value)) and any(map(str.isalnum, label)):

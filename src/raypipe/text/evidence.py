@@ -21,7 +21,7 @@ from raypipe.core.digests import FittedOn
 from raypipe.core.records import Quote
 from raypipe.text.bm25 import lucene_idf
 from raypipe.text.candidates import Sentence, SourceText
-from raypipe.text.spans import DAY_IN_NAME, AskedQuestion, TypedSpan, dates, day_of, numbers, with_unit
+from raypipe.text.spans import DAY_IN_NAME, AskedQuestion, TypedSpan, dates, day_of, numbers, read, with_unit
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"
@@ -107,7 +107,13 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
 
 def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
     """The `most` candidates that share most words with a question, in order: those of title, heading, row and
-    label count, too. Those of the sentence alone would prefer what repeats the title."""
+    label count, too. Those of the sentence alone would prefer what repeats the title. A fact whose value the
+    question says itself, such as the name of the row that it asks of, is no answer but to yes or no."""
+    asked, _ = analyse(question, ANALYZER)
+    if not (kind := read(question)).yes_no and not kind.direction:
+        values = (analyse(s.text[len(s.label) + 2 :] if s.value else "", ANALYZER)[0] for s in found)
+        told = (len(v) and np.isin(v, asked).all() for v in values)
+        found = [s for s, known in zip(found, told, strict=True) if not known] or found
     words = words_of(question, found)
     best = np.argsort(-(words.around + words.label), kind="stable")[:most]
     return [found[i] for i in sorted(best.tolist())]
