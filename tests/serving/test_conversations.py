@@ -19,7 +19,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
 from raypipe.core import arrow
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Turn
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
@@ -220,9 +220,13 @@ def test_a_file_of_turns_that_cannot_be_read_says_what_was_expected(tmp_path, ca
         ('{"messages": []}', "found an object. Give the list in its field 'messages' alone"),
         ('{\n"id": 1}', r'such as \[{"role": "user", "content": "who directed it\?"}\], found an object$'),
         ('[{"role": "usr", "content": "x"}]', "expected role user or assistant .* found 'usr'"),
-        ("who?", "found no JSON"),
+        ("who?", "found other JSON: Expecting value at character 0"),
+        ("[" * 9_000, "found other JSON"),
+        ('[{"role": "user", "content": "\\ud800"}]', "half a surrogate pair"),
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=said):
             ask("local", turns=file)
+    with pytest.raises(ConfError, match="expected a question in UTF-8"):
+        ask("local", "who\udcff?")
     assert main(["ask", "local"]) == 2 and "missing: QUESTION" in capsys.readouterr().err

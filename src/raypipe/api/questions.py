@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,12 +24,13 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.progress import heartbeat
 from raypipe.core.records import Citation, Question, Source, Turn, digest, source_id
-from raypipe.core.textfile import filled, json_lines
+from raypipe.core.textfile import filled
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
 from raypipe.metrics.ranking import trec_word, write_run
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.readers.conversation import MESSAGES, question_of, turns_of
+from raypipe.readers.lines import parse, without_nul
 from raypipe.readers.rows import UnusableLine
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
@@ -127,6 +127,8 @@ def ask(
         question, before = _conversation(Path(turns), question)
     if not question.strip():
         raise ConfError("expected a question, found an empty text")
+    if question.encode("utf-8", "replace").decode() != question:
+        raise ConfError("expected a question in UTF-8, found a byte that is none")
     if asked_at:
         moment(asked_at)
     if recipe == "live" and session.sets:
@@ -216,12 +218,12 @@ def _conversation(file: Path, question: str) -> tuple[str, tuple[Turn, ...]]:
     """A question and its earlier turns, from a file of messages. `question`: "": their last of the user."""
     text = "\n".join(line.text for line in filled(file))
     try:
-        messages = json.loads(text)
-    except ValueError as whole:
+        messages = without_nul(parse(text.encode()))
+    except UnusableLine as whole:
         try:
-            messages = json_lines(text)
-        except ValueError:
-            raise DataError(f"--turns {file}: {MESSAGES}, found no JSON: {whole}") from whole
+            messages = [without_nul(parse(line.encode())) for line in text.split("\n") if line.strip()]
+        except UnusableLine:
+            raise DataError(f"--turns {file}: {MESSAGES}, found other JSON: {whole.fault.detail}") from whole
     if isinstance(messages, Mapping) and "role" in messages:
         messages = [messages]  # a file of one line
     try:

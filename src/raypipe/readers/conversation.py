@@ -15,6 +15,7 @@ from raypipe.readers.rows import UnusableLine, kind
 from raypipe.text.turns import recent
 
 TEXT = ("content", "text")
+MOST_PARTS = 20  # of a message that are looked at for text
 IGNORED = ("system", "developer", "tool", "function")  # roles of chat messages that are no turns
 MESSAGES = 'expected a list of messages, such as [{"role": "user", "content": "who directed it?"}]'
 
@@ -43,6 +44,14 @@ def number_of(turns: Sequence[Turn]) -> int:
     return 1 + sum(t.role == "user" for t in turns)
 
 
+def text_of(content: Any) -> Any:
+    """The content of a message as far as it is text: its parts, as chat clients have them, in one."""
+    if not isinstance(content, list):
+        return content
+    parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, Mapping))
+    return "".join(p for p in parts if isinstance(p, str))
+
+
 def _messages(messages: Any, where: str) -> list[Turn]:
     if not isinstance(messages, list):
         lists = [n for n, v in messages.items() if isinstance(v, list)] if isinstance(messages, dict) else []
@@ -59,7 +68,7 @@ def _messages(messages: Any, where: str) -> list[Turn]:
             expected = f"expected role user or assistant ({', '.join(IGNORED)} are ignored)"
             given = f"found {role!r:.40}" if isinstance(role, str) else "found none"
             raise UnusableLine("wrong_type", f"{where}: message {n}: {expected}, {given}")
-        text = next((message[name] for name in TEXT if message.get(name) is not None), "")
+        text = text_of(next((message[name] for name in TEXT if message.get(name) is not None), ""))
         if not isinstance(text, str):
             raise UnusableLine("wrong_type", f"{where}: message {n}: expected text, found {kind(text)}")
         found.append(Turn(role, text))

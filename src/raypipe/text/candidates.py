@@ -133,7 +133,7 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
 
 
 def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
-    """Returns where a paragraph above a table ends with a short line that is no sentence: the table's name."""
+    """Returns where a paragraph above a table ends with a short line that is no sentence: its name."""
     block, after = blocks[i], blocks[i + 1 : i + 2]
     if block.kind != "paragraph" or not after or not _in_table(text, after[0]) or _in_table(text, block):
         return None

@@ -4,7 +4,7 @@ Pure functions over texts, word hashes and cosines that others computed. The num
 file; `bench/figures/extract.py --fit` makes them. Knows no model and no index.
 
 A version of a statement is another source that gives another value. It is dated by its title, else by the
-name of its file, its first lines, front matter included, or the time of its file. One that says in title or
+name of its file, its field `date`, its first lines, or the time of its file. One that says in title or
 first lines that it is superseded is older than any that does not.
 """
 
@@ -162,7 +162,7 @@ def features(
     return np.stack([named[name] for name in FEATURES], 1)
 
 
-HEAD_CHARS = 300  # of a text that may date it: front matter, or a title and a first paragraph
+HEAD_CHARS = 300  # of a text that may date it: a title and a first paragraph
 ALIKE = 0.6  # share of their words, but for the values, that two sentences with one statement have in common
 ABOUT = 0.05  # by how much less of the question's words the other may share: else it is of something else
 _SUPERSEDED = re.compile(
@@ -215,6 +215,6 @@ def _age(page: SourceText) -> tuple[bool, float, str]:
     title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
     name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
     name = DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
-    said = (title, name, head, modified[:10])
+    said = (title, name, "" if "T" in modified else modified, head, modified[:10])
     days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
     return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified

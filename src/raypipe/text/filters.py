@@ -190,14 +190,19 @@ def _hint(where: str, place: int) -> str:
     """Says what the usual slip at a character is; it repeats nothing of the condition.
 
     >>> _hint('team = "hr"', 7), _hint("lower(team) = 'hr'", 5), _hint("team = 'hr", 7), _hint("a == 1", 3)
-    (': texts stand in single quotes', ': there are no functions', ': a quote is not closed', '')
+    (': texts and days stand in single quotes', ': there are no functions', ': a quote is not closed', '')
     """
-    found = where[place : place + 1]
-    if found == "'" or where.count("'") % 2:
+    found, before = where[place : place + 1], where[:place]
+    if where.count("'") % 2:
         return ": a quote is not closed"
     if found == "(":
         return ": there are no functions"
-    return ": texts stand in single quotes" if found == '"' or found.isalpha() else ""
+    if where[place : place + 4].lower() == "null":
+        return ": `is null` tests for null"
+    is_day = found == "-" and before[-1:].isdigit()
+    if is_day or found.isalpha() or found in tuple('"\u2018\u2019\u201c\u201d'):
+        return ": texts and days stand in single quotes"
+    return ": a list stands in brackets" if found == "'" and before.rstrip().lower().endswith(" in") else ""
 
 
 def tests_of(node: Node) -> Iterator[Test]:

@@ -159,7 +159,7 @@ class _Read:
         said = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
         self.batch.documents.append(Document(id, title, source.id, dict(sorted(said.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
-        modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        modified = said.get("date") or time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
         self.batch.layouts.append(layout)
         self.batch.faults += faults
