@@ -32,7 +32,7 @@ MAX_CHARS: Final = 1_000  # of a value
 FRONT_CHARS: Final = 20_000  # of front matter
 PLACE: Final = frozenset({"url", "host", "folder"})
 """Fields that say where a document stands: no document can say otherwise."""
-_FRONT = re.compile(r"---\s*?\n(.*?)^(?:---|\.\.\.)[ \t]*+(?:\n|\Z)", re.MULTILINE | re.DOTALL)
+_FRONT = re.compile(r"\A---[ \t]*+\n(.*?)^(?:---|\.\.\.)[ \t]*+(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}\S*")
 
 
