@@ -120,7 +120,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
             if row[-1].end <= passage.start:
                 continue
             named = 2 if said[0] in ("", group) or _is_coded(said) else 1
-            under = " ".join(filter(None, (above, caption and text[slice(*caption)], not said[0] and group)))
+            named_by = text[slice(*caption)] if caption else ""
+            under = " ".join(filter(None, (above, named_by, "" if said[0] else group)))
             found = [replace(f, title=title) for f in _facts(cells, said, names, named, under, passage)]
             group = said[0] or group
             if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term, and much about it
