@@ -420,7 +420,10 @@ def test_front_matter_gives_fields_and_neither_a_title_nor_a_section(reader):
     found = reader.read("leave.md", text.encode())
     assert found.fields == {"date": "2025-03-02", "n": "16", "team_name": "HR"}
     assert (found.title, [m.label for m in found.sections]) == ("Leave", ["Leave"])
-    assert "Team Name: HR" in found.content, "it is text to search, too"
+    assert found.content == "# Leave\n\nThe leave.\n", "what is a field is no text to quote"
+    assert found.content[found.sections[0].start :].startswith("# Leave")
+    assert reader.read("x.md", b"---\ntitle: Leave\n---\nThe leave.").title == "Leave"
     deep = "[" * 9_000
     for broken in ("---\na: [\n---\nx", f"---\n{deep}\n---\nx", "---\na: 1\nx", "---\n- a\n---\nx"):
-        assert reader.read("x.txt", broken.encode()).fields == {}
+        found = reader.read("x.txt", broken.encode())
+        assert (found.fields, found.content[:3]) == ({}, "---")

@@ -393,10 +393,12 @@ def test_turns_tell_questions_of_one_text_apart_and_what_is_none_is_a_fault_of_i
         {"question": "and then?", "turns": TALK[:2]},
         {"question": "and then?", "turns": [{"role": "user", "content": 7}]},
         {"question": "and then?", "turns": ["who?"]},
+        {"question": "and then?", "turns": [{"role": "human", "content": "who?"}]},
     )
-    one, other, number, text = read(path)
+    one, other, number, text, role = read(path)
     assert one.question.id != other.question.id
     assert "message 1: expected text, found an integer" in number.faults[0].detail
-    assert "turns: message 1: expected an object with role and text, found text" in text.faults[0].detail
+    assert "turns: expected a list of messages" in (said := text.faults[0].detail) and "1 is text" in said
+    assert "message 1: expected role user or assistant" in role.faults[0].detail
     (counted,) = read(lines(tmp_path, {"question": "and then?", "turns": 3}, name="n.jsonl"))
     assert counted.question.turns == (), "a number of turns"

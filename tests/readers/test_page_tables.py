@@ -86,6 +86,20 @@ def test_a_header_over_several_columns_is_part_of_the_name_of_each():
     assert "North, Staff 2024: 14" in facts(fold(text), plain_blocks(text))
 
 
+def test_a_row_of_a_group_has_a_name_and_a_line_above_a_table_is_the_tables():
+    rows = [["Series", "Model", "Price"], ["Compact", "BC-10", "119 EUR"], ["", "BC-12", "139 EUR"]]
+    text = text_of(reportlab_table(rows, GRID, before="Prices of drills"))
+    blocks = plain_blocks(text)
+    found = candidates([("s", (0, len(fold(text))))], {"s": SourceText(fold(text), blocks)})
+    assert [s.text for s in found if s.value][-2:] == ["Model: BC-12", "BC-12, Price: 139 EUR"]
+    price = found[[s.text for s in found].index("BC-12, Price: 139 EUR")]
+    assert price.around.startswith("Prices of drills Compact Series"), "its group is the row's above"
+    assert "Prices of drills" not in [s.text for s in found]
+    coded = [["Code", "Species", "Height"], ["P02", "Wych elm", "2.4"], ["P03", "Field maple", "3.1"]]
+    text = text_of(reportlab_table(coded, GRID))
+    assert "P02, Wych elm, Height: 2.4" in facts(fold(text), plain_blocks(text))
+
+
 def typst_table(options, cells):
     import typst
 

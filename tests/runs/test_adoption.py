@@ -97,7 +97,11 @@ def test_an_adopted_model_is_asked_nothing_that_the_other_answered_and_undone_th
         adopt_model("other", "far-embedder", store, session=session)
     for name in ("far-embedder", "far-reranker"):
         assert end_adoption(name, store).counts_as == ""
-    assert adoptions(store) == {} and asked(bench, session, NEW)[0] == before[0]
+    calls, planned = asked(bench, session, NEW)
+    assert adoptions(store) == {} and calls == before[0]
+    said = [line for d in planned.changed for line in d.lines]
+    assert "embed.model.adopted_as was hash-embedder, is not there" in said
+    assert len([d for d in planned.changed if d.lines]) == len(planned.changed)
     with pytest.raises(ConfError, match="no model 'far-embedder' is adopted"):
         end_adoption("far-embedder", store)
 
@@ -165,7 +169,7 @@ def grown(two):
 OTHER = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n").replace("top: 10}", "top: 9}")
 
 
-def test_only_new_answers_what_no_run_answered_and_marks_the_rest(grown):
+def test_only_new_answers_what_no_run_answered_and_marks_the_rest(grown, two):
     bench, data, old = grown
     store = Store.open(str(bench.folder / "store"))
     [first] = recent(store, 1)
@@ -180,6 +184,9 @@ def test_only_new_answers_what_no_run_answered_and_marks_the_rest(grown):
     assert f"{old} of {old + MORE} answers are kept" in " ".join(_notes(done.record))
     again = evaluate(bench.pipeline(OTHER), [data], bench.folder / "again", how)
     assert again.record.kept == {first.run: old} and again.reused == MORE
+    _, planned = asked(bench, two[1], OTHER)
+    reasons = {why for s in planned.steps if s.half == "question" for why in s.reasons}
+    assert reasons == {"kept"}, "no question is new to that run"
     row = bench.lines()[0]["interaction_id"]
     story = why(store, done.record, row)
     assert (story.state, story.kept, story.recipe) == ("kept", first.run, first.digest)

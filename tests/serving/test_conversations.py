@@ -19,7 +19,7 @@ from raypipe.api.cli.main import main
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
 from raypipe.core import arrow
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Turn
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
@@ -190,14 +190,43 @@ def test_turns_are_bounded_and_what_is_no_turn_is_ignored_or_refused(talked):
         assert refused.status_code == 400 and "turns" in refused.text and "obey" not in refused.text
 
 
+def test_ask_prints_the_question_that_the_turns_made(talked, tmp_path, capsys, monkeypatch):
+    bench, rows, _ = talked
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    file = tmp_path / "turns.json"
+    file.write_text(json.dumps(conversation(rows["1-2"])))
+    models = ["--models", str(bench.folder / "models.yaml")]
+    bench.pipeline(TALKS)
+    given = [
+        str(bench.folder / "fakes.yaml"),
+        *models,
+        "--store",
+        f"{bench.folder}/store",
+        "--turns",
+        str(file),
+    ]
+    assert main(["ask", *given]) == 0
+    assert f"asked with its turns: who wrote {FILM}'s music?" in capsys.readouterr().out.splitlines()
+    assert main(["ask", *given, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["replies"]["stand_alone"]["text"] == f"who wrote {FILM}'s music?"
+
+
 def test_a_file_of_turns_that_cannot_be_read_says_what_was_expected(tmp_path, capsys):
     file = tmp_path / "turns.jsonl"
     for text, said in (
         ('{"role": "assistant", "content": "x"}', "expected a message of the user with text, found none"),
-        ("[1]", "message 1: expected an object with role and text"),
-        ("who?", "expected messages as JSON"),
+        ("[1]", "such as .* message 1 is an integer"),
+        ('{"messages": []}', "found an object. Give the list in its field 'messages' alone"),
+        ('{\n"id": 1}', r'such as \[{"role": "user", "content": "who directed it\?"}\], found an object$'),
+        ('[{"role": "usr", "content": "x"}]', "expected role user or assistant .* found 'usr'"),
+        ("who?", "found other JSON: Expecting value at character 0"),
+        ("[" * 9_000, "found other JSON"),
+        ('[{"role": "user", "content": "\\ud800"}]', "half a surrogate pair"),
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=said):
             ask("local", turns=file)
+    with pytest.raises(ConfError, match="expected a question in UTF-8"):
+        ask("local", "who\udcff?")
     assert main(["ask", "local"]) == 2 and "missing: QUESTION" in capsys.readouterr().err

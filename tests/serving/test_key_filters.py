@@ -96,6 +96,7 @@ def test_a_file_of_filters_is_read_and_holds_no_key_afterwards(tmp_path):
         ("  blue", f"  {BLUE}=", r"filters\.\.\.\.: expected a name of small letters"),
         (f"[{BLUE}]", BLUE, r"filters\.blue\.keys: expected a list, found text \('\.\.\.'\)"),
         (f"keys: [{BLUE}]", f"{BLUE}: 1", r"filters\.blue: unknown field '\.\.\.'; known: hosts, keys"),
+        ("team = 'acme'", "''", r"filters\.acme: where: .* found an empty text; leave it out for none"),
         ("team = 'acme'", "team = 'acme' or 1=1", r"filters\.acme: where: .* character 18 fits none"),
     ],
 )

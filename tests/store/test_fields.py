@@ -193,6 +193,11 @@ def test_every_source_has_a_place_and_a_day(tmp_path):
     for where in ("date = '2024-05-06'", "date = '2023-01-02'", "date = '2025-03-01' and folder = 'legal'"):
         assert found(where) == (plan,)
     assert found("url like 'hr/%' and team = 'hr'") == (plan,)
+    here = fields.within(Filters(where="team = 'hr' and date = '2024-05-06'"))  # the file of that day alone
+    for name in ("hr/plan 2024-05-06.md", "hr/plan%202024-05-06.md"):  # as it is written, as replies have it
+        assert here.within(Filters(where=f"url = '{name}' and url like '{name[:9]}%'")).ids == (plan,)
+        assert here.within(Filters(where=f"url in ('{name}')")).ids == (plan,)
+        assert here.within(Filters(where=f"url != '{name}' or not (url = '{name}')")).ids == ()
     # Of the question's own pages the one that stands where the condition holds, and no other with its text.
     assert fields.narrowed(cited, Filters(where="team = 'hr'")) == cited[1:]
     assert fields.narrowed(cited, Filters(where="team = 'legal'")) == ()

@@ -188,6 +188,17 @@ def test_a_process_elsewhere_holds_while_its_sign_moves_whatever_its_clock_says(
             pass
 
 
+def test_a_driver_that_waits_takes_over_from_one_that_ends_soon(store):
+    with contextlib.ExitStack() as other:
+        other.enter_context(Lease(store.files, "drive", "another"))
+        with pytest.raises(StoreError, match="in use by another"), store.lease("drive", "me", wait_s=0.3):
+            pass
+        ends = threading.Timer(0.3, other.close)
+        ends.start()
+        with store.lease("drive", "me", wait_s=60):
+            ends.join()
+
+
 def test_a_reader_whose_clock_is_behind_keeps_its_versions(store):
     where = {"boot": "another", "owner": "o", "token": "t", "host": "h", "pid": 1, "started": 0.0}
 

@@ -44,6 +44,16 @@ def test_every_feature_of_a_candidate_has_its_column_and_a_fact_has_its_own():
     assert (title["titled"], title["typed"], fact["lacks"]) == (1.0, 1.0, 1.0), "a title has the version"
 
 
+def test_a_fact_that_says_what_the_question_says_is_no_answer_but_to_yes_or_no():
+    name, price = (
+        Sentence("s", (0, 20), text, "row", "BC-12 139 EUR", label=text.partition(":")[0], value=(0, 5))
+        for text in ("Model: BC-12", "BC-12, Price: 139 EUR")
+    )
+    assert evidence.likely("How much is the BC-12?", [name, price], 9) == [price]
+    assert evidence.likely("Is there a BC-12?", [name, price], 9) == [name, price]
+    assert evidence.likely("BC-12?", [name], 9) == [name], "the closest, where there is no other"
+
+
 def test_a_candidate_without_a_name_or_number_of_the_question_lacks_it():
     found = [sentence("It weighs 3 kg.", around="Brio 20"), sentence("It weighs 4 kg.", around="Brio 30")]
     lacks = [row["absent"] for row in named("how heavy is the Brio 30?", found, [None] * 2, [0.5, 0.5])]

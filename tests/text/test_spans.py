@@ -41,6 +41,16 @@ def test_a_span_is_of_the_kind_that_is_asked_for(question, sentence, span):
     assert said(question, sentence) == span
 
 
+def test_a_time_of_day_answers_when_and_is_part_of_a_date_where_there_is_one():
+    for question, sentence, span in (
+        ("when does the last boat leave belmunt", "Belmunt, Last boat: 22:55", "22:55"),
+        ("what time does the pool open", "Pool, Opens: 9 am", "9 am"),
+        ("when was it opened", "It was opened on 3 May 1950 at 10:30.", "3 May 1950"),
+    ):
+        found = typed_span(question, read(question).kind, sentence, [])
+        assert found.only and sentence[slice(*found.span)] == span
+
+
 def test_of_several_spans_the_nearest_to_the_questions_words_is_taken():
     sentence = (
         "Built in 1901 by the city, it was sold, renamed, moved across the river and finally closed in 1950."

@@ -17,7 +17,7 @@ from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.readers.documents import DOCUMENT_LIMITS, walk
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_log import LOOKING_S, driving
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.store import Store
 from raypipe.store.ids import Ids
@@ -62,7 +62,7 @@ def open_docs(
         print(*lines, sep="\n", file=sys.stderr)
     require_documents_read(found, opened)
     owner = f"index {found.name}"
-    with in_process(session, opened, found) as pipeline, driving(opened, owner):
+    with in_process(session, opened, found) as pipeline, driving(opened, owner, LOOKING_S):
         missing = wanted = pipeline.sources(None)
         if all(map(opened.has, whole_corpus(found)[1])):
             builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
@@ -78,7 +78,7 @@ def open_docs(
             if new:
                 pipeline.builder.compact()
             return opened
-    with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner):
+    with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner, LOOKING_S):
         say_estimate(pipeline, session)
         pipeline.index(None)
         pipeline.builder.compact()  # a task has a hundred files, and each look at a table opens its parts

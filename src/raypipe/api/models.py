@@ -183,8 +183,7 @@ def adopt_model(
     catalog = (replace(session, llm=new) if (served := is_served(new)) else session).catalog()
     folder_or_url = served or (new not in catalog.entries and Path(new).expanduser().is_dir())
     model = catalog.resolved(catalog.stand_in("models adopt", new)) if folder_or_url else catalog.model(new)
-    other, run = adoption.known_model(opened, old, model)
-    adoption.require_adoptable(opened, model, other)
+    other, run = adoption.original(opened, old, model)
     requests = adoption.requests_of(opened, run, other)
     if len(requests) < adoption.FEWEST:
         raise ConfError(

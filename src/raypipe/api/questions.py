@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,12 +24,13 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.progress import heartbeat
 from raypipe.core.records import Citation, Question, Source, Turn, digest, source_id
-from raypipe.core.textfile import filled, json_lines
+from raypipe.core.textfile import filled
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
 from raypipe.metrics.ranking import trec_word, write_run
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
-from raypipe.readers.conversation import question_of, turns_of
+from raypipe.readers.conversation import MESSAGES, question_of, turns_of
+from raypipe.readers.lines import parse, without_nul
 from raypipe.readers.rows import UnusableLine
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
@@ -203,14 +203,24 @@ def _request(
     if messages is not None:
         text, file = "\n".join(line.text for line in filled(Path(messages))), str(messages)
         try:
-            read_from = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
+            read_from = without_nul(parse(text.encode()))
+        except UnusableLine as whole:
+            try:
+                read_from = [without_nul(parse(line.encode())) for line in text.split("\n") if line.strip()]
+            except UnusableLine:
+                why = f"{MESSAGES}, found other JSON: {whole.fault.detail}"
+                raise DataError(f"--turns {file}: {why}") from whole
+        if isinstance(read_from, Mapping) and "role" in read_from:
+            read_from = [read_from]  # a file of one line
+        try:
             said = (question, turns_of(read_from, file)) if question else question_of(read_from, file)
-        except (UnusableLine, ValueError) as e:
-            why = e.fault.detail if isinstance(e, UnusableLine) else f"{file}: expected messages as JSON: {e}"
-            raise DataError(f"--turns {why}") from e
+        except UnusableLine as e:
+            raise DataError(f"--turns {e.fault.detail}") from e
         question, turns = said
     if not question.strip():
         raise ConfError("expected a question, found an empty text")
+    if question.encode("utf-8", "replace").decode() != question:
+        raise ConfError("expected a question in UTF-8, found a byte that is none")
     if asked_at:
         moment(asked_at)
     if pages is None:

@@ -109,7 +109,9 @@ class Layout:
     title: str
     pages: tuple[Mark, ...]  # the first page of the file first, one for each; () where it has none
     sections: tuple[Mark, ...]  # ascending; each ends where the next begins
-    modified: str = ""  # time of the file when it was read, as 2025-03-01T09:30:00, UTC; "": it is no file
+    modified: str = ""
+    """The day that the document gives itself, as 2025-03-01, else the time of its file when it was read, as
+    2025-03-01T09:30:00, UTC; "": it is no file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 and of a file.
 
 A message is an object with `role` and `content` or `text`. Those of user and assistant count; what a system
-or a tool said is none of either. Knows values; nothing of files.
+or a tool said is none of either, and another role is a mistake. Knows values; nothing of files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from raypipe.readers.rows import UnusableLine, kind
 from raypipe.text.turns import recent
 
 TEXT = ("content", "text")
+MOST_PARTS = 20  # of a message that are looked at for text
+IGNORED = ("system", "developer", "tool", "function")  # roles of chat messages that are no turns
+MESSAGES = 'expected a list of messages, such as [{"role": "user", "content": "who directed it?"}]'
 
 
 def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
@@ -41,19 +44,32 @@ def number_of(turns: Sequence[Turn]) -> int:
     return 1 + sum(t.role == "user" for t in turns)
 
 
+def text_of(content: Any) -> Any:
+    """The content of a message as far as it is text: its parts, as chat clients have them, in one."""
+    if not isinstance(content, list):
+        return content
+    parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, Mapping))
+    return "".join(p for p in parts if isinstance(p, str))
+
+
 def _messages(messages: Any, where: str) -> list[Turn]:
     if not isinstance(messages, list):
-        raise UnusableLine("wrong_type", f"{where}: expected a list of messages, found {kind(messages)}")
+        lists = [n for n, v in messages.items() if isinstance(v, list)] if isinstance(messages, dict) else []
+        cure = f". Give the list in its field {lists[0]!r:.40} alone" if lists else ""
+        raise UnusableLine("wrong_type", f"{where}: {MESSAGES}, found {kind(messages)}{cure}")
     found = list[Turn]()
     for n, message in enumerate(messages, 1):
-        role = message.get("role") if isinstance(message, Mapping) else None
-        if not isinstance(role, str):
-            expected = "expected an object with role and text"
-            raise UnusableLine("wrong_type", f"{where}: message {n}: {expected}, found {kind(message)}")
-        if role not in ("user", "assistant"):
+        if not isinstance(message, Mapping):
+            raise UnusableLine("wrong_type", f"{where}: {MESSAGES}; message {n} is {kind(message)}")
+        role = message.get("role")
+        if role in IGNORED:
             continue
-        text = next((message[name] for name in TEXT if message.get(name) is not None), "")
+        if role not in ("user", "assistant"):
+            expected = f"expected role user or assistant ({', '.join(IGNORED)} are ignored)"
+            given = f"found {role!r:.40}" if isinstance(role, str) else "found none"
+            raise UnusableLine("wrong_type", f"{where}: message {n}: {expected}, {given}")
+        text = text_of(next((message[name] for name in TEXT if message.get(name) is not None), ""))
         if not isinstance(text, str):
             raise UnusableLine("wrong_type", f"{where}: message {n}: expected text, found {kind(text)}")
-        found.append(Turn("user" if role == "user" else "assistant", text))
+        found.append(Turn(role, text))
     return found

@@ -38,7 +38,7 @@ MAX_CHARS: Final = 1_000  # of a value
 FRONT_CHARS: Final = 20_000  # of front matter
 PLACE: Final = frozenset({"url", "host", "folder"})
 """Fields that say where a document stands: no document can say otherwise."""
-_END = re.compile(r"^(?:---|\.\.\.)[ \t]*+$", re.MULTILINE)
+_FRONT = re.compile(r"\A---[ \t]*+\n(.*?)^(?:---|\.\.\.)[ \t]*+(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}\S*")
 
 
@@ -81,21 +81,19 @@ def _day(text: str) -> str:
     return ""
 
 
-def front_lines(text: str) -> int:
-    """Lines of the front matter of a text, those of `---` among them; 0: it has none."""
-    first, _, rest = text[:FRONT_CHARS].partition("\n")
-    end = _END.search(rest) if first.rstrip() == "---" else None
-    return 2 + rest.count("\n", 0, end.start()) if end else 0
+def front_matter(text: str) -> tuple[dict[str, str], str]:
+    """The fields of the YAML between `---` at the begin of a text, and the text behind it; none and the whole
+    text where there is no mapping.
 
-
-def front_matter(text: str) -> dict[str, str]:
-    """The fields of the YAML between `---` at the begin of a text; none where it is no mapping."""
-    lines = text[:FRONT_CHARS].split("\n")[1 : max(1, front_lines(text) - 1)]
+    >>> front_matter("---\\nteam: hr\\n---\\n# Leave\\n")
+    ({'team': 'hr'}, '# Leave\\n')
+    """
+    found = _FRONT.match(text, 0, FRONT_CHARS)
     try:  # a number may have more digits than Python writes
-        tree = yaml.load("\n".join(lines), Loader=yaml.CSafeLoader)
-        return fields_of(tree) if isinstance(tree, dict) else {}
+        tree = yaml.load(found[1], Loader=yaml.CSafeLoader) if found else None
+        return (fields_of(tree), text[found.end() :]) if found and isinstance(tree, dict) else ({}, text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
+        return {}, text
 
 
 def of_path(name: str) -> dict[str, str]:

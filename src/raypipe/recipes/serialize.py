@@ -199,7 +199,8 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Path and text of every value in a part of what `to_plain` wrote, for people. A model or a reference has
-    its name under its own path, and below that what its identity is made of."""
+    its name under its own path, and below that what its identity is made of; an adopted one that of the
+    other."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
@@ -214,6 +215,9 @@ def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
     if tree.get(_CLASS) == Model.__name__ or _is_reference(tree):
         yield path, tree["name"]
         skipped |= {*NOT_IDENTITY, "where", "refresh"}
+        if adoption := tree.get("adopted"):
+            tree = adoption["model"]
+            yield (*path, "adopted_as"), tree["name"]
     for name, value in tree.items():
         if name not in skipped:
             yield from leaves(value, (*path, name))

@@ -114,9 +114,33 @@ def end(store: Store, name: str) -> Adoption:
     return record.adoption
 
 
-def require_adoptable(store: Store, new: Model, old: Model) -> None:
-    """Raises ConfError for two models that cannot be one: of other kinds, dims or adapters, or in a chain of
-    adoptions."""
+def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
+    """The model that the last runs of a store call so, other than `new`, and the last run that names it.
+    Raises ConfError where none does, and for two that cannot be one: of other kinds, dims or adapters, with
+    one identity, or in a chain of adoptions."""
+    named, known, same = dict[str, None](), adoptions(store), False
+    for run in recent(store, LOOKED_BACK):
+        for old in (Model(**fields) for fields in fields_of(run.recipe, Model)):
+            named.setdefault(old.name)
+            if name not in (old.name, old.repo):
+                continue
+            if own_identity(old) == own_identity(new):
+                same = True
+                continue
+            _require_one(known, new, old)
+            return replace(old, adopted=None), run
+    if same:
+        raise ConfError(f"{new.name} is {name} already: both have one identity, and share all that is cached")
+    expected = f"--as {name!r}: expected a model that a finished run of {store.uri} names"
+    if not named:
+        raise ConfError(f"{expected}, found no such run: run `raypipe eval` with it first")
+    raise ConfError(f"{expected}, other than {new.name} as it is now; {did_you_mean(name, named)}")
+
+
+def _require_one(known: Mapping[str, AdoptionRecord], new: Model, old: Model) -> None:
+    if (of := known.get(own_identity(old))) is not None:
+        other = of.adoption.model.name
+        raise ConfError(f"{old.name} is adopted as {other} itself: adopt {new.name} as {other}")
     for what in ("kind", "dim"):
         if (a := getattr(new, what)) != (b := getattr(old, what)):
             raise ConfError(f"{new.name}: expected {what} {b} as {old.name} has it, found {a}")
@@ -124,39 +148,9 @@ def require_adoptable(store: Store, new: Model, old: Model) -> None:
         raise ConfError(
             f"{new.name}: expected the adapters of {old.name}, found none of {', '.join(lacking)}"
         )
-    for record in adoptions(store).values():
+    for record in known.values():
         if own_identity(record.adoption.model) == own_identity(new):
             raise ConfError(f"{record.name} is adopted as {new.name}: end that first, with --undo")
-
-
-def known_model(store: Store, name: str, unlike: Model) -> tuple[Model, Run]:
-    """The model that the last runs of a store call so, other than one, and the last run that names it. Raises
-    ConfError where none does, where it is that one already, and where it is adopted itself."""
-    named, known, same = dict[str, None](), adoptions(store), False
-    for run in recent(store, LOOKED_BACK):
-        for model in (Model(**fields) for fields in fields_of(run.recipe, Model)):
-            named.setdefault(model.name)
-            if name not in (model.name, model.repo):
-                continue
-            if (identity := own_identity(model)) == own_identity(unlike):
-                same = True
-                continue
-            if identity in known:
-                other = known[identity].adoption.model.name
-                raise ConfError(f"{name} is adopted as {other} itself: adopt {unlike.name} as {other}")
-            return replace(model, adopted=None), run
-    if same:
-        raise ConfError(
-            f"{unlike.name} is {name} already: both have one identity, and share all that is cached"
-        )
-    if not named:
-        raise ConfError(
-            f"--as {name!r}: no eval has finished in {store.uri}: run `raypipe eval` with it first"
-        )
-    raise ConfError(
-        f"--as {name!r}: expected a model that a finished run of {store.uri} names, other than "
-        f"{unlike.name} as it is now; {did_you_mean(name, named)}"
-    )
 
 
 Ask: TypeAlias = Callable[[], Awaitable[object]]

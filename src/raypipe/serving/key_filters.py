@@ -23,7 +23,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.serving.access import KEY_CHARS, ApiKeys
-from raypipe.text.filters import Filters
+from raypipe.text.filters import Filters, parse
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
@@ -102,6 +102,8 @@ def _key_filters(tree: Any, path: str) -> tuple[KeyFilter, ...]:
             expected = f"expected a name of small letters, digits and -, and not {UNFILTERED.name!r}"
             raise ConfError(f"{where}: {expected}")
         try:
+            if "where" in tree["filters"][name]:
+                parse(entry.where)
             keys, filters = ApiKeys.of(entry.keys), Filters(entry.hosts, entry.sources, entry.where)
         except (ConfError, ValueError) as e:
             raise ConfError(f"{where}: {e}") from e

@@ -61,7 +61,7 @@ class Extract:
     fitted: Fitted | None = None
     into: str = "extract"
 
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
         for name in ("passages", "sentences", "scored", "words", "chars"):

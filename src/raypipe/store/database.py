@@ -77,16 +77,16 @@ class Store:
         return cls.open(uri)
 
     @contextmanager
-    def lease(self, name: str, owner: str, forgetting: bool = False) -> Iterator[None]:
+    def lease(self, name: str, owner: str, forgetting: bool = False, wait_s: float = 0.0) -> Iterator[None]:
         """A lease to hold while driving: `with store.lease("driver", "eval local"): ...`. Inside a block that
         holds one of this name through this very Store nothing more is taken: the phases of an eval each ask
         for one, and the eval holds it over all of them. Raises StoreError that names the holder, if another
-        has it; and to a driver while a forget was begun and has not ended, unless it is one (`forgetting`):
-        a part of that may be there yet."""
+        has it `wait_s` seconds later; and to a driver while a forget was begun and has not ended, unless it
+        is one (`forgetting`): a part of that may be there yet."""
         if name in self._held:
             yield
             return
-        with Lease(self.files, name, owner):
+        with Lease(self.files, name, owner, wait_s=wait_s):
             self._held.add(name)
             try:
                 if name == DRIVER:

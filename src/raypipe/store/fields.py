@@ -31,7 +31,7 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.records import Citation
 from raypipe.store.errors import reaching
 from raypipe.store.ids import HEX
-from raypipe.text.filters import ConditionError, Filters, Node, Test, Value, host_matches, parse, tests_of
+from raypipe.text.filters import ConditionError, Filters, Node, Test, host_matches, parse, tests_of
 from raypipe.text.spans import DAY_IN_NAME
 
 FieldType: TypeAlias = Literal["text", "number", "boolean", "date"]
@@ -186,31 +186,34 @@ class SourceFields:
                 near = did_you_mean(test.field, (f.name for f in there))
                 meant = f"; {near}" if near.endswith("?") else ""
                 raise ConditionError(f"where: expected a field that documents here have: {known}{meant}")
-            like = test.op == "like" and found.type in ("text", "date")
-            if not like and not all(_fits(value, found.type) for value in test.values):
+            said: set[FieldType] = {_TYPES.get(type(value), "text") for value in test.values}
+            day = all(re.match(_DAY, str(value)) for value in test.values)
+            if found.type == "date" and (day or test.op == "like"):
+                said -= {"text"}
+            if said - {found.type}:
                 expected = f"expected {_EXPECTED[found.type]}, since its type is {found.type}"
                 raise ConditionError(f"where: {test.field}: {expected}")
 
     def column(self, name: str) -> pa.Array:
         """The values of a field: text, null where a place lacks it."""
-        if name not in self._columns:
-            self._columns[name] = self._column(name)
-        return self._columns[name]
-
-    def _column(self, name: str) -> pa.Array:
-        rows = self._rows
-        if name in _PLACE:
-            place = _PLACE[name]
-            return pa.array([place(url) if url else None for url in rows["url"].to_pylist()], pa.string())
-        given = pc.map_lookup(rows["fields"].combine_chunks(), name, "first")
+        if (found := self._columns.get(name)) is not None:
+            return found
+        rows, urls = self._rows, self._rows["url"].to_pylist() if name in OF_ALL else ()
+        if (place := _PLACE.get(name)) is not None:
+            found = pa.array([place(url) if url else None for url in urls], pa.string())
+        else:
+            found = pc.map_lookup(rows["fields"].combine_chunks(), name, "first")
         if name == "title":
             titles = rows["title"].combine_chunks()
-            return pc.coalesce(given, pc.if_else(pc.equal(titles, ""), None, titles))
-        if name == "date":
-            places = zip(rows["url"].to_pylist(), rows["modified"].to_pylist(), strict=True)
-            days = [_day_in_name(url or "") or day_of_time(time or "") or None for url, time in places]
-            return pc.coalesce(given, pa.array(days, pa.string()))
-        return given
+            found = pc.coalesce(found, pc.if_else(pc.equal(titles, ""), None, titles))
+        elif name == "date":
+            named = (DAY_IN_NAME.search(unquote(url or "")) for url in urls)
+            days = (day_of_time("-".join(day.groups())) if day else "" for day in named)
+            both = zip(days, rows["modified"].to_pylist(), strict=True)
+            found = pc.coalesce(
+                found, pa.array([d or day_of_time(t or "") or None for d, t in both], pa.string())
+            )
+        return self._columns.setdefault(name, found)
 
     def _mask(self, filters: Filters) -> pa.Array:
         """(rows,) bool: which places match."""
@@ -238,6 +241,13 @@ class SourceFields:
         column = self.column(test.field)
         if test.op == "null":
             return pc.is_null(column)
+        if test.field != "url":
+            return self._compared(column, test)
+        # as it is written, or percent-encoded as replies have it
+        both = (self._compared(urls, test) for urls in (column, self._rows["url"].combine_chunks()))
+        return (pc.and_kleene if test.op == "!=" else pc.or_kleene)(*both)
+
+    def _compared(self, column: pa.Array, test: Test) -> pa.Array:
         if isinstance(test.values[0], bool):
             column = pc.if_else(pc.is_in(column, value_set=_TRUTHS), pc.equal(column, "true"), None)
         elif isinstance(test.values[0], float):
@@ -248,6 +258,7 @@ class SourceFields:
         return _COMPARE[test.op](column, test.values[0])
 
 
+_TYPES: Mapping[type, FieldType] = {bool: "boolean", float: "number"}
 _EXPECTED: Mapping[FieldType, str] = {
     "text": "a text in single quotes",
     "number": "a number without quotes",
@@ -265,14 +276,6 @@ def _type_of(values: pa.Array) -> FieldType:
     return "date" if pc.all(pc.match_substring_regex(values, _DAY)).as_py() else "text"
 
 
-def _fits(value: Value, type: FieldType) -> bool:
-    if isinstance(value, bool):
-        return type == "boolean"
-    if isinstance(value, float):
-        return type == "number"
-    return type == "text" or (type == "date" and re.match(_DAY, value) is not None)
-
-
 def _host(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
@@ -285,11 +288,6 @@ def _folder(url: str) -> str | None:
 
 
 _PLACE: Mapping[str, Any] = {"url": unquote, "host": _host, "folder": _folder}
-
-
-def _day_in_name(url: str) -> str:
-    found = DAY_IN_NAME.search(unquote(url))
-    return day_of_time("-".join(found.groups())) if found else ""
 
 
 def day_of_time(text: str) -> str:

@@ -43,6 +43,7 @@ from raypipe.store.tables import check_run
 STALE_S = 60.0  # a sign without a beat for this long has no owner: four beats, of which some may be late
 BEAT_S = 15.0
 LOOK_S = 1.0  # between two looks at a sign that is watched
+WAIT_S = 0.2  # between two tries to take a lease that another holds
 FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
 _READER = "reader-"
 _SPACE = Path("/proc/self/ns/pid")
@@ -104,20 +105,23 @@ class _Beating:
 class Lease(_Beating):
     """Held inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
-    Raises StoreError that names the holder, if there is a live one: its process runs here, or it runs
-    elsewhere and gave a sign of life in the last STALE_S seconds by the clock, or does so while it is watched
-    for `watch_s` seconds.
+    Raises StoreError that names the holder, if there is a live one `wait_s` seconds later: its process runs
+    here, or it runs elsewhere and gave a sign of life in the last STALE_S seconds by the clock, or does so
+    while it is watched for `watch_s` seconds.
     """
 
     WHAT = "lease"
 
-    def __init__(self, files: Files, name: str, owner: str, watch_s: float = STALE_S) -> None:
+    def __init__(
+        self, files: Files, name: str, owner: str, watch_s: float = STALE_S, wait_s: float = 0.0
+    ) -> None:
         super().__init__(files, f"lease {name}", owner)
-        self._lease, self._watch_s = check_run(name), watch_s
+        self._lease, self._watch_s, self._wait_s = check_run(name), watch_s, wait_s
 
     def __enter__(self) -> Lease:
+        until = time.monotonic() + self._wait_s
         try:
-            while not self._take():
+            while not self._take(until):
                 continue
         except BaseException:  # a sign may stand by now, and this process lives on
             self._leave()
@@ -129,10 +133,14 @@ class Lease(_Beating):
         """Returns whether a living process holds it."""
         return bool(_living(self._files, self._signs(), self._watch_s))
 
-    def _take(self) -> bool:
-        """Takes the highest sign's place; False: another was faster. Raises StoreError: its owner lives."""
+    def _take(self, until: float) -> bool:
+        """Takes the highest sign's place; False: another was faster, or its owner lives and it is not yet
+        `until`. Raises StoreError: it lives."""
         found = self._signs()
         for sign in _living(self._files, found, self._watch_s).values():
+            if time.monotonic() < until:
+                time.sleep(WAIT_S)
+                return False
             raise StoreError(
                 f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last sign of life "
                 f"{time.time() - sign.beat:.0f} s ago by the clock here). Wait for it to end, or end it"

@@ -7,7 +7,7 @@ as a title does, what the ones below them are about. The numbers of `Fitted` com
 `bench/figures/extract.py --fit` makes them. Knows no model and no index.
 
 A version of a statement is another source that gives another value. It is dated by its title, else by the
-name of its file, its first lines, front matter included, or the time of its file. One that says in title or
+name of its file, its field `date`, its first lines, or the time of its file. One that says in title or
 first lines that it is superseded is older than any that does not.
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from raypipe.core.digests import FittedOn
 from raypipe.core.records import Block, BlockKind, Layout, Quote, Span
 from raypipe.text.bm25 import lucene_idf
-from raypipe.text.spans import DAY_IN_NAME, AskedQuestion, TypedSpan, dates, day_of, numbers, with_unit
+from raypipe.text.spans import DAY_IN_NAME, AskedQuestion, TypedSpan, dates, day_of, numbers, read, with_unit
 from raypipe.text.words import analyse, sentences
 
 ANALYZER = "stems"
@@ -111,7 +111,13 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
 
 def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
     """The `most` candidates that share most words with a question, in order: those of title, heading, row and
-    label count, too. Those of the sentence alone would prefer what repeats the title."""
+    label count, too. Those of the sentence alone would prefer what repeats the title. A fact whose value the
+    question says itself, such as the name of the row that it asks of, is no answer but to yes or no."""
+    asked, _ = analyse(question, ANALYZER)
+    if not (kind := read(question)).yes_no and not kind.direction:
+        values = (analyse(s.text[len(s.label) + 2 :] if s.value else "", ANALYZER)[0] for s in found)
+        told = (len(v) and np.isin(v, asked).all() for v in values)
+        found = [s for s, known in zip(found, told, strict=True) if not known] or found
     words = words_of(question, found)
     best = np.argsort(-(words.around + words.label), kind="stable")[:most]
     return [found[i] for i in sorted(best.tolist())]
@@ -160,7 +166,7 @@ def features(
     return np.stack([named[name] for name in FEATURES], 1)
 
 
-HEAD_CHARS = 300  # of a text that may date it: front matter, or a title and a first paragraph
+HEAD_CHARS = 300  # of a text that may date it: a title and a first paragraph
 ALIKE = 0.6  # share of their words, but for the values, that two sentences with one statement have in common
 ABOUT = 0.05  # by how much less of the question's words the other may share: else it is of something else
 _SUPERSEDED = re.compile(
@@ -211,7 +217,8 @@ def versions(
         head = page.text[:HEAD_CHARS]
         title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")
         name, modified = (unquote(page.file.url), page.file.modified) if page.file else ("", "")
-        said = (title, DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " "), head, modified[:10])
+        name = DAY_IN_NAME.sub(r" \1-\2-\3 ", name).replace("_", " ")
+        said = (title, name, "" if "T" in modified else modified, head, modified[:10])
         days = ([d for s in dates(t) if (d := day_of(t[slice(*s)])) is not None] for t in said)
         return not _SUPERSEDED.search(f"{title} {head}"), max(next(filter(None, days), [0.0])), modified
 
@@ -295,6 +302,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
     title = next((text[b.start : b.end] for b in blocks if b.kind == "title"), "")
     heading = next((text[b.start : b.end] for b in blocks[:i][::-1] if b.kind == "heading"), "")
     names: list[str] | None = None  # of the open table's columns; None: no table is open
+    caption = _caption(text, blocks, i - 1) if i else None  # above it
+    group = ""  # first cell of its last row that has one
     while i < last:
         row = [blocks[i]]
         while (
@@ -302,7 +311,8 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
         ):
             row.append(blocks[i + len(row)])
         i += len(row)
-        names = names if _in_table(text, row[0]) else None
+        if not _in_table(text, row[0]):
+            names, group, caption = None, "", _caption(text, blocks, i - 1)
         heading = text[row[0].start : row[0].end] if row[0].kind == "heading" else heading
         above, label, found = f"{title} {heading}".strip(), "", list[Sentence]()
         if row[0].kind in _IN_TABLE:
@@ -319,14 +329,35 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
                     continue
             if row[-1].end <= passage[1][0]:
                 continue
-            found = [replace(f, title=title) for f in _facts(cells, said, names, above, passage)]
+            named = 2 if said[0] in ("", group) or _is_coded(said) else 1
+            named_by = text[slice(*caption)] if caption else ""
+            under = " ".join(filter(None, (above, named_by, "" if said[0] else group)))
+            found = [replace(f, title=title) for f in _facts(cells, said, names, named, under, passage)]
+            group = said[0] or group
             if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term, and much about it
                 row, label, above = row[-1:], said[0], f"{above} {said[0]}".strip()
         for block in row if not found and row[0].kind in _CONTENT else ():
             found += _sentences(text, block, above, passage, label)
         for s in found:
-            if not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
+            if s.span != caption and not any(a < s.span[1] and s.span[0] < b for a, b in page.hidden):
                 yield s
+
+
+def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
+    """Returns where a paragraph above a table ends with a short line that is no sentence: its name."""
+    block, after = blocks[i], blocks[i + 1 : i + 2]
+    if block.kind != "paragraph" or not after or not _in_table(text, after[0]) or _in_table(text, block):
+        return None
+    start = max(block.start, block.end - MAX_CHARS)
+    a, b = [(0, 0), *sentences(text[start : block.end])][-1]
+    is_one = 0 < b - a <= _LABEL_CHARS and text[start + b - 1] not in ".!?;"
+    return (start + a, start + b) if is_one else None
+
+
+def _is_coded(said: Sequence[str]) -> bool:
+    """Returns whether the name of a row stands behind its code or number: "P02 | Wych elm | 2.4"."""
+    digits = [any(map(str.isdigit, cell)) for cell in said]
+    return len(said) > 2 and digits[:2] == [True, False] and any(map(str.isalpha, said[1]))
 
 
 def _in_table(text: str, block: Block) -> bool:
@@ -334,9 +365,14 @@ def _in_table(text: str, block: Block) -> bool:
 
 
 def _facts(
-    cells: Sequence[Span], said: Sequence[str], names: Sequence[str], above: str, passage: _Passage
+    cells: Sequence[Span],
+    said: Sequence[str],
+    names: Sequence[str],
+    named: int,
+    above: str,
+    passage: _Passage,
 ) -> Iterator[Sentence]:
-    """The facts of a row: each cell that has a label, with it."""
+    """The facts of a row: each cell that has a label, with it. `named`: how many cells are the row's name."""
     own = [_NAMED.match(c) for c in said]
     names = names if len(names) == len(said) else [""] * len(said)  # it may have other cells than the first
     keys = [m[1] if m else n for m, n in zip(own, names, strict=True)]
@@ -345,13 +381,13 @@ def _facts(
         found = [(said[0].rstrip(" :"), (start, end), ", ".join(filter(None, said[1:])))]
     else:
         values = [c[m.end() :] if m else c for c, m in zip(said, own, strict=True)]
-        name = values[0] if len(values[0]) <= _LABEL_CHARS else ""
+        name = [value if len(value) <= _LABEL_CHARS else "" for value in values[:named]]
         found = [
-            (", ".join(p for p in ((name if i else ""), key) if p), (end - len(value), end), value)
+            (", ".join(filter(None, (*name[:i], key))), (end - len(value), end), value)
             for i, (key, value, (_, end)) in enumerate(zip(keys, values, cells, strict=True))
             if key
         ]
-    whole, around = (cells[0][0], cells[-1][1]), " ".join((above, *said)).strip()
+    whole, around = (cells[0][0], cells[-1][1]), " ".join(filter(None, (above, names[0], *said)))
     for label, span, value in found:
         likely = label and len(label) <= 2 * _LABEL_CHARS and 0 < len(value) <= _VALUE_CHARS
         if likely and _holds(passage, span) and any(map(str.isalnum, value)) and any(map(str.isalnum, label)):

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from raypipe.core.errors import ConfError
 
 MAX_CHARS: Final = 10_000  # of a condition: a list of 300 ids
+EXAMPLE: Final = "such as team = 'hr' and date >= '2025-01-01'"
 MAX_DEPTH: Final = 20  # of brackets and `not`
 Value: TypeAlias = str | float | bool
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "like", "null"]
@@ -164,6 +165,9 @@ def parse(where: str) -> Node:
     >>> parse("not (year < 2024)")
     Join(op='not', parts=(Test(field='year', op='<', values=(2024.0,)),))
     """
+    if not where.strip():  # as of a variable that is not set: it must not mean all
+        expected = f"expected a condition, {EXAMPLE}, found an empty text; leave it out for none"
+        raise ConditionError(f"where: {expected}")
     import lark  # as above
 
     if where.encode("utf-8", "replace").decode() != where:
@@ -176,9 +180,8 @@ def parse(where: str) -> Node:
         at = getattr(e, "pos_in_stream", None)
         ends = getattr(getattr(e, "token", None), "type", "") == "$END"
         place = len(where) if ends or at is None or at < 0 else at
-        example = "such as team = 'hr' and date >= '2025-01-01'"
         raise ConditionError(
-            f"where: expected a condition, {example}; character {place + 1} fits none{_hint(where, place)}"
+            f"where: expected a condition, {EXAMPLE}; character {place + 1} fits none{_hint(where, place)}"
         ) from e
     return tree
 
@@ -187,14 +190,19 @@ def _hint(where: str, place: int) -> str:
     """Says what the usual slip at a character is; it repeats nothing of the condition.
 
     >>> _hint('team = "hr"', 7), _hint("lower(team) = 'hr'", 5), _hint("team = 'hr", 7), _hint("a == 1", 3)
-    (': texts stand in single quotes', ': there are no functions', ': a quote is not closed', '')
+    (': texts and days stand in single quotes', ': there are no functions', ': a quote is not closed', '')
     """
-    found = where[place : place + 1]
-    if found == "'" or where.count("'") % 2:
+    found, before = where[place : place + 1], where[:place]
+    if where.count("'") % 2:
         return ": a quote is not closed"
     if found == "(":
         return ": there are no functions"
-    return ": texts stand in single quotes" if found == '"' or found.isalpha() else ""
+    if where[place : place + 4].lower() == "null":
+        return ": `is null` tests for null"
+    is_day = found == "-" and before[-1:].isdigit()
+    if is_day or found.isalpha() or found in tuple('"\u2018\u2019\u201c\u201d'):
+        return ": texts and days stand in single quotes"
+    return ": a list stands in brackets" if found == "'" and before.rstrip().lower().endswith(" in") else ""
 
 
 def tests_of(node: Node) -> Iterator[Test]:

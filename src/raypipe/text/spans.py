@@ -28,6 +28,10 @@ _DATES = re.compile(
 )
 DAY_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(0[1-9]|1[0-2])[-_.]?([0-2]\d|3[01])(?!\d)")
 """A day in the name of a file: year, month, day."""
+_TIMES = re.compile(
+    r"\b(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?(?:\s?[ap]\.?m\b)?(?![\d:])|\b(?:1[0-2]|[1-9])\s?[ap]\.?m\b",
+    re.I,
+)
 _ONES = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
 _TENS = "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand"
 _SCALE = r"(?:\s+(?:hundred|thousand|million|billion|trillion))?"
@@ -70,7 +74,7 @@ _PATTERNS: Mapping[Kind, str] = {
     r"|elevation|area|distance|volume|total|difference|margin|inhabitants) (?:of|in|between|for)\b"
     r"|\bwhat percent|\b(?:price|cost|budget|revenue|earnings|dividend|market cap\w*|salary|eps) of\b"
     r"|\bearnings per share\b|\btrading at\b|\b(?:stock|share) price\b",
-    "when": r"\bwhen\b|\b(?:what|which) (?:\w+ )?(?:year|date|day|month)s?\b"
+    "when": r"\bwhen\b|\bwhat time\b|\b(?:what|which) (?:\w+ )?(?:year|date|day|month)s?\b"
     r"|\b(?:birthday|date of birth|birth date|release date|year in which)\b",
     "who": r"\bwho(?:se|m)?\b|\bname of the (?:person|man|woman)\b"
     r"|\b(?:what|which) (?:actor|actress|artist|author|director|player|person|president|singer|writer)\b",
@@ -147,7 +151,9 @@ def numbers(sentence: str) -> list[Span]:
 _OF_KIND: Mapping[Kind, Callable[[str], list[Span]]] = {
     "who": names,
     "number": numbers,
-    "when": dates,
+    "when": lambda said: (
+        dates(said) or [m.span() for m in _TIMES.finditer(said)]
+    ),  # a date has its time with it
     "version": lambda sentence: [m.span() for m in _VERSIONS.finditer(sentence)],
     "weekday": lambda sentence: [m.span() for m in _WEEKDAYS.finditer(sentence)],
 }

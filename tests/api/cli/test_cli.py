@@ -101,7 +101,7 @@ def test_a_closed_output_leaves_no_trace(args):
         (
             ("ask", "rag", "how long?", "--where", " "),
             2,
-            "--where: expected a condition, found an empty text",
+            "where: expected a condition, such as team = 'hr' and date >= '2025-01-01', found an empty text",
         ),
         (("eval", "local", "--judg", "x", "--strange"), 2, "unexpected --strange"),
         (("plan", "--help"), 0, "Estimate the model calls, time and memory of an eval"),

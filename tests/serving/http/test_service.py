@@ -276,7 +276,10 @@ def test_an_error_says_where_it_is(tmp_path):
 WRONG = {
     "an empty condition": (
         {"query": "x", "filters": {"where": " "}},
-        ["filters.where: expected a condition, found an empty text; leave it out for none"],
+        [
+            "filters.where: expected a condition, such as team = 'hr' and date >= '2025-01-01', found an "
+            "empty text; leave it out for none"
+        ],
     ),
     "a misspelt field": (
         {"query": "x", "documnets": []},

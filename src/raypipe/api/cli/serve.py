@@ -15,6 +15,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.records import ABSTAINED
 from raypipe.evaluation.report.wording import cut
 from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
+from raypipe.text.filters import parse
 
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
@@ -130,10 +131,8 @@ def ask(
 ) -> Shown[Any]:
     if not (question or turns):
         raise ConfError("missing: QUESTION, or --turns FILE with a conversation (raypipe ask --help)")
-    if where is not None and not where.strip():  # as of a variable that is not set: it must not mean all
-        raise ConfError(
-            "--where: expected a condition, found an empty text. Leave it out to search everything"
-        )
+    if where is not None:
+        parse(where)
     if not (place.docs or pages or place.store or shell.settings.store):
         say(f"no --docs and no --store: searching {shell.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
@@ -152,13 +151,16 @@ def _where(url: str | None, place: Place | None) -> str:
 
 
 def _print(found: AskResult, verbose: bool) -> None:
-    """Prints the answer, its place, and three lines of evidence; `verbose`: the ranking and times, too."""
+    """Prints the answer, the question that earlier turns made, the place, and three lines of evidence;
+    `verbose`: the ranking and times, too."""
     from rich.text import Text
 
     from raypipe.text.context import context
 
     out, answered, question = console(), found.result, found.result.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
+    if answered.asked and answered.asked.text != question.text:
+        out.print(Text(f"asked with its turns: {question.text}", "dim"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
     if answered.others:

@@ -71,8 +71,10 @@ def plan_sum(plan: Plan) -> str:
 
 
 def _reason(why: str, half: str) -> str:
-    """A reason for people: `row` is a question, or a page, that the last finished run did not have."""
-    return why if why != "row" else "new question" if half == "question" else "new page"
+    """A reason for people: `row` is a question, or a page, that the last finished run did not have; `kept`
+    one whose answer it kept of an earlier run."""
+    new = "new question" if half == "question" else "new page"
+    return {"row": new, "kept": "kept by --only-new"}.get(why, why)
 
 
 def _number(n: float) -> str:

@@ -21,7 +21,6 @@ from turbohtml.detect import detect
 
 from raypipe.core.records import Fault
 from raypipe.readers.documents.page_text import storable, table_row
-from raypipe.readers.fields import front_lines
 from raypipe.readers.rows import LIMITS, STEP, UnusableLine
 
 _NAMED = re.compile(r"\"?sep=(.)\"?\s*", re.IGNORECASE)
@@ -115,19 +114,17 @@ def html_title(text: str) -> str:
 
 
 def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Title, and heading and text of each section of a Markdown file, the headings in the text. Front matter
-    has none."""
+    """Title, and heading and text of each section of a Markdown file, the headings in the text."""
     sections: list[tuple[str, list[str]]] = [("", [])]  # heading and lines
     fenced = before = ""
-    front = front_lines(text)
-    for number, line in enumerate(text.split("\n")):
+    for line in text.split("\n"):
         if mark := _FENCE.match(line):
             fenced = "" if fenced == mark[1] else fenced or mark[1]
         found = None if fenced else _ATX.match(line)
         if not fenced and before.strip() and _UNDERLINE.fullmatch(line):
-            sections.append((before if number >= front else "", [sections[-1][1].pop(), line]))
+            sections.append((before, [sections[-1][1].pop(), line]))
         elif found:
-            sections.append((found[2].rstrip(" \t#") if number >= front else "", [line]))
+            sections.append((found[2].rstrip(" \t#"), [line]))
         else:
             sections[-1][1].append(line)
         before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""

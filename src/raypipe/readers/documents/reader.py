@@ -25,6 +25,7 @@ from raypipe.readers.fields import front_matter
 from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
 
 READER = "5"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text or field
+RAISED = {"md": "6", "txt": "6"}  # of a kind alone: no scan is read again for a rule of texts
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
@@ -61,7 +62,7 @@ def reader_of(kind: str, scans: bool = False) -> str:
     """Names the reader of a kind: the rules here, the build of PDFium where it took part, and what read scans
     or would, if there are any. A file that cannot be read may be one."""
     if kind not in ("pdf", "image", UNREAD):
-        return f"{kind}/{READER}"
+        return f"{kind}/{RAISED.get(kind, READER)}"
     from raypipe.readers.documents.pdf import PDFIUM  # its library
 
     return f"{kind}/{READER}/{PDFIUM}{f'/{ocr.engine()}' if scans or kind != 'pdf' else ''}"
@@ -104,12 +105,12 @@ class DocumentReader:
             raise UnusableLine("blank", "expected text, found none")
         if kind == "html":
             return FileText(kind, plain.html_title(text), text, "page")
-        fields = {} if kind == "csv" else front_matter(text)
-        if kind == "md":
-            return replace(_with_sections(kind, *plain.markdown(text)), fields=fields)
         if kind == "csv":
             text, faults = plain.table(text)
-        return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults), fields=fields)
+            return replace(_with_sections(kind, "", [("", text)]), faults=tuple(faults))
+        fields, text = front_matter(text)
+        title, sections = plain.markdown(text) if kind == "md" else ("", [("", text)])
+        return replace(_with_sections(kind, title or fields.get("title", ""), sections), fields=fields)
 
     def close(self) -> None:
         for child in (self._pages, self._whole, self._scans):

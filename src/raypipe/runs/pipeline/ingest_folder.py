@@ -28,7 +28,7 @@ from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline import ingest_staging
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
-from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
+from raypipe.runs.pipeline.ingest_log import LOOKING_S, IngestSummary, decide, driving
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
@@ -87,6 +87,8 @@ class FolderRead:
             yield from batch.sources
         if refused := self.without_documents(()):
             raise refused
+        if changes := self.changes():
+            progress.say(changes)
 
     def batches(self, globs: Sequence[str], progress: Progress) -> Iterator[ingest_staging.IngestBatch]:
         found, reader = list(walk(self.root, globs, DOCUMENT_LIMITS)), DocumentReader()
@@ -176,7 +178,7 @@ class FolderRead:
         said = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
         self.batch.documents.append(Document(id, title, source.id, dict(sorted(said.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
-        modified = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        modified = said.get("date") or time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
         self.batch.layouts.append(layout)
         self.batch.faults += faults
@@ -196,6 +198,11 @@ class FolderRead:
         counts = {
             "new": len(self.now.keys() - self.before.keys()),
             "changed": sum(self.now[name].content != self.before[name].content for name in both),
+            "read again, as they are read otherwise now": sum(
+                self.now[name].content == self.before[name].content
+                and self.now[name].reader != self.before[name].reader
+                for name in both
+            ),
             "removed": len(self.before.keys() - self.now.keys()),
         }
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
@@ -235,7 +242,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     of it can be read; what it held before is out of the store then.
     """
     of = folder_id(root)
-    with driving(store, f"ingest {root}"):
+    with driving(store, f"ingest {root}", LOOKING_S):
         need(store.files, 0, "reading files")
         read, staging = FolderRead.begin(store, root), ingest_staging.Staging(store, of, "files")
         for batch in read.batches(globs, progress):

@@ -24,6 +24,9 @@ from raypipe.store.tables import INGEST_TABLES, OF_SOURCES
 
 _DECISION = "ingest-"
 _OUTDATED = ".outdated.json"
+LOOKING_S = 20.0
+"""Wait for another command that looks at the same folder: one that finds it unchanged ends in a second or
+two, on a busy machine in ten."""
 TABLES = (*INGEST_TABLES, "faults")  # in the order in which they are committed
 REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 
@@ -59,9 +62,10 @@ class Decision:
 
 
 @contextmanager
-def driving(store: Store, owner: str) -> Iterator[None]:
-    """The driver's lease. What an ingest had decided when it was killed is done first."""
-    with store.lease("driver", owner):
+def driving(store: Store, owner: str, wait_s: float = 0.0) -> Iterator[None]:
+    """The driver's lease, once another gives it back within `wait_s`. What an ingest had decided when it was
+    killed is done first."""
+    with store.lease("driver", owner, wait_s=wait_s):
         for name in _decisions(store):
             _finish(store, name)
         yield

@@ -23,6 +23,7 @@ from raypipe.runs.plan import standing
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.costs import PlanContext, asked_before
 from raypipe.runs.plan.records import StepPlan, likely_tokens, stage_bounds, stored_bytes
+from raypipe.runs.record import answer_keys
 from raypipe.store.memo.lookup import first_requests, lookup
 from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
@@ -95,7 +96,8 @@ class QuestionPlanner:
         for i, n in asking.items():
             if (why := again.get(i, "")) == "":
                 why = self._context.why(stage.name, i in had or i in self._again)
-                why = "evidence" if why == "row" and i in self._again else why
+                if why == "row" and (i in self._kept or i in self._again):
+                    why = "kept" if i in self._kept else "evidence"
             reasons[why] = reasons.get(why, 0) + n
         expected = None
         if not exact:
@@ -133,6 +135,12 @@ class QuestionPlanner:
         todo = list(self._todo.values())
         scope = self._corpus.scope(todo)
         return {s.name: b for s, b in stage_bounds(self._pipeline.recipe, todo, Reach(), scope)}
+
+    @functools.cached_property
+    def _kept(self) -> set[str]:
+        """Ids of the questions whose answers the last finished run kept of an earlier one."""
+        last = self._context.last
+        return {id for id, k in answer_keys(self._store, last.run).items() if k.kept} if last else set()
 
     def _settled(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool

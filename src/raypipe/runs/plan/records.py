@@ -59,7 +59,7 @@ class StepPlan:
     max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
     exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, float]
-    """row, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls; they add up"""
+    """row, kept, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls: a sum"""
     expected: tuple[int, int] | None  # calls, the fewest and the most that are likely; None: nothing says
     cost: Cost
 

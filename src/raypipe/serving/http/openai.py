@@ -19,7 +19,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raypipe.core.records import ABSTAINED, RANKED
-from raypipe.readers.conversation import turns_of
+from raypipe.readers.conversation import text_of, turns_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused, chat_error
 from raypipe.serving.http.replies import QUOTE, WEIGHTS, AnswerFields, AnswerResponse, Shape, says
@@ -27,7 +27,6 @@ from raypipe.serving.http.requests import QueryBody, QueryOptions, StrictBody, T
 from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
 from raypipe.text.turns import TURN_CHARS
 
-MOST_PARTS = 20  # of an earlier message that are looked at for text
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
 _FIRST_MISTAKE = Field(fail_fast=True)
@@ -141,7 +140,7 @@ class ChatBody(StrictBody):
         roles = [turn.get("role") if isinstance(turn, dict) else None for turn in turns]
         last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
         return [
-            {"role": role, "content": _text_of(turn["content"] if "content" in turn and i < last else None)}
+            {"role": role, "content": _kept(turn["content"] if "content" in turn and i < last else None)}
             if isinstance(role, str) and i != last
             else turn
             for i, (turn, role) in enumerate(zip(turns, roles, strict=True))
@@ -169,12 +168,10 @@ class ChatBody(StrictBody):
         return QueryBody(query=text, turns=turns, **dict(self.raypipe))
 
 
-def _text_of(content: Any) -> str | None:
+def _kept(content: Any) -> str | None:
     """The text of an earlier message as far as a turn keeps it: what else it holds is not looked at."""
-    if isinstance(content, list):
-        parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, dict))
-        content = "".join(p for p in parts if isinstance(p, str))
-    return content.strip()[:TURN_CHARS] if isinstance(content, str) else None
+    text = text_of(content)
+    return text.strip()[:TURN_CHARS] if isinstance(text, str) else None
 
 
 class UrlCitation(Shape):

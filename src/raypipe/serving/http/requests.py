@@ -42,7 +42,7 @@ from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.replies import says
 from raypipe.serving.query import QueryRequest
-from raypipe.text.filters import MAX_CHARS, ConditionError, Filters, host_name
+from raypipe.text.filters import MAX_CHARS, ConditionError, Filters, host_name, parse
 from raypipe.text.moments import moment
 from raypipe.text.turns import recent
 
@@ -157,12 +157,11 @@ class SourceFilter(StrictBody):
     @field_validator("where")
     @classmethod
     def _where_is_one(cls, where: str) -> str:
-        if not where.strip():  # as of a variable that is not set: it must not mean all
-            raise mistake("expected a condition, found an empty text; leave it out for none")
         try:
-            return Filters(where=where).where
+            parse(where)
         except ConditionError as e:
             raise mistake(str(e).removeprefix("where: ")) from None
+        return where
 
     def plain(self) -> Filters:
         return Filters(tuple(self.hosts), tuple(self.sources), self.where)
