@@ -173,11 +173,9 @@ def decision(
     of: str,
     found: StagedFiles,
     files: tuple[str, ...],
-    state: tuple[str, str] | None = None,
     kind: str = OWN_KIND,
 ) -> Decision:
-    """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;
-    `kind`: of the data."""
+    """All that was read under a fingerprint (`of`) and what becomes of it. `kind`: of the data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked, had = holders(store, of, ids, documents > 0)
@@ -199,7 +197,7 @@ def decision(
         found.read_by,
     )
     parts = {table: tuple(names) for table, names in rows.parts.items()}
-    return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
+    return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left)
 
 
 def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

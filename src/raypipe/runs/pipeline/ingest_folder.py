@@ -27,7 +27,7 @@ from raypipe.readers.field_map import by_name
 from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
-from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
+from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving, noted
 from raypipe.runs.pipeline.ingest_staging import (
     REASON,
     IngestBatch,
@@ -89,7 +89,8 @@ class _Read:
                     if self.size >= PART_BYTES:
                         yield self.batch
                         self.batch, self.size = IngestBatch(), 0
-            yield self.batch
+            if self.size:
+                yield self.batch
         finally:
             reader.close()
 
@@ -213,16 +214,18 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
             raise refused
         if changes := read.changes():
             progress.say(changes)
-        # `dataclasses.asdict` copies all that is in a field, ten times as long
-        states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
-        state = json.dumps({"root": str(root.absolute()), "files": states})
         found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
-        decided = decision(store, of, found, (root.name,), (_state_file(of), state))
+        decided = decision(store, of, found, (root.name,))
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())
         summary = replace(decided.summary, replaced=(), again=again, documents=documents)
-        decide(store, replace(decided, outdated=(), summary=summary))
+        if again and read.now == read.before and noted(store, of):
+            return summary  # the store says all of it already
+        # `dataclasses.asdict` copies all that is in a field, ten times as long
+        states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
+        state = json.dumps({"root": str(root.absolute()), "files": states})
+        decide(store, replace(decided, outdated=(), summary=summary, state=(_state_file(of), state)))
     if refused:
         raise refused
     return summary
