@@ -31,6 +31,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,11 @@ from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
-from raypipe.serving import ray as serving
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.http import create_app
+from raypipe.serving.ray import app as serving
+from raypipe.serving.ray.models import MICRO_BATCH
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 
@@ -112,7 +114,7 @@ def _measure(
             continue
         found: dict[bool, list[float]] = {True: [], False: []}
         for together in TURNS:
-            _set_micro_batch(serving.MICRO_BATCH if together else 1)
+            _set_micro_batch(MICRO_BATCH if together else 1)
             numbers = asyncio.run(_turn(served, questions, n, max(n, ALONE) * unit))
             found[together].append(numbers["per_second"])
             _say({"way": "endpoint", "clients": n, "together": together, **numbers})
@@ -208,7 +210,9 @@ def _served(recipe: Recipe, store: Store) -> str:
         port = s.getsockname()[1]
     config = ServerConfig(ApiKeys(open=True), RequestLimits(max_ongoing_requests=64, deadline_s=DEADLINE_S))
     serving.start(
-        serving.build_application(recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), 0, config),
+        serving.build_application(
+            recipe, store.uri, partial(LocalKit, None, "transformers", "cpu", 1), 0, config
+        ),
         "127.0.0.1",
         port,
     )

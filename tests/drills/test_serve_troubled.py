@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import psutil
@@ -20,7 +21,7 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.session import load_recipe
 from raypipe.core.conf import Conf
 from raypipe.models.hosts import EndpointAddress
-from raypipe.runs.pipeline.tasks import WorkerConfig
+from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 
 pytestmark = [
@@ -94,7 +95,7 @@ def upstream():
 @pytest.fixture(scope="module")
 def url(serve_port, upstream, tmp_path_factory):
     """An endpoint over no store: its requests bring their pages."""
-    from raypipe.serving import ray
+    from raypipe.serving.ray import app as ray
 
     folder = tmp_path_factory.mktemp("troubled")
     tree = yaml.safe_load((SUPPORT / "fake_models.yaml").read_text())
@@ -108,9 +109,10 @@ def url(serve_port, upstream, tmp_path_factory):
     (folder / "models.yaml").write_text(yaml.safe_dump(tree))
     recipe = load_recipe("crag-baseline", str(folder / "models.yaml"), CONF)
     at = {"here": EndpointAddress(f"http://127.0.0.1:{upstream.port}/v1", timeout_s=300, tries=1)}
-    place = WorkerConfig(str(folder / "none"), "transformers", "cpu", 1, endpoints=at)
+    kit = partial(LocalKit, None, "transformers", "cpu", 1, endpoints=at)
     config = ServerConfig(ApiKeys(open=True), RequestLimits(deadline_s=DEADLINE_S))
-    ray.start(ray.build_application(recipe, place, 0, config), "127.0.0.1", serve_port)
+    made = ray.build_application(recipe, str(folder / "none"), kit, 0, config)
+    ray.start(made, "127.0.0.1", serve_port)
     yield f"http://127.0.0.1:{serve_port}"
     ray.stop()
 

@@ -10,6 +10,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 import psutil
@@ -290,14 +291,14 @@ class Endpoint:
 @pytest.fixture(scope="module")
 def endpoint(ten, serve_port):
     """Over the job's store, with an engine of its own, without a memo: each request asks the engine."""
-    from raypipe.serving import ray
     from raypipe.serving.access import ServerConfig
+    from raypipe.serving.ray import app as ray
 
     others = set(living(VLLM, REAPER))
-    place = WorkerConfig(ten.store.uri, "transformers", "cpu", 1)
+    kit = partial(LocalKit, None, "transformers", "cpu", 1)
     try:
         config = ServerConfig(memo_mb=0)
-        app = ray.build_application(ten.recipe, place, 0, config)
+        app = ray.build_application(ten.recipe, ten.store.uri, kit, 0, config)
         ray.start(app, "127.0.0.1", serve_port)
         with httpx.Client(base_url=f"http://127.0.0.1:{serve_port}", timeout=120) as client:
             client.post("/v1/answer", json={"query": "who?"})  # vLLM's first chat waits for its core
@@ -344,7 +345,7 @@ def until_unfinished(chats):
     """Waits until the endpoint's engine counts so many chats that it has not ended."""
     from ray import serve
 
-    from raypipe.serving import ray
+    from raypipe.serving.ray import app as ray
 
     asked = serve.get_deployment_handle("generate", ray.APP_NAME).unfinished
     end = time.monotonic() + 60

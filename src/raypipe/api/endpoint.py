@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,7 +38,6 @@ from raypipe.runs.captured import answer_ids
 from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.runs.cluster.file import Cluster
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
-from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer
@@ -86,7 +86,7 @@ class ServeArgs:
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not exist yet."""
-        from raypipe.serving.ray import build_application  # Ray takes a second to import
+        from raypipe.serving.ray.app import build_application  # Ray takes a second to import
 
         cluster = self.cluster_file(settings)
         store = settings.store_to_use(self.store)
@@ -95,15 +95,29 @@ class ServeArgs:
         limits = cluster.engines.limits(cluster.device) if cluster.engines else EngineLimits()
         pool, engine_gpus = cluster.pools["embed"], 0.0
         threads = max(1, int(pool.cpus))
-        worker = WorkerConfig(
-            store, cluster.backend, cluster.device, threads, endpoints=endpoints, engine_limits=limits
+        kit = partial(
+            LocalKit,
+            None,
+            cluster.backend,
+            cluster.device,
+            threads,
+            endpoints=endpoints,
+            engine_limits=limits,
         )
         gpus = min(pool.gpus, 1.0) / 2  # embedders and rerankers share one accelerator
         vllm = [m for m in recipe.models() if m.loader == "vllm"]
         if vllm and (engines := cluster.engines) is not None:
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
-        config, live = self.server_config(settings.keys), self.follow_live
-        return build_application(recipe, worker, gpus, config, live, engine_gpus, self.gateways)
+        return build_application(
+            recipe,
+            store,
+            kit,
+            gpus,
+            self.server_config(settings.keys),
+            self.follow_live,
+            engine_gpus,
+            self.gateways,
+        )
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
@@ -252,12 +266,16 @@ def serve(
     say(endpoint.about_store(settings))
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
-            from raypipe.runs.cluster import connection  # Ray takes a second to import
-            from raypipe.serving.ray import reopen, start, stop
+            import ray  # which takes a second
+
+            from raypipe.runs.cluster import connection
+            from raypipe.serving.ray.app import reopen, start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)
             # A Serve that runs elsewhere may listen on other addresses.
-            connection.connect("local")
+            if not ray.is_initialized():  # at its end a process waits half a second for what Ray prints
+                ends.callback(ray.shutdown)
+            connection.connect("local", imports="ray.serve._private.replica")
             preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, connection.nodes())
             now("loading models")
             ends.callback(stop)

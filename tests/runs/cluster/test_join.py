@@ -67,6 +67,19 @@ def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
     assert said(LATE).splitlines() == ["True", "4 no such option"]
 
 
+HELD = """
+import os
+with connection._stderr_without(b"level"):
+    os.write(2, b"a level was set\\nRay's own\\n")
+    print("starting Ray", file=sys.stderr)
+"""
+
+
+def test_what_is_printed_while_ray_starts_is_shown_at_once_and_its_own_lines_after_it():
+    done = subprocess.run([sys.executable, "-c", HAVING + HELD], capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines() == ["starting Ray", "Ray's own"]
+
+
 OWN = """
 import os, ray
 from raypipe.runs.cluster import connection

@@ -205,8 +205,14 @@ def test_a_machine_without_memory_for_parsers_ends_the_read_and_the_next_reads_a
 
 
 def test_a_second_read_opens_nothing_and_a_changed_file_alone_is_read(tmp_path, folder):
+    def written():
+        store = Path(Store.open(str(tmp_path / "store")).uri)
+        return {p: p.stat().st_mtime_ns for p in store.rglob("*") if p.is_file() and "_lease" not in p.parts}
+
     read(tmp_path, folder)
+    before = written()
     again = read(tmp_path, folder)
+    assert written() == before, "an unchanged folder writes nothing, so no file more at each question"
     assert again.again and again.counts["bytes_read"] == 0
     assert again.counts["unchanged_files"] == again.counts["files"] == 13
     file = folder / "plain.txt"

@@ -16,7 +16,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class FoundFile:
     """A file of a folder, not opened yet; or an entry that is none."""
 
     name: str  # path from the folder, with /; what is no UTF-8 in it as Python has it, as surrogates
-    path: Path  # where it is opened
+    path: str  # where it is opened
     size: int
     mtime_ns: int
     inode: int
@@ -70,8 +70,9 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
         return
     real = root.resolve()
     seen: set[tuple[int, int]] = set()
+    is_wanted = wanted(globs)
     for path, name in _entries(str(real), "", real, {_identity(real)}):
-        if not wanted(name, globs):
+        if not is_wanted(name):
             continue
         found = _found(path, name, real, limits)
         if found.trouble is None:
@@ -81,20 +82,20 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
         yield found
 
 
-def wanted(name: str, globs: Sequence[str]) -> bool:
-    """Returns whether a path matches.
+def wanted(globs: Sequence[str]) -> Callable[[str], bool]:
+    """Returns the test of whether a path matches.
 
-    >>> wanted("a/b.pdf", ["*.pdf"]), wanted("a/b.pdf", ["*.pdf", "!a/*"]), wanted("a", [])
-    (True, False, True)
+    >>> [wanted(globs)("a/b.pdf") for globs in (["*.pdf"], ["*.pdf", "!a/*"], [])]
+    [True, False, True]
     """
 
-    def matches(glob: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, g) for g in (glob, glob.removeprefix("**/")))
+    def pattern(globs: list[str]) -> re.Pattern[str]:
+        every = (fnmatch.translate(g) for glob in globs for g in (glob, glob.removeprefix("**/")))
+        return re.compile("|".join(every) or "(?!)")
 
-    takes = [g for g in globs if not g.startswith("!")]
-    if any(matches(g[1:]) for g in globs if g.startswith("!")):
-        return False
-    return not takes or any(map(matches, takes))
+    takes = pattern([g for g in globs if not g.startswith("!")] or ["*"])
+    leaves = pattern([g[1:] for g in globs if g.startswith("!")])
+    return lambda name: bool(takes.match(name)) and not leaves.match(name)
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -125,7 +126,7 @@ def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) ->
 
 def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFile:
     def bad(reason: str, detail: str) -> FoundFile:
-        return FoundFile(name, Path(path), 0, 0, 0, 0, UnusableLine(reason, detail))
+        return FoundFile(name, path, 0, 0, 0, 0, UnusableLine(reason, detail))
 
     try:
         own = seen = os.lstat(path)
@@ -138,8 +139,8 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
         elif isinstance(e, PermissionError):
             why = "permission denied"
         return bad("loop" if "symbolic link" in why.lower() else "unreadable", why)
-    place = Path(path).resolve() if linked else Path(path)
-    if linked and root.is_dir() and not place.is_relative_to(root):
+    place = str(Path(path).resolve()) if linked else path  # a Path takes as long as all else here
+    if linked and root.is_dir() and not Path(place).is_relative_to(root):
         return bad("outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
         if linked:

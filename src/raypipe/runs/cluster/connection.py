@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import ray
@@ -41,9 +41,12 @@ def carry(recipe: Recipe) -> None:
                 ray.cloudpickle.register_pickle_by_value(module)
 
 
-def connect(address: str) -> None:
+def connect(address: str, imports: str = "") -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises as
     `join`.
+
+    `imports`: a module that the processes of a Ray which is started here import when they start: a process
+    for each CPU does, while Ray's own are awaited.
 
     A Ray that is started here is without Ray's dashboard, ten more processes that take two CPU seconds to
     start and look at all others every few seconds."""
@@ -52,9 +55,13 @@ def connect(address: str) -> None:
         if address == "local":
             options["include_dashboard"] = False
             options |= _short_folder(os.environ)
+            if imports:
+                options["_system_config"] = {"preload_python_modules": [imports]}
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
             # others started has the niceness that they gave it.
             os.environ.setdefault("RAY_worker_niceness", "0")
+            # Version 1 of the autoscaler, told to end, writes to the GCS, which has ended by then: 1 s.
+            os.environ.setdefault("RAY_enable_autoscaler_v2", "1")
             # Serve kills a proxy that takes 5 s to start, as on a busy machine, and its own start fails.
             os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
             # Ray listens on every address of the machine and asks for a token. One that Ray makes stays in
@@ -152,19 +159,16 @@ def join(
 @contextmanager
 def _stderr_without(words: bytes) -> Iterator[None]:
     """Holds back what is written to file descriptor 2 until the block ends, then hands it on but for lines
-    with these words: Ray's core says from C++ that its log level was set."""
+    with these words: Ray's core says from C++ that its log level was set. Python's prints come at once."""
     sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as held, open(os.dup(2), "w", 1) as kept, redirect_stderr(kept):
         os.dup2(held.fileno(), 2)
         try:
             yield
         finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
+            os.dup2(kept.fileno(), 2)
             held.seek(0)
-            os.write(kept, b"".join(line for line in held if words not in line))
-            os.close(kept)
+            os.write(2, b"".join(line for line in held if words not in line))
 
 
 def nodes() -> list[Node]:

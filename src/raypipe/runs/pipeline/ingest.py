@@ -159,7 +159,6 @@ def decision(
     of: str,
     found: StagedFiles,
     files: tuple[str, ...],
-    state: tuple[str, str] | None = None,
     kind: str = OWN_KIND,
 ) -> ingest_log.Decision:
     """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;

@@ -8,8 +8,3 @@ Each deployment is scaled on its own. The gateway reads the store, splits a requ
 decides; it needs no accelerator. Knows Ray Serve; what is computed is in `serving.answerer`, the HTTP API in
 `serving.http`.
 """
-
-from raypipe.serving.ray.app import APP_NAME, build_application, reopen, start, stop
-from raypipe.serving.ray.models import MICRO_BATCH, ModelDeployment
-
-__all__ = ["APP_NAME", "MICRO_BATCH", "ModelDeployment", "build_application", "reopen", "start", "stop"]

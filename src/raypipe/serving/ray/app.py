@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from ray import serve
 from ray.exceptions import RayActorError, RayError
 from ray.serve import Application
+from ray.serve._private import client
 from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from raypipe.core.errors import Unavailable
+from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_AFTER_S
 from raypipe.serving.ray.gateway import Gateway
@@ -21,7 +23,7 @@ from raypipe.serving.ray.models import ModelDeployment
 APP_NAME, GATEWAY = "raypipe", "gateway"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
 """CPUs that Ray reserves per replica unless a Serve config says otherwise: one CPU together, so that the
-endpoint starts on any machine. A model computes with `WorkerConfig.threads` threads."""
+endpoint starts on any machine. A model computes with the threads of its kit."""
 
 MAX_CONNECTIONS = 1000
 """Open requests per gateway, with slow bodies and health checks. `RequestLimits.max_ongoing_requests` limits
@@ -34,9 +36,12 @@ gateway answers 429; `max_ongoing_requests` requests of a few calls each stay be
 SHUTDOWN_GRACE_S = 30.0
 """For requests in flight when a replica is told to stop: the default deadline."""
 
-SHUTDOWN_LOOK_S = 0.5
+SHUTDOWN_LOOK_S = 0.1
 """Between two looks of a replica that is told to stop at its requests in flight. It waits this long at
 least; Serve's own are 2 s."""
+
+LOOK_S = 0.1
+"""Between two looks at whether the application runs, or is gone: Serve's own are 1 s, and no option."""
 
 HEALTH_CHECK_S = 5.0
 """Between two health checks of a replica: a dead engine is replaced after this long, not Serve's ten."""
@@ -44,7 +49,8 @@ HEALTH_CHECK_S = 5.0
 
 def build_application(
     recipe: Recipe,
-    worker: WorkerConfig,
+    store: str,
+    kit: Callable[[], LocalKit],
     gpus: float,
     config: ServerConfig | None = None,
     follow_live: bool = False,
@@ -53,9 +59,9 @@ def build_application(
 ) -> Application:
     """The application.
 
-    `worker` has the store and the device, engine and threads of the models; `gpus` are the GPUs of each
-    replica of embedders or rerankers, `engine_gpus` those of a replica of engines. `follow_live`: the live
-    release answers, whose recipe is now `recipe`. A Serve config overrides replicas and resources.
+    `store` is its URI; `kit` makes the kit of each replica of models; `gpus` are the GPUs of each replica of
+    embedders or rerankers, `engine_gpus` those of a replica of engines. `follow_live`: the live release
+    answers, whose recipe is now `recipe`. A Serve config overrides replicas and resources.
     """
     config = config or ServerConfig()
 
@@ -72,7 +78,7 @@ def build_application(
             graceful_shutdown_wait_loop_s=SHUTDOWN_LOOK_S,
             health_check_period_s=HEALTH_CHECK_S,
         )
-        return deployment.bind(worker, chosen)
+        return deployment.bind(kit, chosen)
 
     gateway = serve.deployment(
         serve.ingress()(Gateway),
@@ -89,7 +95,7 @@ def build_application(
     generates = any(m.kind == "generator" for m in recipe.models())
     return gateway.bind(
         None if follow_live else recipe,
-        worker.store,
+        store,
         config,
         deploy_models("embed", "embedder"),
         deploy_models("rerank", "reranker"),
@@ -102,6 +108,7 @@ def start(app: Application, host: str, port: int) -> None:
     Unavailable where Serve does not start."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # of this process
+    client.CLIENT_POLLING_INTERVAL_S = LOOK_S
     try:
         serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
     except (RayActorError, TimeoutError) as e:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit, warm_up
-from raypipe.runs.pipeline.tasks import WorkerConfig
 
 MICRO_BATCH = 16
 """Most calls in one batch. The next batch collects while one computes, so no call waits for others to come.
@@ -42,11 +41,10 @@ class ModelCall:
 class ModelDeployment:
     """The models of one deployment, loaded before the first request."""
 
-    async def __init__(self, worker: WorkerConfig, models: Sequence[Model]) -> None:  # type: ignore[misc]
+    async def __init__(self, kit: Callable[[], LocalKit], models: Sequence[Model]) -> None:  # type: ignore[misc]
         what = "Chat requests queued or running in this process's engines."
         self._chats = Gauge("raypipe_engine_chats", what)
-        # engines None: this replica is the one that holds the engine of a vLLM model.
-        self._kit: LocalKit = replace(worker, engines=None).kit(None)
+        self._kit = kit()
         await warm_up(self._kit, models)
 
     async def compute(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
