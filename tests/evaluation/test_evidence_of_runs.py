@@ -56,7 +56,7 @@ def strict(question, prediction, truths):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home: Path = tmp_path_factory.mktemp("evidence")
-    write(home / "world", 12, pages=3, seed=9, page_chars=1500)
+    write(home / "world", 8, pages=2, seed=9, page_chars=1000)
     bench = Bench(home, home / "world")
     for name, recipe in (
         ("sure", SURE),

@@ -83,6 +83,7 @@ def contents(pipe):
     return {t: rows(pipe.store, t) for t in (*tables, "sources")}
 
 
+@pytest.mark.drill
 def test_a_second_run_asks_nothing_and_says_the_same(world, tmp_path, progress):
     pipe = pipeline(tmp_path / "store", progress)
     first, second = (evaluated(pipe, world, tmp_path / name) for name in ("one", "two"))
