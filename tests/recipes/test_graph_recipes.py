@@ -101,7 +101,6 @@ def test_db3_answers_real_questions_and_what_the_graph_answered_skips_the_web(fi
 
 
 def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_again(five, server):
-    rows = five[:2]
     for domain, again in (("Florida City", False), ("lakers", True)):
         memo = MemoryMemo()
 
@@ -114,7 +113,7 @@ def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_agai
             return echo(chat, sampling, adapter)
 
         for _ in range(2):
-            _, counts = answered("db3-task2", rows, {"crag-mock": server}, Kit(script), memo)
+            _, counts = answered("db3-task2", five, {"crag-mock": server}, Kit(script), memo)
         assert (counts["kg_query:facts"].calls.replies.computed > 0) == again
 
 

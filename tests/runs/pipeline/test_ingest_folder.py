@@ -318,7 +318,7 @@ def test_a_file_that_could_not_be_opened_is_tried_by_the_next_read(tmp_path):
 
 def test_globs_choose_and_a_folder_without_documents_is_refused(tmp_path, few):
     assert read(tmp_path, few, ["*.md", "*.txt", "!plain*"]).documents == 1
-    with pytest.raises(DataError, match=r"none of 1 files could be read:\n  docs/empty.txt: no_text"):
+    with pytest.raises(DataError, match=r"none of 1 files could be read:\n  docs/empty.txt: empty"):
         read(tmp_path / "other", few, ["empty.txt"])
     with pytest.raises(DataError, match="found no files"):
         read(tmp_path / "third", few, ["*.xyz"])
