@@ -210,11 +210,11 @@ def team(local_ray, pools, standins):
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
-    """Six invented questions with five short pages each."""
+    """Six invented questions with twelve short pages each."""
     from raypipe.contrib.world.write import write
 
     folder = tmp_path_factory.mktemp("world")
-    write(folder, 6, pages=5, seed=3, page_chars=1500)
+    write(folder, 6, pages=12, seed=3, page_chars=1500)
     return folder
 
 

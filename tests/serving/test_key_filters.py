@@ -136,7 +136,7 @@ def with_teams(filled, hosts, folder):
     return store.uri
 
 
-@pytest.fixture(scope="module", params=["hosts", "fields"])
+@pytest.fixture(scope="module", params=["hosts", pytest.param("fields", marks=pytest.mark.drill)])
 def two(filled, halves, tmp_path_factory, request):
     """An endpoint with two keys' filters, each for the pages of one question, by their hosts or by a field,
     over one set of models, one of which writes; it captures what it may."""

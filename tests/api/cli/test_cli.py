@@ -426,7 +426,7 @@ def test_eval_json_is_one_object_with_the_fields_that_programs_rely_on(capsys, l
         {"step", "rows", "computed", "cached", "skipped", "faults", "seconds"} <= set(s)
         for s in report["steps"]
     )
-    assert report["questions"] == 6 and report["citations"] == 30
+    assert report["questions"] == 6 and report["citations"] == 72
     code, out, _ = run(capsys, "ask", FAKES, "no such question", "--store", tmp_path / "s", "--json")
     assert code == 0 and json.loads(out)["outcome"] in ("answered", "abstained")
 
