@@ -136,7 +136,7 @@ def with_teams(filled, hosts, folder):
     return store.uri
 
 
-@pytest.fixture(scope="module", params=["hosts", pytest.param("fields", marks=pytest.mark.drill)])
+@pytest.fixture(scope="module", params=["hosts", "fields"])
 def two(filled, halves, tmp_path_factory, request):
     """An endpoint with two keys' filters, each for the pages of one question, by their hosts or by a field,
     over one set of models, one of which writes; it captures what it may."""
@@ -278,6 +278,7 @@ def test_a_key_with_a_filter_gets_no_turns_of_a_stored_conversation(filled, halv
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("two", ["hosts", pytest.param("fields", marks=pytest.mark.drill)], indirect=True)
 def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filter(filled, halves, two):
     """Words that only pages of the other key have, and that the try does not say itself, in all that comes
     back: by ids, quotes, batches, forged filters and conditions, own pages with the other's addresses,
