@@ -37,6 +37,8 @@ def test_a_parser_that_loses_pages_is_the_largest_loss(parsed: dict[str, Evaluat
 def test_the_page_says_so_too(parsed: dict[str, Evaluation]) -> None:
     page = html.fromstring(parsed["broken"].folder.page.read_text())
     [table] = [table for table in page.iter("table") if "the gold is" in table.text_content()]
-    rows = [[cell.text_content().strip() for cell in row.iter("th", "td")] for row in table.iterfind("tbody/tr")]
+    rows = [
+        [cell.text_content().strip() for cell in row.iter("th", "td")] for row in table.iterfind("tbody/tr")
+    ]
     counts = {name: int(n) for name, n, *_ in rows if n.isdecimal()}
     assert max(counts, key=lambda x: counts[x]) == "parsing"
