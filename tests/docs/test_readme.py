@@ -25,7 +25,7 @@ SMALL = {"questions": 40, "pages": 4, "page_chars": 1000}
 
 def shown(line, numbers=True):
     """A pattern of a line of README: white space of any width, and any text for `...`. Where numbers are of
-    other data, any word for one with a number in it, and up to three words more between two, as `1 wrong,`."""
+    other data, any word for one with a number in it, and up to three words more between two."""
 
     def word(text):
         return re.escape(text) if numbers or not re.search(r"\d", text) else r"\S+"
