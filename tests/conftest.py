@@ -22,6 +22,8 @@ os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine t
 os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")  # the same: else a raylet ends after 15 s
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 means a thirtieth of a core beside other work
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # and Serve its proxy after 5 s
+os.environ.setdefault("AUTOSCALER_UPDATE_INTERVAL_S", "60")  # nothing grows here, and Ray looks every 5 s
+os.environ.setdefault("REPORTER_UPDATE_INTERVAL_MS", "60000")  # the same for how each process fares
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread would wait for the first
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of Ray's workers would compile the package again
@@ -156,9 +158,9 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def serve_port(local_ray):
-    """Where the session's one Serve listens."""
+    """Where a Serve listens, which ends with its module: idle, its controller takes a twentieth of a core."""
     import socket
 
     from ray import serve

@@ -33,18 +33,23 @@ QUESTION = "where are repairs of the falcon done?"
 TEXTS = {
     "falcon.txt": "The Falcon X2 flies for 31 minutes.\n\nRepairs of the Falcon are done in Rotterdam.\n",
     "inside/contact.md": "# Contact\n\nThe office of support is in Utrecht.\n",
-    "broken.pdf": "%PDF-1.4 nothing",
 }
 
 
 @pytest.fixture
 def docs(tmp_path):
-    """A folder with two documents and a file that cannot be read."""
+    """A folder with two documents."""
     for name, text in TEXTS.items():
         file = tmp_path / "docs" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return tmp_path / "docs"
+
+
+@pytest.fixture
+def broken(docs):
+    """A file in it that cannot be read: a process of its own tries."""
+    (docs / "broken.pdf").write_text("%PDF-1.4 nothing")
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def versions(docs, session):
     }
 
 
-def test_a_question_reads_the_folder_once_and_then_what_changed(docs, session, capsys):
+def test_a_question_reads_the_folder_once_and_then_what_changed(docs, broken, session, capsys):
     found = ask("rag", QUESTION, session=session(progress=True), docs=docs).result
     assert found.passages[0].url == "falcon.txt" and "Rotterdam" in found.passages[0].text
     assert "not read: docs/broken.pdf" in capsys.readouterr().err
@@ -80,7 +85,7 @@ def test_a_question_reads_the_folder_once_and_then_what_changed(docs, session, c
     assert [p.url for p in again.passages] == ["falcon.txt"] and "Delft" in again.passages[0].text
 
 
-def test_of_an_emptied_folder_nothing_is_quoted_until_it_holds_a_document_again(docs, session):
+def test_of_an_emptied_folder_nothing_is_quoted_until_it_holds_a_document_again(docs, broken, session):
     store = ask("rag", QUESTION, session=session(), docs=docs) and documents_store(docs, session())
     for name in ("falcon.txt", "inside/contact.md"):
         (docs / name).unlink()
@@ -179,7 +184,9 @@ def test_over_http_a_folder_answers_with_and_without_a_language_model(docs, sess
         (["rag", "x?", "--docs", "empty"], 3, "found no files"),
     ],
 )
-def test_what_cannot_be_asked_about_is_refused(words, code, said, docs, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_asked_about_is_refused(
+    words, code, said, docs, broken, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
@@ -202,7 +209,9 @@ def test_an_endpoint_that_cannot_start_indexes_nothing_first(wrong, docs, tmp_pa
     assert not (tmp_path / "home" / "stores").exists()
 
 
-def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_path, monkeypatch, capsys):
+def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(
+    docs, broken, tmp_path, monkeypatch, capsys
+):
     def flags(made):
         if subs := [a for a in made._actions if isinstance(a, argparse._SubParsersAction)]:
             return [f for sub in subs[0].choices.values() for f in flags(sub)]
@@ -230,7 +239,7 @@ def test_every_command_that_takes_a_store_takes_a_folder_in_its_place(docs, tmp_
 
 
 def test_a_plan_of_a_folder_without_questions_is_one_of_what_changed_in_it(
-    docs, session, tmp_path, monkeypatch, capsys
+    docs, broken, session, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))

@@ -40,11 +40,12 @@ def test_the_tests_of_a_new_project_pass(project, tmp_path):
 @pytest.mark.slow
 def test_a_new_project_s_step_is_checked_and_locked_and_its_recipe_planned(project, world, tmp_path):
     fields = "{words: {PTO: paid time off}}"
-    check = ("-m", "raypipe", "check", "mysteps:SpellOut", "--fields", fields)
-    assert "locked in" in ran(project, *check, "--lock", home=tmp_path)
-    assert "lock: puts out what is locked" in ran(project, *check, home=tmp_path)
+    check = ("check", "mysteps:SpellOut", "--fields", fields)
     data = ("--data", str(world), "--store", str(tmp_path / "store"), "--cluster", "mine")
-    said = ran(project, "-m", "raypipe", "plan", "mine", *data, home=tmp_path)
+    commands = ((*check, "--lock"), check, ("plan", "mine", *data))
+    code = f"from raypipe.api.cli.main import main\nassert not any(map(main, {commands}))"
+    said = ran(project, "-c", code, home=tmp_path)
+    assert "locked in" in said and "lock: puts out what is locked" in said
     assert "spelled" in said and "embed" in said
 
 

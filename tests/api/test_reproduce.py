@@ -84,10 +84,12 @@ def test_every_run_names_recipes_scores_and_measures_that_there_are(tmp_path):
 
 @pytest.mark.slow
 def test_every_published_number_names_a_recipe_and_a_command_that_can_be_typed(tmp_path):
-    for published in reproductions(session(tmp_path)).published:
-        load_recipe(published.recipe, str(SUPPORT / "fake_models.yaml"), CONF)  # two have no pinned commit
+    every, parser = reproductions(session(tmp_path)).published, parser_of()
+    for recipe in {published.recipe for published in every}:
+        load_recipe(recipe, str(SUPPORT / "fake_models.yaml"), CONF)  # two have no pinned commit
+    for published in every:
         program, *rest = shlex.split(published.command)
-        args = parser_of().parse_args(rest)
+        args = parser.parse_args(rest)
         assert program == "raypipe" and args.recipe == published.recipe
         cluster = getattr(args, "cluster", "laptop")
         assert (CONF.folders[0] / "clusters" / f"{cluster}.yaml").is_file()

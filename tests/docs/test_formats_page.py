@@ -3,6 +3,7 @@
 import re
 
 from checkout import ROOT
+from pages import computing
 
 from raypipe.contrib.world.write import write
 
@@ -17,7 +18,7 @@ def test_the_page_runs_and_prints_what_it_shows(tmp_path, local_ray, monkeypatch
     assert [script.count(line) for line in OWN] == [1, 1]
     write(tmp_path / "world", 2, pages=3, seed=3, page_chars=1000)
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.setenv("RAYPIPE_CONF", str(computing(tmp_path / "conf")))
     monkeypatch.delenv("RAYPIPE_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
     for line in OWN:

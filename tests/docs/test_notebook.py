@@ -4,6 +4,7 @@ import importlib.util
 import json
 
 from checkout import ROOT
+from pages import computing
 
 CELLS = json.loads((ROOT / "docs/notebook.ipynb").read_text(encoding="utf-8"))["cells"]
 HAS_PLOTS = importlib.util.find_spec("matplotlib") is not None
@@ -20,7 +21,7 @@ def shown(cell, names):
 
 def test_the_cells_of_the_notebook_run_and_show_tables(tmp_path, local_ray, monkeypatch):
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.setenv("RAYPIPE_CONF", str(computing(tmp_path / "conf")))
     monkeypatch.delenv("RAYPIPE_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
     names = {}

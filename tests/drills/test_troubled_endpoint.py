@@ -93,7 +93,7 @@ def run(recipe, store, url, world, out):
         pytest.param({"status": 429, "body": "slow down"}, "overloaded", marks=DRILL),
         pytest.param({"status": 503, "body": "starting"}, "unavailable", marks=DRILL),
         pytest.param({"status": 401, "body": "who are you?"}, "unauthorised", marks=DRILL),
-        ({"status": 400, "body": "unknown field max_tokens"}, "refused"),
+        pytest.param({"status": 400, "body": "unknown field max_tokens"}, "refused", marks=DRILL),
         pytest.param({"wait_s": 1.0}, "timeout", marks=DRILL),
         ("down", "unreachable"),
     ],

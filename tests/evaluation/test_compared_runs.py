@@ -24,7 +24,7 @@ OTHER = SURE.replace("top: 10}", "top: 3}")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home: Path = tmp_path_factory.mktemp("runs")
-    write(home / "world", 12, pages=3, seed=9, page_chars=1500)
+    write(home / "world", 8, pages=3, seed=9, page_chars=1000)
     bench = Bench(home, home / "world")
     for name, recipe in (("sure", SURE), ("again", SURE), ("other", OTHER)):
         bench.run(recipe, out=name)

@@ -56,7 +56,7 @@ def strict(question, prediction, truths):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home: Path = tmp_path_factory.mktemp("evidence")
-    write(home / "world", 12, pages=3, seed=9, page_chars=1500)
+    write(home / "world", 8, pages=2, seed=9, page_chars=1000)
     bench = Bench(home, home / "world")
     for name, recipe in (
         ("sure", SURE),
@@ -105,10 +105,10 @@ def test_the_table_has_the_prompts_of_replies_with_their_tokens(folder: Path) ->
 def test_replies_that_were_cut_are_counted_and_are_wrong_by_the_rule_words(folder: Path, said: Any) -> None:
     report = json.loads(RunFolder(folder / "short").record.read_text())
     cut = [(c["step"], c["cut"], c["replies"], c["tokens"]) for c in report["cut_replies"]]
-    assert cut == [("compress", 12, 12, 3), ("generate:llm", 12, 12, 2)]
+    assert cut == [("compress", 8, 8, 3), ("generate:llm", 8, 8, 2)]
     _, out, _ = said("inspect", folder / "short", "--losses")
-    assert "12 of 12 replies of compress were cut at 3 tokens" in out
-    assert "12 of 12 replies of generate:llm were cut at 2 tokens" in out
+    assert "8 of 8 replies of compress were cut at 3 tokens" in out
+    assert "8 of 8 replies of generate:llm were cut at 2 tokens" in out
     run = judged_run(folder / "short", "words")
     open_ = [v for v in run.marks()[0].verdicts if v.outcome != "unscored"]
     assert open_ and all((v.outcome, v.reason) == ("hallucination", "cut") for v in open_)
@@ -119,7 +119,7 @@ def test_other_shapes_are_made_from_the_table(folder: Path, said: Any, tmp_path:
     assert said("export", folder / "sure", "--as", "predictions", "--out", tmp_path / "p.jsonl")[0] == 0
     assert (tmp_path / "p.jsonl").read_text() == (folder / "sure/predictions.jsonl").read_text()
     code, out, _ = said("export", folder / "sure", "--as", "crag", "--out", tmp_path / "c.jsonl", "--json")
-    assert code == 0 and json.loads(out)["counts"]["lines"] == 12
+    assert code == 0 and json.loads(out)["counts"]["lines"] == 8
     lines = [json.loads(x) for x in (tmp_path / "c.jsonl").read_text().splitlines()]
     rows = list(each(RunFolder(folder / "sure").results))
     assert [x["prediction"] for x in lines] == [r["answer"] for r in rows]
@@ -166,7 +166,7 @@ def test_the_shares_of_a_change_sum_to_the_difference_and_none_of_it_is_noise(
 ) -> None:
     words = ("compare", folder / before, folder / after, "--rejudge", "evidencejudges:strict", "--json")
     (found,) = json.loads(said(*words)[1])["comparisons"]
-    assert found["score"]["n"] == 12 and found["causes"]
+    assert found["score"]["n"] == 8 and found["causes"]
     assert sum(c["difference"] for c in found["causes"]) == pytest.approx(found["score"]["difference"])
     changed = {"brief": "generate:llm.prompt", "other": "rerank.top"}[after]
     assert {c["field"] for c in found["causes"]} == {changed}
@@ -258,7 +258,7 @@ def test_repeats_of_an_eval_are_the_same_or_cannot_tell(folder: Path, said: Any,
     code, out, _ = said(*words, "--repeats", "2", "--json")
     found = json.loads(out)
     assert code == 0 and len(found["scores"]) == 2 and found["spread"] == 0 and found["moved"] == 0
-    assert set(found["verdicts"]) <= {"same", "cannot tell"} and len(found["questions"]) == 12
+    assert set(found["verdicts"]) <= {"same", "cannot tell"} and len(found["questions"]) == 8
     kept = json.loads((tmp_path / "k/repeats.json").read_text())
     assert kept == found and (tmp_path / "k/repeat-2/report.html").exists()
     with pytest.raises(SystemExit, match="2"):

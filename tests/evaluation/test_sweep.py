@@ -130,6 +130,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     assert "usd" in said and "new tokens" not in said, "no column without a number"
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_recipes_are_points_each_against_the_first_and_the_second_sweep_asks_nothing(tmp_path):
     words = (SUPPORT / "fakes.yaml").read_text().replace("{dense: 1.0, bm25: 1.0}", "{dense: 0.0, bm25: 1.0}")

@@ -320,7 +320,7 @@ def alternating(verb, work, tasks):
     ("sizes", "workers", "texts_in_two_tasks"),
     [
         pytest.param(TaskSizes(3, 3), 1, 0, id="whole tasks", marks=pytest.mark.drill),
-        pytest.param(TaskSizes(3, 3), 2, 0, id="rows spread over workers"),
+        pytest.param(TaskSizes(3, 3), 2, 0, id="rows spread over workers", marks=pytest.mark.drill),
         pytest.param(TaskSizes(3, 2), 1, 5, id="more questions than a task may have"),
     ],
 )

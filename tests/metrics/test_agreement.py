@@ -48,7 +48,7 @@ def test_a_verdict_without_labels_leaves_the_score_uncorrected() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [0, 1, 2, 10])
+@pytest.mark.parametrize("setting", [0, *(pytest.param(i, marks=pytest.mark.drill) for i in (1, 2)), 10])
 def test_the_corrected_interval_holds_the_truth_where_the_judge_errs_as_is_known(setting: int) -> None:
     bench = _bench()
     outcome = bench.simulate_judge(bench.JUDGES[setting], 200, seed=7)

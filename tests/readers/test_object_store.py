@@ -14,6 +14,7 @@ from collection_bench import RANKS, papers, queries, write_beir
 from reruns import SIZES, Bench
 
 from raypipe.api.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core.errors import DataError
 from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
@@ -26,7 +27,9 @@ from raypipe.runs.captured import answer_ids
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.recipe_tables import postings_tables
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.record import read
 from raypipe.runs.release import live, promote
+from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store, StoreError
 from raypipe.store.files import Files
 from raypipe.store.lease import claim, claimed
@@ -41,25 +44,32 @@ def bucket():
 
 
 @pytest.fixture(scope="module")
-def filled(bucket, world, tmp_path_factory):
-    """The invented questions answered over a store in the bucket, in this process."""
-    folder = tmp_path_factory.mktemp("remote")
-    here = Bench(folder, world).pipeline()
+def small(tmp_path_factory):
+    """Two invented questions, and a folder to answer them in."""
+    folder = tmp_path_factory.mktemp("small")
+    write(folder / "world", 2, pages=2, seed=3, page_chars=1000)
+    return Bench(folder, folder / "world")
+
+
+@pytest.fixture(scope="module")
+def filled(bucket, small, tmp_path_factory):
+    """They are answered over a store in the bucket, in this process."""
+    folder, here = tmp_path_factory.mktemp("remote"), small.pipeline()
     store = Store.create(f"{bucket.uri}/stores/one")
     silent = Progress(io.StringIO(), silent=True)
     pipeline = Pipeline(
         store, here.recipe, WorkerConfig(store.uri, "transformers", "cpu", 1), SIZES, inline, silent
     )
-    upload(world, f"{bucket.uri}/data")
+    upload(small.world, f"{bucket.uri}/data")
     data = download(f"{bucket.uri}/data", folder / "cache")
     return pipeline, data, evaluate(pipeline, [data], folder / "out", EvalOptions("crag", rule="official"))
 
 
 @pytest.mark.drill
-def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, ran):
+def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, small):
     _, _, done = filled
-    there = (done.folder.predictions).read_text()
-    assert there == (ran.folder / "out" / "predictions.jsonl").read_text()
+    small.run(out="here")
+    assert done.folder.predictions.read_text() == (small.folder / "here/predictions.jsonl").read_text()
 
 
 def test_two_gateways_that_start_at_once_sign_with_one_secret(bucket):
@@ -73,7 +83,7 @@ def test_two_gateways_that_start_at_once_sign_with_one_secret(bucket):
 def test_of_all_that_claim_a_file_at_once_one_makes_it(bucket):
     """Lance lets several creations of one table commit, the later ones as its second version."""
     with ThreadPoolExecutor(4) as processes:
-        for n in range(8):
+        for n in range(3):
             start = threading.Barrier(4)
 
             def claims(number, n=n, start=start):
@@ -173,36 +183,37 @@ def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):
         download("nosuch://x/y", tmp_path)
 
 
-@pytest.mark.drill
-def test_commands_take_addresses_for_what_they_read(bucket, filled, monkeypatch, tmp_path, capsys):
+def test_commands_take_addresses_for_what_they_read(bucket, small, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
-    store = f"{bucket.uri}/stores/two"
-    assert main(["ingest", f"{bucket.uri}/data", "--format", "synth", "--store", store, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["questions"] == 6
-    assert main(["ingest", f"{bucket.uri}/data", "--format", "synth", "--store", store, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["again"] is True
+    data, store = f"{bucket.uri}/read", f"{bucket.uri}/stores/two"
+    upload(small.world, data)
+    for again in (False, True):
+        assert main(["ingest", data, "--format", "synth", "--store", store, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert (said["questions"], said["again"]) == (2, again)
     assert main(["ingest", f"{bucket.uri}/none", "--store", store]) == 3
 
 
 def test_runs_of_a_bucket_are_listed_by_their_manifests_and_copied_when_they_are_opened(
-    bucket, filled, tmp_path
+    bucket, ran, tmp_path
 ):
-    pipeline, _, done = filled
-    upload(done.folder.path, f"{bucket.uri}/runs/deep/one", last=["run.json"])
-    upload(done.folder.path, f"{bucket.uri}/runs/other")  # the same run twice: the first counts
-    runs = RunList([RemoteRuns(f"{bucket.uri}/runs", tmp_path)], pipeline.store)
+    folder, store = RunFolder(ran.folder / "out"), Store.open(str(ran.folder / "store"))
+    run = read(folder.path).run
+    upload(folder.path, f"{bucket.uri}/runs/deep/one", last=["run.json"])
+    upload(folder.path, f"{bucket.uri}/runs/other")  # the same run twice: the first counts
+    runs = RunList([RemoteRuns(f"{bucket.uri}/runs", tmp_path)], store)
 
     def copied():
         return {p.name for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".fetched"}
 
-    assert runs.given() == [done.record.run] and copied() == {"run.json"}
-    viewer, link = Viewer(runs, None), f'href="/run/{done.record.run}/"'.encode()
+    assert runs.given() == [run] and copied() == {"run.json"}
+    viewer, link = Viewer(runs, None), f'href="/run/{run}/"'.encode()
     assert link in viewer.get("/").body
-    page = viewer.get(f"/run/{done.record.run}/").body.decode()
-    assert all(row["id"] in page for row in each(done.folder.results))
-    assert json.loads(viewer.get(f"/run/{done.record.run}/question/0").body)
+    page = viewer.get(f"/run/{run}/").body.decode()
+    assert all(row["id"] in page for row in each(folder.results))
+    assert json.loads(viewer.get(f"/run/{run}/question/0").body)
     assert len([p for p in tmp_path.rglob("results.parquet")]) == 1  # of the run that is opened alone
-    known = Viewer(RunList([], pipeline.store), None).get("/").body
+    known = Viewer(RunList([], store), None).get("/").body
     assert b"folder not here" in known and link not in known
     with pytest.raises(DataError, match="nothing is there"):
         RunList([RemoteRuns(f"{bucket.uri}/no-runs", tmp_path)], None)

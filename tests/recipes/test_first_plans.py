@@ -4,7 +4,6 @@ import first_plans
 import pytest
 
 pytestmark = pytest.mark.slow
-QUICK = ("local", "vanilla", "db3-task3")
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +13,7 @@ def where(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.drill) for n in first_plans.RECIPES]
+    "name", [pytest.param(n, marks=() if n == "local" else pytest.mark.drill) for n in first_plans.RECIPES]
 )
 def test_a_first_plan_expects_a_third_to_three_times_what_is_asked_and_at_most_twenty_times(
     name, where, tmp_path

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 from dataclasses import replace
+from itertools import islice
 
 import publicdata
 import pytest
@@ -69,8 +70,10 @@ def answered(name, rows, graphs, kit, memo=None, batch=50):
 
 
 @pytest.fixture(scope="module")
-def ten(data):
-    return list(readers.open([data / "crag/dev_data.jsonl.bz2"], "crag", readers.ReadCounts()))
+def five(data):
+    """The first real questions, with their pages."""
+    read = readers.open([data / "crag/dev_data.jsonl.bz2"], "crag", readers.ReadCounts())
+    return list(islice(read, 5))
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +86,21 @@ def server():
 
 
 @pytest.mark.parametrize("name", ["db3-task2", pytest.param("db3-task3", marks=pytest.mark.drill)])
-def test_db3_answers_the_ten_questions_and_what_the_graph_answered_skips_the_web(ten, server, name):
+def test_db3_answers_real_questions_and_what_the_graph_answered_skips_the_web(five, server, name):
     memo = MemoryMemo()
-    together, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo)
-    assert len(together) == 10 and {q.outcome for q in together} <= {"answered", "abstained", "false_premise"}
+    together, counts = answered(name, five, {"crag-mock": server}, Kit(), memo)
+    assert len(together) == 5 and {q.outcome for q in together} <= {"answered", "abstained", "false_premise"}
     kg = [q for q in together if q.origin == "kg"]
     assert kg and all(q.replies["facts"].label == "answered" for q in kg)
     assert all(counts[stage].skipped == len(kg) for stage in WEB)
     assert counts["kg_query:facts"].calls.replies.computed > 0
-    apart, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo, batch=1)
+    apart, counts = answered(name, five, {"crag-mock": server}, Kit(), memo, batch=1)
     assert apart == together
     asked = {s: c.calls.replies.computed for s, c in counts.items() if s.startswith("generate")}
     assert set(asked.values()) == {0}, "replies are remembered"
 
 
-def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_again(ten, server):
-    rows = ten[:2]
+def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_again(five, server):
     for domain, again in (("Florida City", False), ("lakers", True)):
         memo = MemoryMemo()
 
@@ -111,7 +113,7 @@ def test_static_replies_of_the_graph_are_remembered_and_live_ones_are_asked_agai
             return echo(chat, sampling, adapter)
 
         for _ in range(2):
-            _, counts = answered("db3-task2", rows, {"crag-mock": server}, Kit(script), memo)
+            _, counts = answered("db3-task2", five, {"crag-mock": server}, Kit(script), memo)
         assert (counts["kg_query:facts"].calls.replies.computed > 0) == again
 
 
@@ -168,9 +170,9 @@ ROLE = [{"function": "cast", "name": "amélie", "other": "brenda crichlow", "att
     ],
 )
 def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
-    ten, server, script, outcome, answer, origin
+    five, server, script, outcome, answer, origin
 ):
-    out, counts = answered("weknow", ten[:3], {"crag-mock": server}, Kit(script))
+    out, counts = answered("weknow", five[:3], {"crag-mock": server}, Kit(script))
     assert {(q.outcome, q.answer, q.origin) for q in out} == {(outcome, answer, origin)}
     web = 3 if origin in ("web", "") else 0
     assert counts["generate:web"].rows - counts["generate:web"].skipped == web
@@ -181,10 +183,10 @@ def test_weknow_asks_the_graph_by_functions_and_answers_where_it_is_sure(
     [("high", "from the web", "web"), ("medium", "chicago bulls", "kg")],
 )
 def test_of_games_the_web_is_asked_first_and_the_graph_answers_where_it_does_not(
-    ten, server, confidence, answer, origin
+    five, server, confidence, answer, origin
 ):
     script = weknow("sports", calls=GAME, confidence=confidence)
-    out, counts = answered("weknow", ten[:3], {"crag-mock": server}, Kit(script))
+    out, counts = answered("weknow", five[:3], {"crag-mock": server}, Kit(script))
     assert {(q.outcome, q.answer, q.origin) for q in out} == {("answered", answer, origin)}
     assert counts["generate:web"].skipped == 0 == counts["rerank"].skipped
 
@@ -197,7 +199,7 @@ def test_the_order_of_graph_and_web_differs_by_domain(domain, first):
     assert out.origin == first
 
 
-def test_weknow_reranks_the_dense_passages_alone_and_keeps_bm25s_five_among_the_first_ten(ten, server):
+def test_weknow_reranks_the_dense_passages_alone_and_keeps_bm25s_five_among_the_first_ten(five, server):
     shown = []
 
     def script(chat, sampling, adapter):
@@ -205,16 +207,16 @@ def test_weknow_reranks_the_dense_passages_alone_and_keeps_bm25s_five_among_the_
             shown.append(chat[-1].content)
         return weknow(calls=[])(chat, sampling, adapter)
 
-    out, _ = answered("weknow", ten, {"crag-mock": server}, Kit(script))
+    out, _ = answered("weknow", five, {"crag-mock": server}, Kit(script))
     for q in out:
         of = {n: {h.chunk for h in q.hits if n in h.scores} for n in ("rerank", "bm25", "dense")}
         assert of["rerank"] == of["dense"] and of["bm25"] <= set(q.order[:10])
         assert set(q.order) == of["dense"] | of["bm25"]
-    assert len(shown) == 10
+    assert len(shown) == 5
 
 
-def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(ten, server):
-    out, _ = answered("weknow", ten, {"crag-mock": server}, Kit(weknow(calls=[])))
+def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(five, server):
+    out, _ = answered("weknow", five, {"crag-mock": server}, Kit(weknow(calls=[])))
     for q in out:
         of = {n: {h.chunk for h in q.hits if n in h.scores} for n in ("pages", "snippets", "bm25", "dense")}
         pages = {h.chunk for h in q.hits if h.source in {c.page for c in q.citations}}
@@ -226,24 +228,24 @@ def test_weknow_keeps_a_pool_of_pages_and_one_of_snippets_and_looks_no_further(t
         )
 
 
-def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_fault(ten, server):
+def test_a_function_reply_that_is_no_json_sends_the_row_to_the_web_with_its_fault(five, server):
     def script(chat, sampling, adapter):
         if "You analyse questions" in chat[0].content:
             return json.dumps({"calls": [{"function": "movie", "name": ""}], "operation": "value"})
         return weknow()(chat, sampling, adapter)
 
-    [q], _ = answered("weknow", ten[:1], {"crag-mock": server}, Kit(script))
+    [q], _ = answered("weknow", five[:1], {"crag-mock": server}, Kit(script))
     assert q.replies["calls"].fault.reason == "unreadable" and q.origin == "web"
 
 
-def test_a_domain_that_the_first_version_does_not_know_goes_to_the_web_without_a_call(ten, server, tmp_path):
+def test_a_domain_that_the_first_version_does_not_know_goes_to_the_web_without_a_call(five, server, tmp_path):
     """As the ladder of docs/recipes/weknow.md sets it."""
     first = tmp_path / "first.yaml"
     prompts = "{generate:domain.prompt: weknow/domain-1, generate:functions.when: {domain: [movie]}}"
     first.write_text(f"{{about: the first version, like: weknow, set: {prompts}}}")
     for domain, skipped in (("movie", 0), ("finance", 1)):
         script = weknow(domain=domain, calls=OLDER[:1])
-        [q], counts = answered(str(first), ten[:1], {"crag-mock": server}, Kit(script))
+        [q], counts = answered(str(first), five[:1], {"crag-mock": server}, Kit(script))
         assert counts["generate:functions"].skipped == skipped
         assert q.outcome == "answered" and not q.faults and (q.origin == "web") == bool(skipped), domain
 
@@ -263,7 +265,7 @@ ABOUT = {"domain": "movie", "movie_name": "Amélie", "movie_aspect": "release_da
         ("no JSON", ""),
     ],
 )
-def test_the_third_baseline_shows_the_graphs_facts_after_the_webs_sentences(ten, server, about, told):
+def test_the_third_baseline_shows_the_graphs_facts_after_the_webs_sentences(five, server, about, told):
     asked = []
 
     def script(chat, sampling, adapter):
@@ -272,7 +274,7 @@ def test_the_third_baseline_shows_the_graphs_facts_after_the_webs_sentences(ten,
         asked.append(chat[-1].content)
         return "2001"
 
-    out, counts = answered("crag-kg-baseline", ten[:2], {"crag-mock": server}, Kit(script))
+    out, counts = answered("crag-kg-baseline", five[:2], {"crag-mock": server}, Kit(script))
     assert {(q.answer, q.origin) for q in out} == {("2001", "web")} and len(asked) == 2
     for chat in asked:
         web, graph = chat.split("## Web\n")[1].split("\n## Knowledge graph\n")
@@ -283,8 +285,8 @@ def test_the_third_baseline_shows_the_graphs_facts_after_the_webs_sentences(ten,
 
 
 @pytest.mark.drill
-def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(ten):
-    [q], _ = answered("db3-task2", ten[:1], {"crag-mock": "http://127.0.0.1:9"}, Kit())
+def test_a_server_that_is_down_leaves_the_web_path_and_a_row_that_is_not_whole(five):
+    [q], _ = answered("db3-task2", five[:1], {"crag-mock": "http://127.0.0.1:9"}, Kit())
     assert q.replies["facts"].fault.reason == "unreachable"
     assert q.degraded == ("kg_query:facts",) and q.origin == "web" and q.outcome == "answered"
 
@@ -310,8 +312,8 @@ def reader(domain, names=""):
     return script
 
 
-def ask(ten, public, text, script):
-    row = replace(ten[0], question=replace(ten[0].question, text=text))
+def ask(five, public, text, script):
+    row = replace(five[0], question=replace(five[0].question, text=text))
     [q], counts = answered("db3-task1-700-public", [row], public, Kit(script))
     return q, counts
 
@@ -329,19 +331,19 @@ def ask(ten, public, text, script):
         ("what is the market capitalization of TRNH?", reader("finance", "TRNH"), "4120000000"),
     ],
 )
-def test_public_data_answer_alone_without_a_web_call(ten, public, text, script, says):
-    q, counts = ask(ten, public, text, script)
+def test_public_data_answer_alone_without_a_web_call(five, public, text, script, says):
+    q, counts = ask(five, public, text, script)
     assert q.origin == "known" and says in q.answer
     assert all(counts[stage].skipped == 1 and not counts[stage].calls.computed for stage in WEB)
 
 
-def test_what_is_known_of_films_stands_before_the_passages_of_the_web(ten, public):
-    q, counts = ask(ten, public, "who directed toy story?", reader("movie", "Toy Story && Nothing"))
+def test_what_is_known_of_films_stands_before_the_passages_of_the_web(five, public):
+    q, counts = ask(five, public, "who directed toy story?", reader("movie", "Toy Story && Nothing"))
     assert q.origin == "web" and "the director is j. lasseter" in q.answer
     assert counts["generate:web"].skipped == 0
 
 
-def test_public_data_and_passages_stand_in_one_context_as_the_paper_has_it(ten, tmp_path):
+def test_public_data_and_passages_stand_in_one_context_as_the_paper_has_it(five, tmp_path):
     told = publicdata.tables(tmp_path, "--sentences", "attributes")
     for text, domain, named, said in (
         (
@@ -353,7 +355,7 @@ def test_public_data_and_passages_stand_in_one_context_as_the_paper_has_it(ten, 
         ("what is the pe of trnh?", "finance", "TRNH", "the pe ratio is 20."),
         ("how long is toy story?", "movie", "Toy Story", "the runtime is 81.0."),
     ):
-        row = replace(ten[0], question=replace(ten[0].question, text=text))
+        row = replace(five[0], question=replace(five[0].question, text=text))
         kit = Kit(reader(domain, named))
         [q], counts = answered("db3-task1-700-together", [row], told, kit)
         assert q.origin == "web" and counts["generate:web"].skipped == 0 and said in q.answer, text
@@ -362,10 +364,10 @@ def test_public_data_and_passages_stand_in_one_context_as_the_paper_has_it(ten, 
     assert rule.levels[-1] == "embedding" and rule.near == 0.9
 
 
-def test_a_film_that_is_not_known_brings_no_facts_of_one_with_a_like_title(ten, public):
-    q, _ = ask(ten, public, "who directed toy story 3?", reader("movie", "toy story 3"))
+def test_a_film_that_is_not_known_brings_no_facts_of_one_with_a_like_title(five, public):
+    q, _ = ask(five, public, "who directed toy story 3?", reader("movie", "toy story 3"))
     assert q.replies["films"].label == "abstained" and q.origin == "web"
-    q, _ = ask(ten, public, "how long is toy story 2?", reader("movie", "toy story 2"))
+    q, _ = ask(five, public, "how long is toy story 2?", reader("movie", "toy story 2"))
     assert "The title is Toy Story 2." in q.replies["films"].text
 
 
@@ -381,12 +383,12 @@ set:
 
 @pytest.mark.parametrize(("near", "found"), [(0.6, True), (0.9, False)])
 def test_how_a_name_is_linked_is_a_rule_of_its_domain_and_may_be_by_meaning(
-    ten, public, tmp_path, near, found
+    five, public, tmp_path, near, found
 ):
     """The fake embedder knows words: "the toy story film" has a cosine of .71 with "Toy Story"."""
     variant = tmp_path / "meant.yaml"
     variant.write_text(MEANT.replace("NEAR", str(near)))
-    row = replace(ten[0], question=replace(ten[0].question, text="who directed the toy story film?"))
+    row = replace(five[0], question=replace(five[0].question, text="who directed the toy story film?"))
     kit = Kit(reader("movie", "the toy story film"))
     [q], counts = answered(str(variant), [row], public, kit)
     assert ("The title is Toy Story." in q.replies["films"].text) is found
@@ -417,7 +419,7 @@ def test_a_rule_of_linking_that_lacks_its_model_is_refused_when_the_recipe_is_re
 
 
 @pytest.mark.parametrize(("whole", "label"), [(False, "answered"), (True, "abstained")])
-def test_a_trigger_is_a_part_of_the_question_as_published_or_a_whole_word(ten, public, whole, label):
+def test_a_trigger_is_a_part_of_the_question_as_published_or_a_whole_word(five, public, whole, label):
     """People has "pe" in it: db3 looks the company up, and a rule of whole words does not."""
     recipe = load_recipe("db3-task1-700-public", MODELS, CONF, public)
     step = next(s.step for s in recipe.question if s.name == "facts:public")
@@ -429,7 +431,7 @@ def test_a_trigger_is_a_part_of_the_question_as_published_or_a_whole_word(ten, p
         ("what is the pe of trnh?", "answered"),
         ("who founded trnh?", "abstained"),
     ]:
-        question = replace(ten[0].question, text=text, replies=replies)
+        question = replace(five[0].question, text=text, replies=replies)
         [out] = asyncio.run(step.open(LocalKit(None))([question]))
         assert out.replies["public"].label == expected, text
 
@@ -442,8 +444,8 @@ def test_a_trigger_is_a_part_of_the_question_as_published_or_a_whole_word(ten, p
         ("a film of 2012?", "movie"),
     ],
 )
-def test_without_a_trigger_a_year_or_the_domain_public_data_say_nothing(ten, public, text, domain):
-    q, _ = ask(ten, public, text, reader(domain))
+def test_without_a_trigger_a_year_or_the_domain_public_data_say_nothing(five, public, text, domain):
+    q, _ = ask(five, public, text, reader(domain))
     assert q.replies["public"].label == "abstained" and q.origin != "known"
 
 

@@ -33,7 +33,7 @@ from raypipe.store import Store
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray]
 CONF = Conf((ROOT / "conf",))
-QUESTIONS, PAGES = 4, 5
+QUESTIONS, PAGES = 4, 2
 MOST = 128  # tokens of a reply of `rag`
 CHATS = """
 import json, os, sys

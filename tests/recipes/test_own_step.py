@@ -10,6 +10,7 @@ from reruns import CONF, Bench
 
 from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 
@@ -26,10 +27,13 @@ def folder(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_the_step_of_the_page_is_checked_planned_and_evaluated_word_for_word(
-    folder, world, local_ray, capsys
-):
-    places = {"/data/world": world, "/data/shout": folder / "store", "/data/runs/shout": folder / "out"}
+def test_the_step_of_the_page_is_checked_planned_and_evaluated_word_for_word(folder, local_ray, capsys):
+    write(folder / "world", 6, pages=1, seed=3, page_chars=1000)
+    places = {
+        "/data/world": folder / "world",
+        "/data/shout": folder / "store",
+        "/data/runs/shout": folder / "out",
+    }
     check, plan, evaluate = own_step.commands(places)
     assert (check[0], plan[0], evaluate[0]) == ("check", "plan", "eval")
     assert main(check) == 0

@@ -31,6 +31,7 @@ ALL_MODELS = yaml.safe_dump(
     yaml.safe_load((ROOT / "conf/models.yaml").read_text()) | yaml.safe_load(FAKE), sort_keys=False
 )
 NAMES = ("hyde", "listwise", "verify", "contextual", "long-context")
+DRILL = pytest.mark.drill
 QUESTION = "who directed velora?"
 PAGES = (
     "<p>Velora is a film of 1994. Velora was directed by Anna Lindqvist.</p>",
@@ -208,7 +209,7 @@ def world(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=DRILL if n != "listwise" else ()) for n in NAMES])
 def test_a_run_makes_no_more_calls_than_planned_and_the_second_none(world, tmp_path, name):
     text = (ROOT / f"conf/recipes/{name}.yaml").read_text().replace("optional-llm", "told")
     bench = Bench(tmp_path, world / "world", models=ALL_MODELS)

@@ -279,6 +279,7 @@ def test_a_key_with_a_filter_gets_no_turns_of_a_stored_conversation(filled, halv
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("two", ["hosts", pytest.param("fields", marks=pytest.mark.drill)], indirect=True)
 def test_two_hundred_tries_of_an_attacker_show_nothing_outside_of_its_keys_filter(filled, halves, two):
     """Words that only pages of the other key have, and that the try does not say itself, in all that comes
     back: by ids, quotes, batches, forged filters and conditions, own pages with the other's addresses,

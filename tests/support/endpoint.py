@@ -27,7 +27,7 @@ KEY = "the-key-of-these-tests"
 AUTH = {"authorization": f"Bearer {KEY}"}
 PART = "the-key-of-a-part-of-the-store"
 KEY_FILTERS = f"filters: {{part: {{keys: [{PART}], hosts: [nowhere.example]}}}}"
-QUESTIONS = 20
+QUESTIONS = 10
 SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
 

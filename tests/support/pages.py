@@ -9,7 +9,7 @@ import re
 import shlex
 from typing import NamedTuple
 
-from checkout import ROOT
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.cli.main import main
 
@@ -49,6 +49,14 @@ def commands(block):
         else:
             found[-1].shown.append(line.strip())
     return found
+
+
+def computing(folder):
+    """A folder of settings before the shipped ones: the same names on models that compute from words, which
+    a worker need not load."""
+    folder.mkdir()
+    (folder / "models.yaml").write_bytes((SUPPORT / "fake_models.yaml").read_bytes())
+    return folder
 
 
 def words(command):

@@ -147,6 +147,7 @@ def test_peft_reads_an_adapter_that_names_its_base_by_digest(job, whole, tmp_pat
     assert equal(loaded, tensors)
 
 
+@pytest.mark.drill
 def test_gradient_checkpointing_changes_no_gradient(job, tmp_path):
     short = dataclasses.replace(job.preset, steps=2, warmup=0.0)
     thrifty = dataclasses.replace(short, gradient_checkpointing=True)
@@ -155,6 +156,7 @@ def test_gradient_checkpointing_changes_no_gradient(job, tmp_path):
     assert [p.loss for p in a.steps] == pytest.approx([p.loss for p in b.steps], rel=1e-6)
 
 
+@pytest.mark.drill
 def test_an_adapter_of_a_base_of_half_precision_is_float32(job, tmp_path):
     import torch
 

@@ -160,7 +160,7 @@ def test_pages_state_the_answer_where_the_row_says_so(rows: Rows) -> None:
 
 def test_withheld_answers_are_on_no_page_and_in_no_snippet(world: World) -> None:
     pages, checked = Pages(world, 2_000), 0
-    for posed in (pose(world, i) for i in range(1_200)):
+    for posed in (pose(world, i) for i in range(400)):
         golds = [
             a for a in (posed.asked.answer, *posed.asked.alternatives) if len(a) > 7 and a not in posed.text
         ]
@@ -172,7 +172,7 @@ def test_withheld_answers_are_on_no_page_and_in_no_snippet(world: World) -> None
             shown = f"{r.page_name} {r.page_snippet} {text_of(r.page_result)}".lower()
             assert not any(g in shown for g in golds), (posed.text, golds, r.page_name)
         checked += 1
-    assert checked > 25
+    assert checked > 8
 
 
 def test_snippets_quote_their_pages(rows: Rows) -> None:

@@ -101,6 +101,7 @@ def _worst(recall):
     return f'"worst": {recall.worst}'.encode()
 
 
+@pytest.mark.drill
 def test_settings_that_were_not_measured_and_vectors_that_came_later_are_said(bench):
     build(bench)
     more = ANN.replace("probes: 2", "probes: 3")

@@ -161,8 +161,7 @@ def decision(
     files: tuple[str, ...],
     kind: str = OWN_KIND,
 ) -> ingest_log.Decision:
-    """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;
-    `kind`: of the data."""
+    """All that was read under a fingerprint (`of`) and what becomes of it. `kind`: of the data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked = {n.fingerprint: n.files for n in ingest_log.with_questions(store, ids, of)}
@@ -187,4 +186,4 @@ def decision(
         found.read_by,
     )
     parts = {table: tuple(names) for table, names in rows.parts.items()}
-    return ingest_log.Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
+    return ingest_log.Decision(found.run, parts, tuple({**asked, **had}), summary, found.left)

@@ -198,7 +198,7 @@ LINES = st.one_of(queries(), SORTS, st.builds(Mean, st.one_of(queries(), SORTS))
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=4))
 def test_whatever_can_be_said_prints_and_parses_again(lines):
     program = Program(tuple(lines))
