@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 

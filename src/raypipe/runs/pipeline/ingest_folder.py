@@ -28,7 +28,7 @@ from raypipe.readers.fields import fields_of, of_path
 from raypipe.readers.rows import BadLine, ReadCounts, UnusableLine
 from raypipe.runs.pipeline import ingest_staging
 from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
-from raypipe.runs.pipeline.ingest_log import LOOKING_S, IngestSummary, decide, driving
+from raypipe.runs.pipeline.ingest_log import LOOKING_S, IngestSummary, decide, driving, noted
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
@@ -103,7 +103,8 @@ class FolderRead:
                     if self.size >= PART_BYTES:
                         yield self.batch
                         self.batch, self.size = ingest_staging.IngestBatch(), 0
-            yield self.batch
+            if self.size:
+                yield self.batch
         finally:
             reader.close()
 
@@ -253,11 +254,8 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
             raise refused
         if changes := read.changes():
             progress.say(changes)
-        # `dataclasses.asdict` copies all that is in a field, ten times as long
-        states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
-        state = json.dumps({"root": str(root.absolute()), "files": states})
         found = StagedFiles(staging.run, staging.rows, read.counts, read.gone(), read_by="")
-        decided = decision(store, of, found, (root.name,), (f"{FOLDERS}/{of}.json", state))
+        decided = decision(store, of, found, (root.name,))
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())
@@ -267,7 +265,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         # `dataclasses.asdict` copies all that is in a field, ten times as long
         states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
         state = json.dumps({"root": str(root.absolute()), "files": states})
-        decide(store, replace(decided, outdated=(), summary=summary, state=(_state_file(of), state)))
+        decide(store, replace(decided, outdated=(), summary=summary, state=(f"{FOLDERS}/{of}.json", state)))
     if refused:
         raise refused
     return summary
