@@ -288,9 +288,18 @@ def add_model(
     _write(file, name, proposal.entry)
     pinned = str(proposal.entry.get("revision", ""))
     get = folder.download_command(own, pinned) if pinned and repo else ""
-    takes = proposal.bytes, proposal.memory_gib, proposal.context_gib
-    terms = (repo.licence, repo.gated) if repo else ("", False)
-    return ModelAddResult(name, str(file), proposal.entry, *takes, *terms, get, endpoints)
+    return ModelAddResult(
+        name,
+        str(file),
+        proposal.entry,
+        proposal.bytes,
+        proposal.memory_gib,
+        proposal.context_gib,
+        repo.licence if repo else "",
+        repo.gated if repo else False,
+        get,
+        endpoints,
+    )
 
 
 def _served(

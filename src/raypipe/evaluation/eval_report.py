@@ -217,8 +217,7 @@ def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
     lines = []
     for step, on in fits.items():
         seen = sum(map(on.has_seen, texts.values())) if on.seen else None
-        of = on.data, on.split, on.metric, on.recipe, on.n or None
-        lines.append(FitLine(step, *of, seen, len(texts)))
+        lines.append(FitLine(step, on.data, on.split, on.metric, on.recipe, on.n or None, seen, len(texts)))
     return {
         "without_truth": answers.without_truth,
         "kept": Counter(answers.kept.values()),

@@ -122,8 +122,19 @@ def fit_fuse(
     ways = {"fitted": fitted, "the recipe's": own, "equal": dict.fromkeys(names, 1.0)}
     ways[f"{best} alone, the best of the fitted half"] = {best: 1.0}
     worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
-    of, counts = (run.record.run, run.recipe.title, name), (len(seen), len(unseen), len(rows) - len(judged))
-    report = FuseFitReport(*of, run.record.kind, by.name, on.split, *counts, before, *worth)
+    report = FuseFitReport(
+        run.record.run,
+        run.recipe.title,
+        name,
+        run.record.kind,
+        by.name,
+        on.split,
+        len(seen),
+        len(unseen),
+        len(rows) - len(judged),
+        before,
+        *worth,
+    )
     return FusionWeights(fitted, on), report
 
 

@@ -55,10 +55,19 @@ def serve(
     from raypipe.api.endpoint import ServeArgs, check_address, serve_here
     from raypipe.api.endpoint import serve as run
 
-    rest = options.given() | {"memo_mb": memo, "mcp": mcp is not None}
-    captured, graphs, llm = _capture(capture, retention, redact), dict(named.graphs), named.llm
-    where, stdio, docs = (recipe, named.models, place.store, named.cluster), mcp == "stdio", place.docs
-    endpoint = ServeArgs(*where, graphs=graphs, llm=llm, capture=captured, **rest)
+    stdio, docs = mcp == "stdio", place.docs
+    endpoint = ServeArgs(
+        recipe,
+        named.models,
+        place.store,
+        named.cluster,
+        graphs=dict(named.graphs),
+        llm=named.llm,
+        capture=_capture(capture, retention, redact),
+        memo_mb=memo,
+        mcp=mcp is not None,
+        **options.given(),
+    )
     if stdio:
         alone = {name.replace("_", "-"): getattr(options, name) for name in ("keys", "key_filters", "auth")}
         if given := [name for name, value in (alone | {"capture": capture}).items() if value is not None]:
