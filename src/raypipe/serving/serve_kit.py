@@ -105,7 +105,7 @@ class ServeKit(ForwardingSharedKit):
     """`LocalKit` with models in deployments; tokenizers, called for every text, in this process.
 
     `embed` takes a model, texts and their role, `score` a model and pairs, as `compute` of
-    `serving.ray.ModelDeployment` does; `generate` a model, chats, sampling and the name of an adapter;
+    `serving.ray.models.ModelDeployment` does; `generate` a model, chats, sampling and the name of an adapter;
     `stream` a single chat.
     """
 

@@ -27,7 +27,7 @@ def said(code, *args):
 NOBODY = """
 began = time.monotonic()
 try:
-    connection.connect(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
+    connection.join(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
 except ConfError as e:
     print(time.monotonic() - began, e)
 """

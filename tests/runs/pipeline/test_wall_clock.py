@@ -8,6 +8,7 @@ from checkout import SUPPORT
 
 from raypipe.core.protocols import Model
 from raypipe.evaluation.report.console import spent
+from raypipe.models import load
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import StageCounters
 from raypipe.runs.pipeline.counters import PARTS, WallClock
@@ -75,18 +76,18 @@ def test_an_exception_inside_a_part_is_booked_too(moment):
     assert clock.total() == 3.0 and clock.parts()["scoring"] == 2.0
 
 
-def test_a_kit_times_the_loading_of_a_model_and_not_its_computing(moment):
+def test_a_kit_times_the_loading_of_a_model_and_not_its_computing(moment, monkeypatch):
     class Slow:
         def score(self, pairs):
             moment.pass_(1)
             return [0.0] * len(pairs)
 
-    class SlowKit(LocalKit):
-        def _open(self, model):
-            moment.pass_(60)  # as the import of torch is
-            return Slow()
+    def opened(*_):
+        moment.pass_(60)  # as the import of torch is
+        return Slow()
 
-    kit = SlowKit(None, clock=moment)
+    monkeypatch.setattr(load, "open_model", opened)
+    kit = LocalKit(None, clock=moment)
     model = Model("slow", "reranker", "overlap", "", "", "", "overlap@1")
     for _ in range(3):
         asyncio.run(kit._compute(model, lambda m: m.score([("a", "b")])))
