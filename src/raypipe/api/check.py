@@ -191,7 +191,8 @@ def _in_record(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Ses
 
 
 def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-    """Of `decide` they have a threshold, of `fuse` weights alone; all others are of `extract`."""
+    """Checks a fitted file by its step: one with a threshold belongs to `decide`, one with weights alone to
+    `fuse`, any other to `extract`."""
     cls: type[Any] = AnswerProbability if "threshold" in tree else Fitted
     fuse = tree.keys() == {"weights", "fitted_on"}
     return config.problems(FusionWeights if fuse else cls, tree, Where(str(path)))

@@ -35,12 +35,11 @@ def open_docs(
     session: Session | None = None,
     on_read: Callable[[], object] = lambda: None,
 ) -> Store:
-    """The store of a folder, with what changed in it read and indexed for the recipe.
+    """Opens the store of a folder, then reads and indexes what changed.
 
-    Files that are as they were are not read, texts that are indexed are not indexed again. `on_read` is
-    called once they are read: what removed files said is searched no more from then on. Raises ConfError for
-    a folder that is not there and a recipe that reads no documents, DataError where no file of it can be
-    read, ModelMissing.
+    Unchanged files and indexed texts are skipped. `on_read` is called after reading: from then on removed
+    files are not searched. Raises ConfError if the folder is missing or if the recipe reads no documents,
+    DataError if no file can be read, and ModelMissing.
     """
     from raypipe.api.run import say_estimate  # with what runs know of this machine
 

@@ -248,12 +248,13 @@ def add_model(
     session: Session | None = None,
     gguf: str | Path | None = None,
 ) -> ModelAddResult:
-    """Writes an entry for ORG/NAME of a hub, a folder, URL#MODEL of a server, or in their place a GGUF file,
-    which is converted under $RAYPIPE_HOME.
+    """Adds a model to the models file: ORG/NAME on a hub, a folder, URL#MODEL on a server, or in their place
+    a GGUF file, which is converted under $RAYPIPE_HOME.
 
-    `name` "": the last part of the model's own; `kind` "": as its files say, of a server generator. A hub's
-    commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, and the
-    environment variable of its key ("": it takes none); its host names it in the cluster file.
+    `name` defaults to the last part of the model's own name, `kind` to what its files say, for a server to
+    generator. `revision` is a hub's branch, tag or commit, stored as its commit. For a server alone:
+    `dialect` is the protocol that it speaks, `key_env` the variable that holds its key ("": no key). A server
+    gets an endpoint with its host's name in the cluster file.
 
     It goes into the session's models file, else into models.yaml of the working directory; either is made
     where there is none. Raises ConfError for a model that cannot be loaded and for a name that is taken,

@@ -157,8 +157,8 @@ def require_unchanged(
 
 
 def distance(old: np.ndarray, new: np.ndarray) -> float:
-    """Returns how far answers are apart: of vectors ((texts, dim) float32, unit rows) one less the smallest
-    cosine, of scores the largest difference; infinity for another shape."""
+    """Returns the distance between two answers. Vectors, (texts, dim) float32 with unit rows: 1 minus the
+    smallest cosine. Scores: the largest absolute difference. Different shapes: infinity."""
     if old.shape != new.shape:
         return float("inf")
     if old.ndim == 2:

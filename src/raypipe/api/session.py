@@ -71,8 +71,8 @@ class Settings:
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
 
     def unsent(self) -> dict[str, list[str]]:
-        """The fields of chats that servers refuse, as runs under this home learned them: name of the served
-        model -> fields."""
+        """Maps each served model to the chat fields that its server refuses. Earlier runs under this home
+        recorded them."""
         return _learned(self.home / UNSENT)
 
     def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
@@ -246,8 +246,8 @@ class Session:
         return self.settings.store_to_fill(given) if fills else self.settings.store_to_use(given)
 
     def store_to_fill(self, given: Place, scratch: Path | None = None) -> Store:
-        """A store to read data into; made where there is none: in the folder `scratch`, if a command names
-        one, which stores nothing."""
+        """Opens the store that data is read into, and creates it if it is missing. A command that stores
+        nothing passes `scratch`: a missing store is then created in that folder."""
         from raypipe.store import Store
 
         if isinstance(given, Store):

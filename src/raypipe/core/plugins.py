@@ -304,8 +304,8 @@ class Registry(Mapping[str, T]):
         return len(self.own) + len(self._added())
 
     def added(self, name: str) -> Registered | None:
-        """Returns what a plugin adds under this name; None for a name of the core. Raises KeyError for no
-        name."""
+        """Returns what a plugin registered under `name`, or None if the core defines it. Raises KeyError if
+        neither does."""
         return None if name in self.own else self._added()[name]
 
     def _added(self) -> Mapping[str, Registered]:

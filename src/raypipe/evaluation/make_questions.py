@@ -117,7 +117,8 @@ def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[Draw
 
 
 def _names(store: Store) -> Mapping[str, tuple[str, str]]:
-    """Source id -> the id or url of its document, and its title; of all documents and cited pages."""
+    """Maps each source id to (name, title), for all documents and cited pages. The name is the document's id
+    or the page's URL."""
     found: dict[str, tuple[str, str]] = {}
     for row in arrow.with_id_texts(store.scan("documents").to_pylist()):
         found.setdefault(row["source"], (row["id"], row["title"]))

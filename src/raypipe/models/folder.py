@@ -195,9 +195,9 @@ def require(model: Model) -> Path:
 
 
 def _require_bytes(model: Model, folder: Path) -> None:
-    """Raises ConfError for a file of a hub's snapshot that was edited or cut. The hub's cache names each by
-    its contents: SHA-256, or Git's SHA-1 of small ones. A note next to it says which bytes were checked, so
-    weights are read once for that, and again when they were written."""
+    """Raises ConfError if a file in a hub snapshot was edited or truncated. The hub's cache names each file
+    by its hash: SHA-256, or Git's SHA-1 for small files. A note next to the snapshot records which files were
+    checked, so a file is hashed again only after it was written."""
     for path in files_read(folder, model.kind, model.loader):
         file = path.resolve()
         if file.parent.name != "blobs" or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", file.name):

@@ -68,9 +68,9 @@ def named_files(
     below: bool = False,
     counts: ReadCounts | None = None,
 ) -> list[Path]:
-    """The files that these paths name, each once, in order; of a folder those that are `named` and not
-    hidden, `below`: with its subfolders; `counts` gets its others. Raises DataError for a path with no such
-    file."""
+    """Lists the files behind `paths`, in order, without repeats. A folder gives its visible files for which
+    `named` is true; `below` includes subfolders. Files that are left out are added to `counts`. Raises
+    DataError if a path has no such file."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not path.exists():
@@ -177,7 +177,7 @@ class _Stream:
         self._at = 0
 
     def some(self, most: int) -> bytes:
-        """1 to `most` bytes; none at the end."""
+        """Reads between 1 and `most` bytes. Returns b"" at the end."""
         if self._next == len(self._chunk):
             self._chunk, self._next = next(self._chunks, b""), 0
         out = self._chunk[self._next : self._next + most]

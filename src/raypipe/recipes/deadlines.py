@@ -95,7 +95,8 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
 
 
 def goes_on(question: Question) -> bool:
-    """True if no fault keeps the question from later stages: those of omitted stages do not."""
+    """Returns whether later stages still run for this question. Faults of omitted stages do not stop it; any
+    other fault does."""
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 

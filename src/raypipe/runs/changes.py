@@ -121,8 +121,8 @@ class Parting:
 
 
 def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
-    """Question id -> where its paths part, of the questions in both runs whose paths do. `stores`: that have
-    the answers of each."""
+    """Maps each question of both runs whose paths differ to the first step where they do. `stores`: those of
+    `before` and `after`."""
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}

@@ -79,7 +79,7 @@ def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
 
 
 def chains(recipe: Recipe) -> dict[str, str]:
-    """Stage -> digest of it and of everything that what it reads comes from.
+    """Maps each stage to a digest of itself and of all stages upstream of it.
 
     Two recipes in which a stage has the same chain ask the same of its model about an equal row.
     """

@@ -58,8 +58,8 @@ class Capture:
         count: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`count` is told of each row. Raises ConfError for a redaction function that cannot be used, and
-        StoreError for a store that cannot be written."""
+        """Calls `count` with the event of every captured row. Raises ConfError if the redaction function
+        cannot be used, and StoreError if the store cannot be written."""
         self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)

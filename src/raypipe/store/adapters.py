@@ -35,8 +35,8 @@ def remove_training(files: Files, run: str) -> None:
 
 
 def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[str], list[str]]:
-    """Trainings, and folders of adapters that are not whole, that no process works on and none wrote to for
-    `kept_s` seconds. The same command would continue them until then."""
+    """Lists trainings and incomplete folders of adapters that no process holds and that none wrote to for
+    `kept_s` seconds. Until then the same command would continue them."""
 
     def old(folder: str, run: str) -> bool:
         newest = files.newest(folder)

@@ -98,7 +98,7 @@ class Ids(Sequence[str]):
         return Ids(pa.concat_arrays([self.array, more.array])) if more else self
 
     def name_among(self, which: str) -> str:
-        """Returns what names those, where these are all of some kinds; else an empty text."""
+        """Names the subset `which`; "" if this list is not a store's sources of some kinds, whole."""
         return digest(self.all_of, which) if self.all_of else ""
 
 
@@ -243,7 +243,7 @@ def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
 
 
 def _values(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
-    """A column, many values at a time: a batch ends with its fragment, and to look for ids in values hashes
-    the fewer of both once. Of equal values that stand together one is given."""
+    """Yields the values of a column in large groups, adjacent duplicates once. A batch never crosses a
+    fragment, and each look-up hashes the smaller side once: larger groups take fewer of both."""
     batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD)
     return map(pa.chunked_array, slabs(pc.run_end_encode(b[column]).values for b in batches if b.num_rows))

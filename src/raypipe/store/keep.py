@@ -113,8 +113,8 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
 
 
 def drop_twins(store: Store, table: str) -> int:
-    """Takes rows out of a memo table whose key stands there before, as two folds at once may have left them;
-    how many. Readers took the first, and go on doing so."""
+    """Deletes rows of a memo table whose key an earlier row has, and returns how many. Two folds at once may
+    leave them. The first row stays: readers use it already."""
     dataset, twins = store.dataset(table), list[int]()
     for where in key_ranges(dataset.schema, dataset.count_rows()):
         keys = store.scan(table, ["key"], dataset.version, filter=where, with_row_id=True).sort_by("_rowid")

@@ -258,8 +258,8 @@ class CorpusOperator:
 
 
 def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
-    """Stores a part of a table, and returns what of `on` has its source there: an earlier attempt may have
-    stored it, in which other rows had failed for now."""
+    """Stores a part, then returns the rows of `on` whose source it contains. An earlier attempt may have
+    stored it already, with other rows missing since they had failed for now."""
     earlier = read_record(store, table, run, part) is not None
     write_part(store, table, run, part, rows, {})
     if not earlier:

@@ -164,8 +164,8 @@ class Caps:
             raise CapReached(spent)
 
     def reached(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> str:
-        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, or
-        judges some answers, so that as many of them as it takes come to an end."""
+        """Returns a message about the cap that is reached, or "". Each command does at least one task, or
+        judges some answers, before it stops: repeating it finishes the work."""
         judged = judged or CallCounts()
         if done.tasks_since <= 0 and not judged.computed:
             return ""

@@ -183,7 +183,8 @@ class Staging:
 
 
 def sources_left(store: Store, rows: StagedRows, given: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The same of `rows`; `given`: of the sources of its replaced documents those that it brings itself."""
+    """Returns the rows to delete after a read: sources of replaced documents that nothing else names.
+    `given`: those that the read itself brings again, which stay."""
     sources = set(rows.left.values()) - set(given)
     sources -= named_elsewhere(store, sources, rows.left)
     return {"sources": tuple(sorted(sources))} if sources else {}

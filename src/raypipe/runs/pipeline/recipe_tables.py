@@ -70,7 +70,7 @@ class AnswerSources:
 
 
 def answer_sources(snapshot: str, lacks: Lacks, recipe: Recipe) -> AnswerSources:
-    """`lacks`: of all sources that the questions may search."""
+    """Makes the AnswerSources of a recipe. `lacks` covers every source that the questions may search."""
     everything, conditional = recipe.searches_all(), bool(recipe.conditions())
     return AnswerSources(snapshot, lacks, _named(lacks), everything, conditional, recipe.turns_digest())
 

@@ -43,8 +43,8 @@ class PostingsTask:
         return self.table, self.run
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Calls no model: the kit only names the process. Raises Unavailable where the store stays so for all
-        tries, and StoreError."""
+        """Opens the store and returns the task's function. No model is called: `kit` only names the process.
+        Raises Unavailable if the store cannot be reached in any try, and StoreError."""
         store, process = await self.worker.open_store(), kit.process if kit else ""
         inverter = await self.worker.tried(lambda: Inverter(store, self.texts, self.passages, self.analyzer))
 

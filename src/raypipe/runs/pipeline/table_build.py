@@ -74,7 +74,7 @@ class TableBuild:
 
     @property
     def kept(self) -> tuple[Mapping[str, int], int]:
-        """Its groups, and how many rows of one group a task may have, where others have fewer."""
+        """Returns the groups of rows, and how many rows of one group a task may have at most."""
         return self.groups, self.max_rows
 
 

@@ -194,12 +194,12 @@ def _hours(step: StepPlan, prices: Prices) -> Range | None:
 
 
 def scaled(range_: Range | None, factor: float | None) -> Range | None:
-    """None where one of both is not known."""
+    """Multiplies both ends of a range; None if either argument is None."""
     return None if range_ is None or factor is None else (range_[0] * factor, range_[1] * factor)
 
 
 def summed(ranges: Sequence[Range | None]) -> Range | None:
-    """None where one of them is not known."""
+    """Adds up ranges; None if one of them is None or has no upper end."""
     known = [r for r in ranges if r is not None]
     low, high = sum(r[0] for r in known), sum(r[1] for r in known)
     return None if len(known) < len(ranges) or math.isinf(high) else (low, high)

@@ -49,7 +49,8 @@ def engines_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
-    """The rate that a run kept on this machine (the latest first) measured for the same engines."""
+    """Returns the flip rate that the newest run with the same engines measured, or None. `kept`: runs of this
+    machine, the newest first."""
     rates = (m.flips for m in kept if m.device == worker.device and m.flips is not None)
     return next((rate for rate in rates if rate.engines == engines_of(recipe)), None)
 

@@ -40,8 +40,8 @@ from raypipe.text.thoughts import thought_tokens
 
 
 def add_up(counts: Any, more: Any, times: int = 1) -> None:
-    """Adds the numbers of a record, so often, to those of one of its class, in place: an opened kit holds the
-    parts. What stands in them is added alike."""
+    """Adds `times` each number of `more` to `counts`, a record of the same class, in place and in the records
+    within it too: open kits hold these."""
     for f in fields(counts):
         mine, theirs = getattr(counts, f.name), getattr(more, f.name)
         if is_dataclass(mine):
