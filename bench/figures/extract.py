@@ -50,7 +50,7 @@ from raypipe.core.digests import FittedOn, seen_rows
 from raypipe.core.errors import RaypipeError
 from raypipe.metrics.certainty import paired, rate_interval
 from raypipe.steps.extract import Extract
-from raypipe.text.evidence import SourceText, candidates
+from raypipe.text.candidates import SourceText, candidates
 from raypipe.text.spans import read
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""What `import raypipe` gives, for type checkers, editors, and `raypipe.EXPORTS`."""
+"""The names that `import raypipe` gives, for type checkers, editors, and `raypipe.EXPORTS`."""
 
 from raypipe.api.bench import bench as bench
 from raypipe.api.check import check as check

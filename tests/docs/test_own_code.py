@@ -20,7 +20,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.evidence import SourceText, candidates
+from raypipe.text.candidates import SourceText, candidates
 
 PAGE = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
 # A step is that of tests/support/own_step.py, a plugin folder that of test_plugin_folder.py.

@@ -17,6 +17,7 @@ from reruns import FAKES, Bench, TaskSizes
 
 from raypipe.api.cli.main import main
 from raypipe.core import arrow
+from raypipe.core.errors import DiskFull, is_full
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.store_tasks import compact_all
@@ -28,7 +29,6 @@ from raypipe.runs.release import promote
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
-from raypipe.store.errors import DiskFull, is_full
 from raypipe.store.files import need
 from raypipe.store.keep import clean, compact, tables, unfinished
 from raypipe.store.lease import FORGOTTEN_S, STALE_S

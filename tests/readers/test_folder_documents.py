@@ -19,7 +19,7 @@ from raypipe.readers.documents.plain import table as csv_text
 from raypipe.readers.documents.walk import file_kind
 from raypipe.readers.rows import UnusableLine
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.evidence import SourceText, candidates
+from raypipe.text.candidates import SourceText, candidates
 from raypipe.text.html import fold, to_text
 
 

@@ -10,7 +10,7 @@ from raypipe.readers.documents.page_layout import laid_out
 from raypipe.readers.documents.page_tables import Box, Row, headed
 from raypipe.readers.documents.page_text import joined
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.evidence import SourceText, candidates
+from raypipe.text.candidates import SourceText, candidates
 from raypipe.text.html import fold, to_text
 
 

@@ -18,7 +18,7 @@ def words(count, seed=0):
 
 
 def unpacked(packed, chunk=10_000):
-    """What the blocks of some streams give."""
+    """Unpacks the blocks of some streams."""
     return b"".join(by_blocks(packed[at : at + chunk] for at in range(0, len(packed), chunk)))
 
 

@@ -67,7 +67,7 @@ def told(body):
 
 
 async def by_tool(url, body):
-    """What an agent's client gets from the tool `answer`."""
+    """Asks the tool `answer` as an agent's client does."""
     async with Client(streamable_http_client(f"{url}/mcp")) as client:
         return (await client.call_tool("answer", body)).structured_content
 

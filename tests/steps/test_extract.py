@@ -9,7 +9,8 @@ from raypipe.core import config
 from raypipe.core.records import IDK, Block, Layout
 from raypipe.steps.extract import Extract, choose, say, shown
 from raypipe.text.blocks import plain_blocks
-from raypipe.text.evidence import FEATURES, UNFITTED, Fitted, FittedOn, Sentence, SourceText
+from raypipe.text.candidates import Sentence, SourceText
+from raypipe.text.evidence import FEATURES, UNFITTED, Fitted, FittedOn
 from raypipe.text.html import fold
 
 TEXTS = {

@@ -1,5 +1,6 @@
 """What Lance, Arrow and the file system raise is classed once, and is never a row's."""
 
+import os
 import pickle
 import re
 
@@ -7,9 +8,10 @@ import pyarrow as pa
 import pytest
 from checkout import SRC
 
-from raypipe.core.errors import Unavailable
+from raypipe.core.errors import DiskFull, Unavailable
+from raypipe.core.textfile import replacing
 from raypipe.store import StoreError
-from raypipe.store.errors import DiskFull, StoreUnavailable, reaching
+from raypipe.store.errors import StoreUnavailable, reaching
 
 SLOW_DOWN = "External error: LanceError(IO): Generic S3 error: 503 Service Unavailable: SlowDown"
 
@@ -57,3 +59,13 @@ def test_a_full_disk_and_what_has_a_class_keep_theirs():
     for error in (StoreError("no index"), KeyboardInterrupt()):
         with pytest.raises(type(error)), reaching("table t"):
             raise error
+
+
+@pytest.mark.parametrize(("error", "kind"), [(5, Unavailable), (28, DiskFull)])
+def test_a_file_of_a_run_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path, error, kind):
+    file = tmp_path / "run.json"
+    file.write_text("old")
+    with pytest.raises(kind, match=re.escape(str(file))), replacing(file) as draft:
+        draft.write_text("new")
+        raise OSError(error, os.strerror(error))
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from raypipe.text import evidence
-from raypipe.text.evidence import FEATURES, Fitted, FittedOn, Sentence
+from raypipe.text.candidates import Sentence
+from raypipe.text.evidence import FEATURES, Fitted, FittedOn
 from raypipe.text.spans import TypedSpan, read
 
 ON = FittedOn("a file and its digest", "even rows", "log loss")

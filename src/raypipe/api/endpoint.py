@@ -287,7 +287,8 @@ def serve(
 
 
 OPEN_WAIT_S = 30.0
-"""How long a call waits for what is still opened: clients give up after a minute or more."""
+"""Seconds that a call waits for models and documents that are still opened: clients give up after a minute or
+more."""
 
 WARM_S = 60.0
 """For the question that is answered before the first call, so that no user's waits for models to load."""

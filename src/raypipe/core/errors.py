@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class RaypipeError(Exception):
     """A message says where, what was expected, what was found and what to do."""
@@ -23,6 +25,19 @@ class DataError(RaypipeError):
     """Input data cannot be used as a whole: a missing, truncated or mislabelled file."""
 
     exit_code = 3
+
+
+class DiskFull(RaypipeError):
+    """There is no room for what would be written. What is stored stays readable."""
+
+    exit_code = 2
+
+
+def is_full(error: BaseException) -> bool:
+    """Returns whether an error says that a disk is full. Lance has no errno, only words."""
+    return isinstance(error, OSError) and (
+        error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
+    )
 
 
 class ModelMissing(RaypipeError):

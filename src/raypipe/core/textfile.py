@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError, DiskFull, RaypipeError, Unavailable, is_full
 
 T = TypeVar("T")
 
@@ -105,19 +105,34 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A block that writes or removes a file. Raises DiskFull or Unavailable for errors of the file system."""
+    try:
+        yield
+    except RaypipeError:
+        raise
+    except OSError as e:
+        if is_full(e):
+            raise DiskFull(f"{path}: the disk is full. Free some space and run the same command again") from e
+        why = f"{path} cannot be written now: {e}. Put that right, then run the same command again"
+        raise Unavailable(why) from e
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, whose file replaces `path` when the block succeeds. Until then, and on failure, the
     old one stays. What a killed process left of it goes when the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            if not _runs(left.name.rsplit(".", 2)[1]):
-                left.unlink(missing_ok=True)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            os.replace(temporary, path)
+            for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+                if not _runs(left.name.rsplit(".", 2)[1]):
+                    left.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager

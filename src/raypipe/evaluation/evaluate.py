@@ -171,7 +171,7 @@ def _write_run(
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
-    folder.graphs.write_text("\n\n".join(pipeline.stats))
+    write_text(folder.graphs, "\n\n".join(pipeline.stats))
     tables = (*table_names(store, recipe), "answers", "questions", "golds", "documents")
     tables += ("layouts",) if store.has("layouts") else ()
     before = earlier_run(store, {k.question for k in keys})

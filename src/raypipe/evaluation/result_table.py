@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
-from raypipe.core.textfile import replacing
+from raypipe.core.textfile import replacing, writing
 from raypipe.metrics.crag import Marks, Prediction
 from raypipe.metrics.kinds import RunScores
 from raypipe.metrics.losses import LostAt, shared
@@ -181,19 +181,23 @@ class ResultTable:
         self.about: dict[str, str] = {}  # its metadata: run, store, and what `PromptLookup` says
         self._path = path
         self._draft = path.with_name(f".{path.name}.draft")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(self._draft, SCHEMA, compression="zstd")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._draft, SCHEMA, compression="zstd")
 
     def __enter__(self) -> ResultTable:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._writer.close()
-        self._draft.unlink(missing_ok=True)
+        with writing(self._path):
+            self._writer.close()
+            self._draft.unlink(missing_ok=True)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A batch of rows, in order."""
-        self._writer.write_table(pa.Table.from_pylist([dict(r) for r in rows], SCHEMA))
+        table = pa.Table.from_pylist([dict(r) for r in rows], SCHEMA)
+        with writing(self._path):
+            self._writer.write_table(table)
 
     def finish(
         self,
@@ -204,7 +208,8 @@ class ResultTable:
     ) -> None:
         """Puts in the verdicts of what was scored, and the file in its place. `lost`: question id -> where
         the gold of each miss was lost."""
-        self._writer.close()
+        with writing(self._path):
+            self._writer.close()
         verdicts = {v.question: v for v in marks.verdicts}
         judged = {r.question: r.judge_response for r in scored}
         schema = SCHEMA.with_metadata(self.about)

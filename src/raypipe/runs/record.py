@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raypipe.core import arrow
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.index import AnnRecall
-from raypipe.core.textfile import write_text
+from raypipe.core.textfile import write_text, writing
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
@@ -198,8 +198,9 @@ def write(store: Store, record: Run, keys: Sequence[AnswerKey], folder: Path) ->
 def withdraw(folder: Path) -> None:
     """Removes the record of a run's folder, before another run replaces its files."""
     run = run_parts.RunFolder(folder)
-    run.record.unlink(missing_ok=True)
-    run.changes.unlink(missing_ok=True)  # of this record against an earlier one
+    for file in (run.record, run.changes):  # the changes are of this record against an earlier one
+        with writing(file):
+            file.unlink(missing_ok=True)
 
 
 _KEYS = pa.schema(

@@ -18,8 +18,9 @@ from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, cosines_of, likely_candidates, require_fitted_with
 from raypipe.steps.rows import add_hits, number_asker, require_prompt, skipping, with_replies
 from raypipe.text import evidence
+from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.context import Piece, joined, pack
-from raypipe.text.evidence import MAX_CHARS, Fitted, Sentence, SourceText
+from raypipe.text.evidence import Fitted
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
 from raypipe.text.words import require_splitter
@@ -33,7 +34,7 @@ SENTENCES = "sentences"
 class Compress:
     """Makes the sentences that matter the new `order`: as many of the best as `tokens` tokens hold.
 
-    Candidates are the sentences of the first `passages` passages (`text.evidence`); of these the `scored`
+    Candidates are the sentences of the first `passages` passages (`text.candidates`); of these the `scored`
     that share most words with the query. Either the ranker of `extract` orders them, by `embedder` and
     `fitted`; or the generator `model` names those that an answer needs, by number, the most important
     first. They are taken in that order as long as the whole fits; one that does not fit is passed over. Then

@@ -18,7 +18,8 @@ from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, OTHERS, Question, Quote, Reply, parse_chunk_id
 from raypipe.text import evidence
-from raypipe.text.evidence import Fitted, Sentence, SourceText, Words
+from raypipe.text.candidates import Sentence, SourceText, candidates
+from raypipe.text.evidence import Fitted, Words
 from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_span
 from raypipe.text.words import require_splitter
 
@@ -36,7 +37,7 @@ class Extract:
     """Replies with the best candidate of the first `passages` passages of `order`, or "i don't know".
 
     A candidate is a sentence of one block of its page, or a fact of a table with its label
-    (`text.evidence`); the embedder reads the `scored` that share most words with the question. The numbers
+    (`text.candidates`); the embedder reads the `scored` that share most words with the question. The numbers
     of `fitted` give each a probability to hold the answer (`text.evidence`). The likeliest is said:
 
     - to a comparison the side that one sentence decides; else nothing;
@@ -153,7 +154,7 @@ async def likely_candidates(
     )
     rows = zip(sources, texts, blocks, hidden, files, strict=True)
     pages = {source: SourceText(text or "", b, h, file) for source, text, b, h, file in rows}
-    found = (evidence.candidates(order, pages, most[1]) for order in orders)
+    found = (candidates(order, pages, most[1]) for order in orders)
     likely = [evidence.likely(query, some, most[2]) for query, some in zip(queries, found, strict=True)]
     return likely, pages
 

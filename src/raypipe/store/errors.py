@@ -7,14 +7,13 @@ caller may ask of a store is checked before. Knows no table.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 
-from raypipe.core.errors import RaypipeError, Unavailable
+from raypipe.core.errors import DiskFull, RaypipeError, Unavailable, is_full
 
 SHOWN = 2000  # characters of an error
 _PLACE = re.compile(r"Permission denied|Not a directory|Is a directory|File exists|Read-only file system")
@@ -32,17 +31,6 @@ class AddedMeanwhile(StoreError):
 
 class StoreUnavailable(Unavailable, OSError):
     """The store cannot be read or written now: an object store that refuses, a file that is cut or gone."""
-
-
-class DiskFull(StoreError):
-    """There is no room for what would be written. What is stored stays readable."""
-
-
-def is_full(error: BaseException) -> bool:
-    """Returns whether an error says that a disk is full. Lance has no errno, only words."""
-    return isinstance(error, OSError) and (
-        error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
-    )
 
 
 def is_of_the_place(error: StoreUnavailable) -> bool:

@@ -30,7 +30,8 @@ import psutil
 from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.store.errors import DiskFull, StoreError, reaching
+from raypipe.core.errors import DiskFull
+from raypipe.store.errors import StoreError, reaching
 
 MARK = "_store.json"  # the format of what lies in the store
 LEASES = "_lease"  # who drives, and which versions readers pin

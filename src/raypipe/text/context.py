@@ -16,7 +16,8 @@ import numpy as np
 
 from raypipe.core.protocols import Tokenize
 from raypipe.core.records import Block, Layout, Mark, Quote, Span, chunk_id
-from raypipe.text.evidence import ANALYZER, MAX_CHARS, Sentence, SourceText, overlaps
+from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
+from raypipe.text.evidence import ANALYZER, overlaps
 from raypipe.text.words import analyse, sentences
 
 LEAST = 0.5

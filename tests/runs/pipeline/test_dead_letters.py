@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from raypipe.core.calls import Backoff
-from raypipe.core.errors import DataError, OutOfMemory, RaypipeError, Unavailable, WorkerBroken
+from raypipe.core.errors import DataError, DiskFull, OutOfMemory, RaypipeError, Unavailable, WorkerBroken
 from raypipe.recipes.executor import StageCounters, StageError
 from raypipe.runs.pipeline.dead_letters import Suspects, Unproven, bisected
-from raypipe.store.errors import DiskFull, StoreUnavailable
+from raypipe.store.errors import StoreUnavailable
 
 TRIES = 3
 

@@ -29,7 +29,7 @@ import raypipe
 from raypipe.api.cli.command import COMMANDS, GROUPS, Declared, Shell, add, run, say
 from raypipe.api.session import from_environment
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.errors import ConfError, DiskFull, RaypipeError, is_full
 from raypipe.core.terminal import shown_streams
 
 ABOUT = "Answer datasets of questions on a Ray cluster, and single questions with the same logic."
@@ -187,8 +187,6 @@ def _kept_stdout(json: bool, own: bool) -> Iterator[TextIO]:
 
 def _failed(command: str, error: Exception) -> int:
     """Says what no command expects: a full disk, or a defect with its trace."""
-    from raypipe.store.errors import DiskFull, is_full  # Arrow: help needs none
-
     if is_full(error):
         kept = "What was stored before stays readable; free some space and run it again to continue"
         print(f"raypipe {command}: the disk is full. {kept}: {error}", file=sys.stderr)

@@ -69,7 +69,7 @@ def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """The row of a table as a line of Markdown, which `text.evidence` reads again.
+    """The row of a table as a line of Markdown, which `text.candidates` reads again.
 
     >>> table_row(["Weight", "17 kg"])
     '| Weight | 17 kg |'

@@ -252,4 +252,4 @@ def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
 
 
 OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
-"""What came of a part; a text says why it did not come to its end (`Note.ended`)."""
+"""Outcome of a part; a text says why it did not come to its end (`Note.ended`)."""

@@ -29,11 +29,12 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.calls import About, now
+from raypipe.core.errors import DiskFull
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
 from raypipe.store.commit import append
 from raypipe.store.database import Store
-from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
+from raypipe.store.errors import StoreError, StoreUnavailable, reaching
 from raypipe.store.files import MEMO, MEMO_LOSSES, manifest_version
 from raypipe.store.ids import missing, rows
 from raypipe.store.keep import key_ranges
@@ -250,7 +251,7 @@ def add_folded(
     names: Iterable[str],
 ) -> None:
     """Adds rows of cache files to their table, and only then removes the files."""
-    with store.durable(table):
+    with reaching(store.table_uri(table)), store.durable(table):
         if replaced:
             store.forget(table, "key", replaced)
         if fragments:
@@ -319,7 +320,7 @@ def _mend(store: Store, table: str) -> bool:
     log.warning("memo table %s is damaged: its index is built again, %s fragments go", table, len(bad))
     if bad:
         note_loss(store, table, "fragments were damaged")
-    with store.durable(table):
+    with reaching(store.table_uri(table)), store.durable(table):
         for index in dataset.describe_indices():
             dataset.drop_index(index.name)
         if bad:
