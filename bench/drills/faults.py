@@ -264,12 +264,12 @@ def faults_in(diary: Path) -> list[str]:
     return [line for line in lines if "|" in line]
 
 
-def final(folder: Path) -> set[str]:
-    """Ids of the rows that failed for good."""
+def final(folder: Path) -> dict[str, str]:
+    """Returns the rows that failed for good: id -> the reason that was kept."""
     from raypipe.store import Store
 
     rows = Store.open(str(folder / "store")).dataset("faults").to_table(filter="NOT transient")
-    return set(rows["id"].to_pylist())
+    return {row["id"]: f"{row['step']} {row['reason']}: {row['detail']}" for row in rows.to_pylist()}
 
 
 def tables(folder: Path) -> dict[str, list[str]]:
@@ -306,7 +306,7 @@ def main() -> int:
                 raise SystemExit(f"the undisturbed run did not end well: {said}")
             noted, expected = (home / "whole.diary").read_text().splitlines(), tables(whole)
             calls = sum(DRIVER if line == DRIVERS else 1 for line in noted)
-            assert final(whole) == {broken}
+            assert set(final(whole)) == {broken}
             for run in itertools.count():
                 if every.total() >= given.faults:
                     break
@@ -335,11 +335,12 @@ def one(
     disturbed = len(faults_in(diary))
     while list(folder.glob("store/*/data/*.away")):
         time.sleep(AWAY_S)
-    blamed = final(folder) - {broken}
+    blamed = {id: why for id, why in final(folder).items() if id != broken}
     last = evaluated(folder, home / "world", 0.0, "", home / "well.diary", poison)
     now = tables(folder)
     differ = [t for t in expected | now if expected.get(t) != now.get(t)]
-    blamed |= final(folder) ^ {broken}
+    after = final(folder)
+    blamed |= {id: after.get(id, "no fault is kept") for id in after.keys() ^ {broken}}
     found = {
         "run": run,
         "well": not (differ or blamed or last),
@@ -347,7 +348,7 @@ def one(
         "ends": ends,
         "last": last,
         "differ": differ,
-        "blamed": sorted(blamed),
+        "blamed": blamed,
         "seconds": round(time.monotonic() - start, 1),
         "all": Counter(faults_in(diary)),
     }

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import random
-import runpy
 import string
 import sys
 import time
@@ -35,7 +34,10 @@ from raypipe.contrib.crag.mock_api import MockApi
 from raypipe.contrib.crag.server import application
 from raypipe.text.moments import moment
 
-SMALL = runpy.run_path(str(Path(__file__).parents[2] / "tests/contrib/crag/smallgraph.py"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/contrib/crag"))
+import smallgraph
+
 NAMES = (
     "amelie",
     "walt becker",
@@ -244,7 +246,7 @@ def through(texts: Iterable[str], graph: FolderBackend, seed: int = 1) -> dict[s
 
     Raises Wrong, with the program, for the first that breaks a promise."""
     server = behind_a_server(graph)
-    rng, parse = random.Random(seed), parser(SMALL["GRAMMAR"])
+    rng, parse = random.Random(seed), parser(smallgraph.GRAMMAR)
     lines: Counter[str] = Counter()
     count, slowest = 0, 0.0
     start = time.perf_counter()
@@ -281,7 +283,7 @@ def main() -> int:
     args.add_argument("--seed", type=int, default=1)
     given = args.parse_args()
     try:
-        found = through(programs(given.programs, given.seed), SMALL["build"](), given.seed)
+        found = through(programs(given.programs, given.seed), smallgraph.build(), given.seed)
     except Wrong as e:
         print(json.dumps({"wrong": str(e)}))
         return 1

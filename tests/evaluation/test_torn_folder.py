@@ -7,7 +7,7 @@ import pytest
 from reruns import FAKES
 
 from raypipe.api.cli.main import main
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, Unavailable
 from raypipe.evaluation.result_table import metadata
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer
@@ -47,7 +47,7 @@ def torn(bench):
     run.changes.write_text("null")
     run.predictions.unlink()
     run.predictions.mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(Unavailable, match="predictions.jsonl cannot be written now"):
         bench.run(SURE, out="tuned")
     run.predictions.rmdir()
     run.predictions.write_text("")

@@ -135,7 +135,7 @@ def test_a_store_that_is_not_there_or_of_another_format_is_named(tmp_path):
         store.dataset(f"texts-{DIGEST}")
     for format in (4, 99):
         store.files.write("_store.json", json.dumps({"format": format}).encode())
-        with pytest.raises(StoreError, match=f"has format {format}, this raypipe reads format 5"):
+        with pytest.raises(StoreError, match=f"has format {format}, this raypipe reads format 1"):
             Store.open(store.uri)
 
 

@@ -46,7 +46,7 @@ def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: 
 
 def printed(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of what a command prints with --json: a `record` that says its format."""
-    return record(name, about, **{"format": Literal[3], **fields_of(of), **types})
+    return record(name, about, **{"format": Literal[1], **fields_of(of), **types})
 
 
 def listed(of: Any) -> Any:
@@ -56,7 +56,7 @@ def listed(of: Any) -> Any:
 class Ask(AnswerResponse):
     """`ask --json`: what the endpoint responds with, and a format."""
 
-    format: Literal[3]
+    format: Literal[1]
 
 
 Evidence = record(

@@ -48,7 +48,7 @@ class Run(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[3] = 3  # JSON_FORMAT
+    format: Literal[1] = 1  # JSON_FORMAT
     run: str  # its id
     store: str  # URI
     previous: str = ""  # run before it on this store (`changes.earlier_run`); "" for none

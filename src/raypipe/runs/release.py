@@ -33,7 +33,7 @@ from raypipe.store.memo.memo import replies_of, request_replies_of
 from raypipe.store.segments import read_record, write_record
 from raypipe.store.tables import check_run
 
-FORMAT = 3
+FORMAT = 1
 MEND = "Put back what stood there, or remove the file and promote a run"
 
 

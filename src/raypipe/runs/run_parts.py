@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-JSON_FORMAT = 3  # of what commands print for programs: docs/schemas
+JSON_FORMAT = 1  # of what commands print for programs: docs/schemas
 
 
 @dataclass(frozen=True, slots=True)

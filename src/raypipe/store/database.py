@@ -23,7 +23,7 @@ from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
 DRIVER = "driver"  # the lease of who changes tables
-FORMAT = 5  # of what lies in a store; raised when an older raypipe could misread it
+FORMAT = 1  # of what lies in a store; raised when an older raypipe could misread it
 
 INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
 

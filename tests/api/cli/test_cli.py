@@ -449,7 +449,7 @@ def test_parse_gives_a_json_line_a_file_and_counts_what_is_no_page(capsys, tmp_p
     code, out, _ = run(capsys, "parse", good, bad, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 3
-    assert lines[0] == {"format": 3, "file": str(good), "text": "one two", "fault": None}
+    assert lines[0] == {"format": 1, "file": str(good), "text": "one two", "fault": None}
     assert lines[1]["text"] is None and lines[1]["fault"]["reason"] == "not_html"
 
 

@@ -261,5 +261,5 @@ def test_what_finetune_prints_fits_its_schema(place, session):
 
     made = TypeAdapter(OUTPUTS["finetune"])
     made.validate_python(planned(place, session).to_dict())
-    more = {"format": 3, "folder": "/f", "models": "", "entry": {}}
+    more = {"format": 1, "folder": "/f", "models": "", "entry": {}}
     made.validate_python(json.loads(json.dumps({**record_of(place, session), **more})))

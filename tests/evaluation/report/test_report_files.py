@@ -100,7 +100,7 @@ def test_a_record_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 2}, r"record of format 2, this raypipe reads 3"),
+        ({"format": 2}, r"record of format 2, this raypipe reads 1"),
         ({"questions": "many"}, r"run\.json: questions: expected a valid integer, .*found 'many'"),
         ({"more": 1}, r"run\.json: more: Extra inputs are not permitted, found 1"),
     ],
