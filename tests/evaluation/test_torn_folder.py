@@ -47,7 +47,7 @@ def torn(bench):
     run.changes.write_text("null")
     run.predictions.unlink()
     run.predictions.mkdir()
-    with pytest.raises(Unavailable, match="predictions.jsonl cannot be written now"):
+    with pytest.raises(Unavailable, match=r"predictions\.jsonl cannot be written now"):
         bench.run(SURE, out="tuned")
     run.predictions.rmdir()
     run.predictions.write_text("")
