@@ -18,5 +18,6 @@ def test_no_broken_page_is_lost_or_hangs(tmp_path, count):
     found = run(pages, tmp_path)
     assert found["done"] + found["failed"] + found["pending"] == count == len(set(pages))
     assert found["failed"] == sum(found["reasons"].values()) - found["pending"]
+    assert "unparsable" not in found["reasons"], "a page made a parser raise"
     assert found["done"] > count * 0.85 and found["failed"] > 0, found
     assert found["slowest_part_s"] < 20 * 5, "twenty pages a part, five seconds a page"

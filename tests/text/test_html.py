@@ -128,6 +128,12 @@ def test_what_is_text_and_what_is_not(html, text):
 
 
 @pytest.mark.parametrize("via", ["fast", "bs4"])
+def test_words_are_joined_under_three_thousand_levels(via):
+    html = "<div>" * 3_000 + "Donau<wbr>dampf<wbr><wbr>schiff<!-- c --> b<wbr>"
+    assert to_text(html, via=via).text == "Donaudampfschiff b"
+
+
+@pytest.mark.parametrize("via", ["fast", "bs4"])
 def test_what_no_table_can_store_never_comes_out(via):
     assert to_text("<p>a\0b \ud800", via=via).text == "ab \ufffd"
     assert to_text("<p>a&#0;&#xD800;b", via=via).text.encode()

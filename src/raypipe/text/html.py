@@ -24,6 +24,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 import turbohtml
@@ -222,9 +223,17 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "looks like a URL", "looks like XML": neither is news here
         soup = BeautifulSoup(storable(html), parser)
+    broken = {}  # tags whose texts a `wbr` cut: bs4's own `smooth` calls itself for each level of a page
     for tag in soup.find_all("wbr"):
+        broken[id(tag.parent)] = tag.parent
         tag.unwrap()
-    soup.smooth()
+    for parent in broken.values():
+        for text, pieces in groupby(list(parent.contents), lambda node: type(node) is NavigableString):
+            first, *others = pieces
+            if text and others:
+                first.replace_with(NavigableString("".join((first, *others))))
+                for piece in others:
+                    piece.extract()
     marked = 0
     for tag in soup.find_all(True) if mark else ():
         if tag.contents and hides(tag.name, tag.attrs, (p.attrs for p in tag.parents)):
