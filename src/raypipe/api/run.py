@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -228,6 +229,10 @@ def evaluate(
             origin(session.settings),
             measured(session.settings, session.cluster_file()),
         )
+    if "ray" in sys.modules:  # else nothing ran there
+        from raypipe.runs.cluster.connection import write_timeline
+
+        write_timeline(done.folder.timeline)
     for model in done.record.models:
         if model.unsent:
             instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""

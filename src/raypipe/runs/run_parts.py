@@ -192,6 +192,7 @@ FILES = {
     "page": "report.html",
     "changes": "changes.json",
     "graphs": "graphs.txt",
+    "timeline": "timeline.json",
     "record": "run.json",
 }
 
@@ -209,6 +210,7 @@ class RunFolder:
     page: Path = field(init=False)  # the report for people
     changes: Path = field(init=False)  # of answers since the run before
     graphs: Path = field(init=False)  # operators of each graph of Ray Data, with their rows and seconds
+    timeline: Path = field(init=False)  # of each process, in Chrome's trace format; with RAY_PROFILING=1
     record: Path = field(init=False)  # `record.Run`; written last: with it a folder is whole
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 In processes of their own, which no test has made join one.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -68,6 +69,7 @@ def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
 
 
 HELD = """
+import json
 import os
 with connection._stderr_without(b"level"):
     os.write(2, b"a level was set\\nRay's own\\n")
@@ -114,3 +116,25 @@ for free in ({}, {"CPU": 1.0}):
     assert short == "{} {'_temp_dir': '/tmp/ray'}"
     assert refused.startswith("RAY_TMPDIR: expected a folder of at most 40 characters")
     assert full.startswith("no CPU is free in the Ray at auto: others hold all 2.") and not fine
+
+
+@pytest.mark.ray
+def test_a_timeline_has_the_tasks_of_a_ray_that_was_started_with_profiling(tmp_path):
+    file = tmp_path / "timeline.json"
+    code = f"""
+import sys, ray
+from pathlib import Path
+from raypipe.runs.cluster import connection
+connection.connect("local")
+ray.get(ray.remote(num_cpus=1)(lambda: 1).options(name="counted").remote())
+connection.write_timeline(Path({str(file)!r}))
+"""
+    for profiling, writes in (("0", False), ("1", True)):
+        env = {**os.environ, "RAY_PROFILING": profiling}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert file.exists() == writes
+    (task,) = (e for e in json.loads(file.read_text()) if e["cat"] == "task::counted")
+    assert task["ph"] == "X" and task["dur"] >= 0

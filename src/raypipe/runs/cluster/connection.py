@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,6 +24,7 @@ import ray
 from raypipe.core.calls import Backoff
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import modules_of
+from raypipe.core.textfile import replacing
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import Node
 
@@ -82,6 +84,16 @@ def connect(address: str, imports: str = "") -> None:
         held = (ray.cluster_resources(), ray.available_resources())
         if address != "local" and (line := no_cpu_free(address, *held)):
             print(line, file=sys.stderr, flush=True)
+
+
+def write_timeline(file: Path) -> None:
+    """Writes what each process of the Ray did when, in Chrome's trace format: microseconds, a line a process.
+    Writes nothing if Ray was started without `RAY_PROFILING=1`, or this process has not joined one."""
+    if os.environ.get("RAY_PROFILING") != "1" or not ray.is_initialized():
+        return
+    logging.getLogger("ray._private.state").setLevel(logging.ERROR)  # says where later versions read events
+    with replacing(file) as temporary:
+        ray.timeline(str(temporary))
 
 
 def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, float]) -> str:
