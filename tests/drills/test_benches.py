@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from checkout import BENCH
+from checkout import BENCH, ROOT
 
 from raypipe.api import bench as bench_api
 from raypipe.api.cli.main import main
@@ -60,6 +60,17 @@ def test_rows_are_measured_by_turns_and_compared(fresh, capsys):
     assert request["limit"] == "memcpy of its vectors" and request["share"] > 0
     if split["not_measured"]:  # its peer is in no list of requirements
         assert split["not_measured"] == "not measured: langchain_text_splitters is not installed"
+
+
+def test_rows_take_turns_with_those_of_a_commit(capsys):
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout of git")
+    assert main(["bench", "bm25", "--quick", "--against", "HEAD", "--json"]) == 0
+    (row,) = (found := json.loads(capsys.readouterr().out))["results"]
+    assert found["commit"].startswith(found["against"]) and row["name"] == "bm25"
+    assert row["ratio"]["median"] == pytest.approx(row["before"]["median"] / row["now"]["median"])
+    assert main(["bench", "bm25", "--against", "none"]) == 2
+    assert "--against: expected a commit of" in capsys.readouterr().err
 
 
 def test_a_name_that_no_row_has_is_refused(capsys):

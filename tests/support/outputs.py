@@ -18,7 +18,7 @@ from checkout import ROOT
 from output_types import listed, printed, record
 from pydantic import TypeAdapter
 
-from raypipe.api.bench import BenchReport
+from raypipe.api.bench import BenchReport, CommitReport
 from raypipe.api.check import CheckedFile, Problem
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
@@ -168,7 +168,8 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "kg build": printed("GraphOutput", "`kg build --json`.", GraphResult),
     "facts build": printed("FactsTableOutput", "`facts build --json`.", FactsResult),
-    "bench": printed("BenchOutput", "`bench --json`.", BenchReport, machine=dict[str, str | int]),
+    "bench": printed("BenchOutput", "`bench --json`.", BenchReport, machine=dict[str, str | int])
+    | printed("BenchCommitsOutput", "`bench --against COMMIT --json`.", CommitReport),
 }
 """Command -> what its `--json` prints."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import raypipe
 from raypipe.api.results import Result
@@ -85,16 +85,44 @@ class BenchReport(Result, rows="results"):
         return not any(r.unequal for r in self.results)
 
 
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """The seconds of a row at two commits."""
+
+    name: str
+    by: str  # cpu or wall; "": it was not measured
+    not_measured: str  # why; "": it was measured
+    before: Spread | None = None  # seconds of one call, over the turns
+    now: Spread | None = None
+    ratio: Spread | None = None  # before by now, turn by turn: above 1, it became faster
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CommitReport(Result, rows="results"):
+    """The rows of a checkout next to those of another commit."""
+
+    day: str  # YYYY-MM-DD
+    commit: str  # of the checkout
+    against: str  # the other commit
+    quick: bool  # sizes of a test: no number of it is to be quoted
+    results: tuple[RowChange, ...]
+    lines: tuple[str, ...]  # a table in Markdown
+
+    equal: ClassVar[bool] = True  # outputs are compared with peers, not with another commit
+
+
 def bench(
     names: Sequence[str] = (),
     quick: bool = False,
     record: bool = False,
-    say: Callable[[BenchResult], None] = lambda result: None,
-) -> BenchReport:
+    against: str | None = None,
+    say: Callable[[BenchResult | RowChange], None] = lambda result: None,
+) -> BenchReport | CommitReport:
     """Measures rows by name; none: all of them. `record` appends the report to the history of the checkout
-    and writes the table of docs/performance.md. `say` gets each row when it is measured.
+    and writes the table of docs/performance.md. `against`: a commit, whose rows take turns with these in
+    place of peers. `say` gets each row when it is measured.
 
-    Raises ConfError outside of a checkout, and for a name that no row has.
+    Raises ConfError outside of a checkout, for a name that no row has, and for a commit that is not there.
     """
     root = Path(raypipe.__file__).parents[2]
     if not (root / "bench" / "rows").is_dir():
@@ -108,5 +136,11 @@ def bench(
             raise ConfError(f"no row {name!r} in {root / 'bench' / 'rows'}; {did_you_mean(name, known)}")
     if (shared := str(root / "bench")) not in sys.path:  # what rows share lies there
         sys.path.append(shared)
-    made: BenchReport = import_module("bench_rows").run(root, names or known, quick, record, say)
+    made: BenchReport | CommitReport
+    if against is not None:
+        if record:
+            raise ConfError("--against: expected without --record, which keeps rows next to their peers")
+        made = import_module("bench_commits").run(root, names or known, against, quick, say)
+    else:
+        made = import_module("bench_rows").run(root, names or known, quick, record, say)
     return made

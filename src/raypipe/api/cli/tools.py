@@ -109,8 +109,11 @@ def bench(
     *,
     quick: bool = arg("one turn of a small size: does each row work?"),
     record: bool = arg("add to bench/history.jsonl, and write docs/performance.md"),
+    against: str | None = arg("compare with the same rows of a commit, by turns", "COMMIT"),
 ) -> Shown[Any]:
-    found = raypipe.bench(names, quick, record, lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
+    found = raypipe.bench(
+        names, quick, record, against, lambda r: say(f"{r.name}: {r.not_measured or 'measured'}")
+    )
     return Shown(found, lambda found: print(*found.lines, sep="\n"), 0 if found.equal else UNEQUAL)
 
 
