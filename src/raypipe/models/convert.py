@@ -58,21 +58,18 @@ def from_gguf(file: Path, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     _require_libraries()
-    from gguf import GGUFReader  # a package of an extra
-
-    try:
-        GGUFReader(file)
-    except (ValueError, KeyError, IndexError, OverflowError) as e:  # numpy's, of a map that ends too early
-        raise DataError(
-            f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
-        ) from e
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
         made = Path(scratch) / "model"
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # bars of three libraries
                 _save(file, made)
-        except (ValueError, KeyError, NotImplementedError) as e:
+        except RaypipeError:
+            raise
+        except Exception as e:
+            _require_whole(file)
+            if not isinstance(e, ValueError | KeyError | NotImplementedError):
+                raise
             raise ConfError(
                 f"{file}: transformers does not read this GGUF: {e}. Use one of another model"
             ) from e
@@ -82,6 +79,18 @@ def from_gguf(file: Path, folder: Path) -> Path:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def _require_whole(file: Path) -> None:
+    """Raises DataError for a file that is no whole GGUF. Reading it takes 2.5 s of CPU for each 100 MB."""
+    from gguf import GGUFReader  # a package of an extra
+
+    try:
+        GGUFReader(file)
+    except (ValueError, KeyError, IndexError, OverflowError) as e:  # numpy's, of a map that ends too early
+        raise DataError(
+            f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
+        ) from e
 
 
 def _save(file: Path, folder: Path) -> None:
