@@ -1,4 +1,4 @@
-"""Artists, songs and Grammys; and entities of the open domain."""
+"""Artists, songs and Grammys, and entities of the open domain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def grammy_song(call: LinkedCall) -> Relation:
 
 
 def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Relation:
-    """Awards by name: as the source counted them, else counted here."""
+    """Selects Grammy awards by name: the source's own count if there is one, else a count of `grammy`."""
     table, keys = f"grammy_{kind}", call.places[0].keys
     columns = call.tables.columns[table]
     year, params = call.now.day.year, []
@@ -120,7 +120,7 @@ def grammy_year(call: LinkedCall) -> Relation:
 
 # ---------------------------------------------------------------- from a server
 
-MOST_NAMES: Final = 3  # of a search without an exact name, how many are fetched
+MOST_NAMES: Final = 3  # names fetched if a search finds no exact name
 
 
 _ARTISTS, _SONGS = "/music/search_artist_entity_by_name", "/music/search_song_entity_by_name"
@@ -129,8 +129,9 @@ _ARTISTS, _SONGS = "/music/search_artist_entity_by_name", "/music/search_song_en
 async def _found(
     rows: FetchedTables, need: RowRequest, table: str, search: str, parts: tuple[str, ...]
 ) -> AsyncIterator[tuple[str, list[Any]]]:
-    """Yields what a search finds for each name, those that differ only in case and punctuation, else the
-    first few, with what endpoints say of it; each once."""
+    """Yields each name that a search finds, once, with the results of the endpoints `parts` for this name.
+    Names that differ from the query only in case and punctuation count; without any, the first few results
+    do."""
     names = []
     for name in need.names[0]:
         found = strings(await rows.ask(search, {"query": name}), search)
