@@ -1,8 +1,8 @@
-"""Answers whole datasets of questions on a Ray cluster, and single questions with the same logic.
+"""Question answering on a Ray cluster: whole datasets, and single questions with the same logic.
 
-The Python API: what `raypipe COMMAND` does, as functions. The list of names lies next to this file, for type
-checkers too. Each is imported when it is first used, so `import raypipe` imports no library. docs/python.md
-shows it.
+This package is the Python API: each `raypipe COMMAND` as a function. A stub file next to this one lists the
+exported names, for this module and for type checkers. A name's module is imported when the name is first
+used, so `import raypipe` imports no library. docs/python.md has examples.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The names that `import raypipe` gives, for type checkers, editors, and `raypipe.EXPORTS`."""
+"""Names exported by `import raypipe`. Type checkers, editors and `raypipe.EXPORTS` read this file."""
 
 from raypipe.api.bench import bench as bench
 from raypipe.api.check import check as check

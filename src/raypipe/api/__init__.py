@@ -1,3 +1,3 @@
-"""The Python API: what `import raypipe` gives, each name from the module that is imported when it is used.
-
-A `Session` is what calls share. A result's `.to_dict()` is what --json prints, `.table()` an Arrow table."""
+"""Python API behind `import raypipe`; the module of a name is imported when the name is first used. Calls
+share a `Session`. A result has `.to_dict()`, the object that --json prints, and `.table()`, an Arrow
+table."""

@@ -1,7 +1,8 @@
-"""Speed next to what others take for the same work: the rows of `bench/rows/`, each measured by turns.
+"""Speed of raypipe next to other libraries that do the same work.
 
-A row is a file of a checkout that says what is computed, by us and by a peer, and whether both are
-equal. `bench/bench_rows.py` measures them; here is what they say.
+A row is a file in `bench/rows/` of a checkout. It computes the same output with raypipe and with a peer, and
+compares both outputs. `bench/bench_rows.py` measures the rows, ours and the peer's in turn. This module holds
+the measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from raypipe.core.errors import ConfError
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number of several turns."""
+    """Median, lowest and highest value of a number measured in several turns."""
 
     median: float
     low: float
@@ -35,31 +36,31 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """The measurements of one row."""
+    """Measurements of one row."""
 
     name: str
     does: str
     unit: str
-    by: str  # cpu or wall: the seconds of `rate`, `ratio` and `share`
-    not_measured: str  # why; "": it was measured
+    by: str  # cpu or wall: kind of seconds behind `rate`, `ratio` and `share`
+    not_measured: str  # the reason; "": it was measured
     turns: int = 0
-    rate: float | None = None  # units a second, ours
-    seconds: Spread | None = None  # of one call, by `by`
-    cpu_s: float | None = None  # of one call, all processes of it
+    rate: float | None = None  # our units per second
+    seconds: Spread | None = None  # seconds of one call, of the kind `by`
+    cpu_s: float | None = None  # CPU seconds of one call, summed over its processes
     wall_s: float | None = None
     peer: str = ""
     peer_rate: float | None = None
     peer_cpu_s: float | None = None
     peer_wall_s: float | None = None
-    ratio: Spread | None = None  # the peer's seconds by ours, turn by turn
-    limit: str = ""
+    ratio: Spread | None = None  # the peer's seconds divided by ours, turn by turn
+    limit: str = ""  # name of a bound that the machine sets; "": not measured
     limit_rate: float | None = None
-    share: float | None = None  # of the limit, ours
-    unequal: str = ""  # what differs from the peer's; "": nothing, or there is no peer
-    least: float | None = None
-    least_share: float | None = None
-    most_s: float | None = None
-    short: str = ""  # where it falls short of `least` or `most_s`: why
+    share: float | None = None  # our rate divided by `limit_rate`
+    unequal: str = ""  # difference from the peer's output; "": none, or no peer
+    least: float | None = None  # smallest accepted median of `ratio`
+    least_share: float | None = None  # smallest accepted `share`; one of both is enough
+    most_s: float | None = None  # largest accepted median of `seconds`
+    short: str = ""  # the reason for missing `least` or `most_s`
 
     @property
     def falls_short(self) -> bool:
@@ -71,13 +72,13 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchReport(Result, rows="results"):
-    """The rows of one run of the bench."""
+    """Results of one run of the bench; a row for each."""
 
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout; "" outside of git
     machine: Mapping[str, Any]  # processor, cores, and the limits that a row needed
-    quick: bool  # sizes of a test: no number of it is to be quoted
-    results: tuple[BenchResult, ...]  # in the order of their measurement
+    quick: bool  # sizes of a test: do not quote its numbers
+    results: tuple[BenchResult, ...]  # in the order of measurement
     lines: tuple[str, ...]  # the table of docs/performance.md
 
     @property
@@ -118,11 +119,12 @@ def bench(
     against: str | None = None,
     say: Callable[[BenchResult | RowChange], None] = lambda result: None,
 ) -> BenchReport | CommitReport:
-    """Measures rows by name; none: all of them. `record` appends the report to the history of the checkout
-    and writes the table of docs/performance.md. `against`: a commit, whose rows take turns with these in
-    place of peers. `say` gets each row when it is measured.
+    """Measures rows of the bench by name; without names, all rows.
 
-    Raises ConfError outside of a checkout, for a name that no row has, and for a commit that is not there.
+    `record` appends the report to the history of the checkout and writes the table of docs/performance.md.
+    `against` names a commit: its rows take turns with these, in place of peers. `say` receives each result
+    once its row is measured. Raises ConfError outside of a checkout, for an unknown name, and for an unknown
+    commit.
     """
     root = Path(raypipe.__file__).parents[2]
     if not (root / "bench" / "rows").is_dir():
@@ -134,7 +136,7 @@ def bench(
     for name in names:
         if name not in known:
             raise ConfError(f"no row {name!r} in {root / 'bench' / 'rows'}; {did_you_mean(name, known)}")
-    if (shared := str(root / "bench")) not in sys.path:  # what rows share lies there
+    if (shared := str(root / "bench")) not in sys.path:  # rows import shared modules from there
         sys.path.append(shared)
     made: BenchReport | CommitReport
     if against is not None:

@@ -1,4 +1,5 @@
-"""Captured answers as a data set: `--data captured:7d`, or `captured:7d@STORE` for those of another store."""
+"""Captured answers as a data set: `--data captured:7d`, or `captured:7d@STORE` for another store's
+answers."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_searc
 from raypipe.store import Store
 
 _DATA = re.compile(r"captured:(\d+(?:\.\d+)?)([dh])(?:@(.+))?")
-AT_ONCE = 100  # answers in memory, with the documents that they brought
+AT_ONCE = 100  # answers held in memory, with the documents of their requests
 
 LEFT_OUT: Mapping[str, str] = {
     "own": "brought documents of their own, which do not go into the store that others search: evaluate them "
@@ -39,32 +40,32 @@ LEFT_OUT: Mapping[str, str] = {
     "{store}`",
     "gone": "cite pages that the store no longer has",
 }
-"""Why a captured question is left out of an eval, for people."""
+"""Reason to leave a captured question out of an eval -> its description for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedSpan:
-    """Which captured answers are data."""
+    """Span of time whose captured answers are the data."""
 
     days: float
-    store: str | None  # that captured them; None: the store of the run
-    text: str  # the span as it was given: 7d
+    store: str | None  # the store that captured them; None: the store of the run
+    text: str  # the span as given, such as 7d
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedFiles:
-    """The files that a span was written to."""
+    """Files written from the captured answers of a span."""
 
-    data: Path  # as `readers.crag` reads it
-    labels: Path  # what users said of answers, as `compare --labels` reads it
-    answers: Path  # what the endpoint answered, as a file of predictions
+    data: Path  # in the form that `readers.crag` reads
+    labels: Path  # users' verdicts on answers, in the form that `compare --labels` reads
+    answers: Path  # the endpoint's answers, as a file of predictions
     questions: int
-    left_out: Mapping[str, int]  # reason of LEFT_OUT -> questions
+    left_out: Mapping[str, int]  # key of LEFT_OUT -> number of questions
 
 
 def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
-    """Reads `captured:7d` or `captured:12h@STORE`; None for data that are files. Raises ConfError for another
-    form, and for one next to files."""
+    """Reads `captured:7d` or `captured:12h@STORE`; returns None if all data are files. Raises ConfError for
+    another form, and for captured data next to files."""
     named = [str(d) for d in data if str(d).startswith("captured:")]
     if not named:
         return None
@@ -91,12 +92,13 @@ def open_data(
     fields: Fields | None,
     scratch: Path | None = None,
 ) -> tuple[Store, list[Path], Format]:
-    """The store of a run, its data files and their format: files and folders, captured answers, which are
-    written under $RAYPIPE_HOME, or none, where the questions of the store are meant.
+    """Opens the store of a run. Returns it with the run's data files and their format.
 
-    `scratch`: a folder for what is made, and then nothing is made anywhere else. Raises ConfError also for
-    another format of captured answers; DataError where nothing was captured, for files that are not there,
-    and where the recipe would find nothing to search: then no store is made."""
+    Data are files; captured answers, which are written to files under $RAYPIPE_HOME; or nothing, which means
+    the stored questions. `scratch` is a folder for everything that is created. Raises ConfError, also for
+    another format of captured answers. Raises DataError if nothing was captured, if a file is missing, or if
+    the recipe would find nothing to search; no store is created then.
+    """
     if (span := captured_span(given)) is None:
         files = inputs(given, session.settings)
         wanted = format_for(format, files, fields)
@@ -106,13 +108,13 @@ def open_data(
             return opened, files, wanted
         readers.check(files, wanted)  # a missing file or field is reported before anything starts
         uri = session.address(store, True)
-        if lacks_passages(recipe, Store.find(uri)):  # then files bring what is searched
+        if lacks_passages(recipe, Store.find(uri)):  # then the files must bring sources to search
             kinds, whole = recipe.source_kinds(), False
             for row in readers.open(files, wanted, readers.ReadCounts()):
                 if any(source.kind in kinds for source in row.sources):
                     break
                 whole = whole or (row.question is not None and row.question.sources() is None)
-            else:  # no source that the recipe parses
+            else:  # no file has a source that the recipe parses
                 if whole:
                     raise DataError(nothing_to_search(recipe, uri))
         return session.store_to_fill(store, scratch), files, wanted
@@ -132,13 +134,13 @@ def open_data(
 
 
 def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:
-    """Writes what was captured in `served` for a run in `filled`. Raises DataError where there is nothing."""
+    """Writes captured answers of `served` for a run in `filled`. Raises DataError if none can be used."""
     since = since_days(span.days)
-    said = feedback_since(served, since)
-    golds: dict[str, dict[str, None]] = {}  # a question's own id -> what users said is right
+    feedback = feedback_since(served, since)
+    golds: dict[str, dict[str, None]] = {}  # `own_id` of a question -> answers that users gave or confirmed
     for a in captured_answers(served, since):
-        texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
-        verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
+        texts = [f.text for f in feedback.get(a.answer_id, ()) if f.text is not None]
+        verdicts = [f.verdict for f in feedback.get(a.answer_id, ()) if f.verdict is not None]
         right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
         answers = (*reversed(texts), *([a.answer] if right else ()))
         golds.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
@@ -150,13 +152,13 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
     place = folder / f"{digest(served.uri, filled.uri)[:12]}-{span.text}"
     place.mkdir(parents=True, exist_ok=True)
     files = [place / name for name in ("captured.jsonl", "labels.jsonl", "answers.jsonl")]
-    left, ids = Counter[str](), dict[str, str]()  # own id -> id in the data
+    left_out, ids = Counter[str](), dict[str, str]()  # `own_id` -> id in the data; "": left out
     with ExitStack() as open_ones:
         data, labels, answers_out = (open_ones.enter_context(replaced(f)) for f in files)
         for some in batches(captured_answers(served, since), AT_ONCE):
             for a, line in _rows(served, filled, some, golds):
                 if isinstance(line, str):
-                    left[line] += a.own_id() not in ids
+                    left_out[line] += a.own_id() not in ids
                     ids.setdefault(a.own_id(), "")
                     continue
                 if a.own_id() not in ids:
@@ -167,27 +169,27 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
                     truths = {"answer": answer, "alternatives": others}
                     by = {"release": a.release, "degraded": list(a.degraded)}
                     answers_out.write(_json({**of, **truths, **by}))
-                for f in said.get(a.answer_id, ()):
+                for f in feedback.get(a.answer_id, ()):
                     if f.verdict is not None:
                         label = {"id": ids[a.own_id()], "prediction": a.answer, "label": f.verdict}
                         labels.write(_json({**label, "picked": "chosen"}))
     questions = sum(bool(id) for id in ids.values())
     if not questions:
-        reasons = {LEFT_OUT[r].format(span=span.text, store=served.uri): n for r, n in left.items()}
+        reasons = {LEFT_OUT[r].format(span=span.text, store=served.uri): n for r, n in left_out.items()}
         why = "; ".join(f"{n} {reason}" for reason, n in reasons.items())
         raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
-    return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
+    return CapturedFiles(files[0], files[1], files[2], questions, dict(left_out))
 
 
 def _rows(
     served: Store, filled: Store, some: Sequence[CapturedAnswer], golds: Mapping[str, Mapping[str, None]]
 ) -> Iterator[tuple[CapturedAnswer, dict[str, Any] | str]]:
-    """Each answer as a line of data, or why it is left out."""
+    """Yields each answer with its line of data, or with the key of LEFT_OUT that excludes it."""
     here = served.uri == filled.uri
     asked = sorted({a.id for a in some if a.id}) if here else []
     stored = {q.id: q for q in arrow.question.records(served.rows("questions", "id", asked))}
     own_golds = {g.question: g for g in arrow.gold.records(served.rows("golds", "question", list(stored)))}
-    judged = set[str]()  # those with what a line does not hold: judged documents, answers of annotators
+    judged = set[str]()  # ids of questions with judged documents or annotators' answers; no line holds these
     for table in filter(served.has, ("relevance", "annotations")):
         judged |= set(served.rows(table, "question", list(stored), ["question"])["question"].to_pylist())
     cited = {s for a in some for s in a.question("").sources() or ()}
@@ -203,7 +205,7 @@ def _rows(
             yield a, "gone"
         else:
             known = stored.get(a.id)
-            # The rows read replace all that the store has of a question, so its golds are written, too.
+            # Reading a line replaces everything stored about its question, so the line repeats the golds.
             same = known is not None and known == a.question(a.id) and a.id not in judged
             gold = own_golds.get(a.id) if same else None
             if gold is None or not gold.answers:

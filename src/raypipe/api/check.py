@@ -1,5 +1,8 @@
-"""Every problem of configuration files at once, each with its line; and the laws of steps, checked on a step
-from outside before a recipe uses it. Loads no model."""
+"""Checks of configuration files and of steps from outside, before a recipe uses them.
+
+Every problem of a file is reported with its line. A step runs on fixed inputs, to test the laws that all
+steps obey. No model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ from raypipe.text.evidence import Fitted
 from raypipe.text.template import Prompt
 
 FileKind: TypeAlias = str
-"""One of _FINDERS, or the folder of files that a plugin adds."""
-Finder = Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]  # the problems of a file
+"""A key of _FINDERS, or a folder of files that a plugin adds."""
+Finder = Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]  # returns the problems of a file
 _LINE = re.compile(r"line (\d+)")
 _KEYS: Mapping[FileKind, frozenset[str]] = {
     "recipe": frozenset(("question", "corpus", "like")),
@@ -41,16 +44,16 @@ _KEYS: Mapping[FileKind, frozenset[str]] = {
     "prompt": frozenset(("system", "user")),
     "fitted": frozenset(("fitted_on",)),
 }
-"""Kind of file -> keys of which no other kind has one."""
+"""Kind of file -> keys that occur in this kind only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A mistake in a file."""
+    """A mistake in a configuration file."""
 
     file: str
-    line: int | None  # from 1; None: of the file as a whole
-    path: str  # in the file: `question[3].rerank.top`; "": of the file as a whole
+    line: int | None  # from 1; None: the mistake concerns the whole file
+    path: str  # place in the file: `question[3].rerank.top`; "": the whole file
     message: str  # what was expected and found
 
     def __str__(self) -> str:
@@ -60,16 +63,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file that was read."""
+    """A configuration file that was read."""
 
     file: str
-    kind: FileKind | None  # None: it cannot be read, or is of no known kind
-    problems: int
+    kind: FileKind | None  # None: the file is unreadable or of no known kind
+    problems: int  # their number
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckResult(Result, rows="problems"):
-    """Files and what is wrong in them, and what the laws say of steps; a row for each problem."""
+    """Checked files, their problems, and results of the laws for steps; a row for each problem."""
 
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
@@ -81,7 +84,7 @@ class CheckResult(Result, rows="problems"):
 
     @property
     def fine(self) -> bool:
-        """True if no file has a problem, and each step holds."""
+        """True if no file has a problem and each step obeys the laws."""
         return not self.problems and all(step.holds for step in self.steps)
 
 
@@ -91,17 +94,17 @@ def check(
     lock: bool = False,
     session: Session | None = None,
 ) -> CheckResult:
-    """Finds every problem of recipes (by name or path), of models, cluster, graph and prompt files, and of
-    presets; runs the laws of steps on steps of your own.
+    """Finds every problem of configuration files, and runs the laws of steps on steps of your own.
 
-    A file's kind is told by what it holds. A step is named by its path, MODULE:CLASS, and has these
-    `fields`, as in a recipe; models are fakes that compute, and its output is compared with its lock. `lock`
-    writes its line in steps.lock, next to its module, unless the output changed and the version did not.
-    Raises ConfError for a name that is no recipe and no file, and a path that leads to no step; DataError for
-    a step that raises.
+    `names` are recipes (by name or path), models, cluster, graph and prompt files, presets, and steps. A
+    file's keys tell its kind. A step is given by its path, MODULE:CLASS, and has these `fields`, as in a
+    recipe. Its models are fakes that compute. Its output is compared with the digest in steps.lock, next to
+    its module. `lock` writes the digest, except if the output changed and the version did not. Raises
+    ConfError for a name that is neither recipe nor file, and for a path that leads to no step. Raises
+    DataError for a step that raises.
     """
     session = session or Session()
-    files, found, steps = [], list[Problem](), list[StepCheck]()
+    files, problems, steps = [], list[Problem](), list[StepCheck]()
     for name in names:
         if is_path(str(name)):
             models = session.catalog()
@@ -110,17 +113,17 @@ def check(
             steps.append(check_step(str(name), fields or {}, resolve, lock))
             continue
         path = session.settings.conf.find("recipes", str(name))
-        kind, some = _checked(path, session)
-        files.append(CheckedFile(str(path), kind, len(some)))
-        found += some
-    return CheckResult(tuple(files), tuple(found), tuple(steps))
+        kind, in_file = _checked(path, session)
+        files.append(CheckedFile(str(path), kind, len(in_file)))
+        problems += in_file
+    return CheckResult(tuple(files), tuple(problems), tuple(steps))
 
 
 def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Problem]]:
     try:
         tree = config.read_yaml(path)
     except ConfError as e:
-        lines = _LINE.findall(str(e))  # the last is where it is wrong, any before it where that began
+        lines = _LINE.findall(str(e))  # the last one has the mistake; a first one begins its block
         line, message = int(lines[-1]) if lines else None, str(e).removeprefix(f"{path}: ")
         return None, [Problem(str(path), line, "", message)]
     kind = kind_of(tree)
@@ -128,19 +131,19 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
         known = "a recipe, a models, cluster or graphs file, a prompt, fitted numbers or a preset"
         keys = f"expected {known}, found keys {', '.join(map(str, tree))}"
         return None, [Problem(str(path), None, "", keys)]
-    text, found = path.read_text(encoding="utf-8"), list[Problem]()
+    text, problems = path.read_text(encoding="utf-8"), list[Problem]()
     find = _FINDERS[kind] if kind in _FINDERS else partial(_in_record, FILES[kind])
     for wrong in find(tree, path, session):
         if isinstance(wrong, MisplacedValue) and wrong.where.file == str(path):
             at = line_of(text, wrong.where.path) or _line_in_set(text, wrong.where.path)
-            found.append(Problem(str(path), at, wrong.where.path, wrong.message))
+            problems.append(Problem(str(path), at, wrong.where.path, wrong.message))
         else:
-            found.append(Problem(str(path), None, "", str(wrong)))
-    return kind, found
+            problems.append(Problem(str(path), None, "", str(wrong)))
+    return kind, problems
 
 
 def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
-    """Returns what a file is, by the keys that only its kind has.
+    """Returns the kind of a file, by keys that only its kind has; None for an unknown kind.
 
     >>> kind_of({"question": []}), kind_of({"minilm": {"kind": "embedder", "loader": "hash"}})
     ('recipe', 'models')
@@ -191,8 +194,8 @@ def _in_record(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Ses
 
 
 def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-    """Checks a fitted file by its step: one with a threshold belongs to `decide`, one with weights alone to
-    `fuse`, any other to `extract`."""
+    """Checks a fitted file by the step that reads it. A file with a threshold belongs to `decide`, a file
+    with only weights to `fuse`, and any other file to `extract`."""
     cls: type[Any] = AnswerProbability if "threshold" in tree else Fitted
     fuse = tree.keys() == {"weights", "fitted_on"}
     return config.problems(FusionWeights if fuse else cls, tree, Where(str(path)))
@@ -209,7 +212,7 @@ _FINDERS: Mapping[FileKind, Finder] = {
 
 
 def _line_in_set(text: str, path: str) -> int | None:
-    """The line of a variant's `set` that gives what a path of the whole recipe names; None for no such."""
+    """Finds the line in a variant's `set` that changes a path of the whole recipe; None: no line does."""
     verb, _, field = re.sub(r"^\w+\[\d+\]\.", "", path).partition(".")
     top = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = dict((k.value, v) for k, v in top.value) if isinstance(top, yaml.MappingNode) else {}
@@ -222,8 +225,8 @@ def _line_in_set(text: str, path: str) -> int | None:
 
 
 def line_of(text: str, path: str) -> int | None:
-    """The line, from 1, of what a path such as `question[3].rerank.top` names in a YAML text, or of the
-    innermost part of it that is there; None where none is.
+    """Finds the line, from 1, of a path such as `question[3].rerank.top` in a YAML text. If the end of the
+    path does not exist, returns the line of its innermost existing part; None if no part exists.
 
     >>> line_of("a: 1\\nb:\\n  - c: 2\\n  - d:\\n      e.f: 3\\n", "b[1].d.e.f")
     5

@@ -1,4 +1,4 @@
-"""Compares scored runs over the same questions."""
+"""Comparison of scored runs over the same questions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RELEASE = re.compile(r"live|r\d+-\w+")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompareResult(Result, rows="comparisons"):
-    """Runs against the first; a row for each."""
+    """Comparisons of runs with the first run; a row for each."""
 
     comparisons: tuple[RunComparison, ...]
 
@@ -45,17 +45,16 @@ def compare(
 ) -> CompareResult:
     """Compares each run with the first: better, worse, same, or cannot tell.
 
-    A run is the folder of a finished eval, a file of predictions, or a release of `store`, by its id or as
-    `live`.
-    `rule` scores folders and files; None: of a folder its own, of a file official. `margin` is how far apart
-    two runs of the same quality may lie; `group` a label whose values are groups of questions that count as
-    one each. `rejudge` names a judge that is asked about the answers of all runs ("": the first run's), and
-    then all are scored by `rule` (None: the first run's); `trim` a tokenizer that cuts answers first;
-    `labels` a file of people's verdicts. `measure` is what is compared; None: the first of the kind of the
-    data. `unseen` leaves out the questions that a fit or an adapter of one of the recipes has seen.
+    A run is the folder of a finished eval, a file of predictions, or a release of `store` (its id, or
+    `live`). `rule` scores folders and files; None: a folder's own rule, `official` for a file. `margin` is
+    the largest difference between runs that count as the same. `group` is a label; questions with the same
+    value of it count as one. `rejudge` names a judge for the answers of all runs ("": the first run's judge);
+    all are then scored by `rule`, or by the first run's rule. `trim` names a tokenizer that cuts answers
+    first. `labels` is a file of people's verdicts. `measure` is compared; None: the first measure of the
+    data's kind. `unseen` leaves out questions that a fit or an adapter of one of the recipes has seen.
 
-    Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
-    that were scored by other rules, judges or trims, or that share no scored question.
+    Raises ConfError for fewer than two runs and for an unknown measure. Raises DataError if the runs are of
+    different kinds, if different rules, judges or trims scored them, or if they share no scored question.
     """
     if len(runs) < 2:
         raise ConfError(f"expected two runs or more, found {len(runs)}")
@@ -68,7 +67,7 @@ def compare(
         if not first:
             raise ConfError(f"--rejudge: {runs[0]} names no judge to take for all; name one: --rejudge MODEL")
         judge = first.partition("@")[0]
-    again = (judge, trim, people) != (None, None, None)  # no run's own verdicts are taken
+    again = (judge, trim, people) != (None, None, None)  # then the stored verdicts of the runs are not used
     scored = list[ScoredRun]()
     for run in runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule

@@ -1,6 +1,6 @@
-"""Data: files into a store, or how they would be read; HTML to text.
+"""Ingest of files into a store, previews of an ingest, and conversion of HTML to text.
 
-What reads into a store is imported by the calls that do: `parse_html` needs none of it.
+Modules for an ingest are imported by the calls that need them; `parse_html` needs none.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IngestResult(Result):
-    """Counts of the files read: what was counted, then why lines and pages were omitted."""
+    """Counts of the files read. Its rows are the counts, then the reasons for omitted lines and pages."""
 
     store: str  # URI
     summary: IngestSummary
-    sources: int  # in the store, these and earlier ones
+    sources: int  # in the store, earlier ones included
     bad: tuple[BadLine, ...]  # the first lines that could not be read, or lost a page
 
     @property
@@ -72,14 +72,14 @@ def ingest(
     globs: Sequence[str] = (),
     kind: str | None = None,
 ) -> IngestResult:
-    """Reads files into a store, each line once; the same bytes again change nothing.
+    """Reads files into a store, each line once. Reading the same bytes again changes nothing.
 
-    `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
-    html, csv, pdf, docx and images, of which `globs` choose. `kind` says which golds the data brings and how
-    it is scored: crag, qa, qasper, ranking or MODULE:NAME; None: the format's. `fields` names the fields of
-    rows, where common names do not find them: `{"query": "prompt"}`. The store is made where there is none.
-    Raises ConfError for no kind and for a named field that is not there, DataError for a missing or damaged
-    file, and where no line can be read; then the store is unchanged.
+    `paths` are files, folders of files, or URIs. `format` None: detected from the files; `files`: folders of
+    txt, md, html, csv, pdf, docx and images, filtered by `globs`. `kind` decides which golds are read and how
+    they are scored: crag, qa, qasper, ranking or MODULE:NAME; None: the kind of the format. `fields` names
+    fields of rows that have no common name: `{"query": "prompt"}`. A missing store is created. Raises
+    ConfError for an unknown kind, and for a named field that does not exist. Raises DataError for a missing
+    or damaged file, and if no line can be read; the store is then unchanged.
     """
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.kinds import open_kind
@@ -110,13 +110,14 @@ def ingest(
     return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[:BAD_SHOWN]))
 
 
-NAME_CHARS = 40  # of a folder's name in that of its store
+NAME_CHARS = 40  # characters of a folder's name in the name of its store
 
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
-    """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not.
+    """Returns the address of a folder's own store under $RAYPIPE_HOME, which need not exist.
 
-    It bears the folder's name and the beginning of a digest of its path, such as docs-manuals-c56e80."""
+    Its name has the folder's name and the beginning of a digest of the path: docs-manuals-c56e80.
+    """
     from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
@@ -126,7 +127,7 @@ def documents_store(folder: str | Path, session: Session | None = None) -> str:
 
 
 def documents_folder(folder: str | Path, session: Session) -> Path:
-    """The absolute path of a folder of documents. Raises ConfError for one that is not there."""
+    """Returns the absolute path of a folder of documents. Raises ConfError if it does not exist."""
     path = Path(session.settings.place(str(folder), "--docs"))
     if not path.exists():
         raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
@@ -134,11 +135,11 @@ def documents_folder(folder: str | Path, session: Session) -> Path:
 
 
 def ingest_documents(folder: str | Path, store: Place = None, session: Session | None = None) -> IngestResult:
-    """Reads a folder of txt, md, html, csv, pdf, docx and image files: what changed since the last time.
+    """Reads the changed files of a folder into a store: txt, md, html, csv, pdf, docx and images.
 
-    `store` None: the one that the folder has of its own (`documents_store`). What a question about the whole
-    store searches is then the folder as it is now, and answers cite its pages. Files that cannot be read are
-    dead letters. Raises ConfError for a folder that is not there, DataError where no file of it can be read.
+    `store` None: the folder's own store (`documents_store`). A question about the whole store then searches
+    the folder as it is now, and answers cite its pages. A file that cannot be read becomes a dead letter.
+    Raises ConfError for a missing folder, and DataError if none of its files can be read.
     """
     session = session or Session()
     path = documents_folder(folder, session)
@@ -147,17 +148,17 @@ def ingest_documents(folder: str | Path, store: Place = None, session: Session |
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ParsedFile(Result):
-    """An HTML file as text: a line of `raypipe parse --json`."""
+    """Text of an HTML file: a line of `raypipe parse --json`."""
 
     file: str
-    text: str | None  # None: it could not be parsed
+    text: str | None  # None: parsing failed
     fault: Fault | None
 
 
 def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
-    """HTML files as text, in order, as the pipeline parses them: in a limited child process.
+    """Converts HTML files to text, in order, as the pipeline does: in a limited child process.
 
-    Raises DataError for a file that cannot be read; a page that cannot be parsed has a fault.
+    Raises DataError for a file that cannot be read. A page that cannot be parsed gets a fault.
     """
     with SandboxedParser() as limited:
         for file in files:
@@ -170,23 +171,23 @@ def parse_html(files: Iterable[str | Path]) -> Iterator[ParsedFile]:
             yield ParsedFile(str(file), text, fault)
 
 
-LOOKED_AT = 50  # rows in which the first question and the first document are looked for
-CHARS = 300  # of a text that is shown
+LOOKED_AT = 50  # rows searched for the first question and the first document
+CHARS = 300  # characters shown of a text
 
 
 @dataclass(frozen=True, slots=True)
 class FileFields:
-    """The fields of one file of rows."""
+    """Fields of one file of rows."""
 
     file: str
     fields: Mapping[str, tuple[str, ...]]  # role -> fields
-    named: tuple[str, ...]  # roles that the user named; the others were found by common names
-    unused: tuple[str, ...]  # other fields
+    named: tuple[str, ...]  # roles that the user named; common names matched the others
+    unused: tuple[str, ...]  # fields that are not read
 
 
 @dataclass(frozen=True, slots=True)
 class ShownText:
-    """A text that a question may be answered from."""
+    """A text of a question's own documents, as a preview shows it."""
 
     kind: str  # page: HTML; snippet, name, document: plain text
     url: str  # may be ""
@@ -197,7 +198,7 @@ class ShownText:
 
 @dataclass(frozen=True, slots=True)
 class FirstQuestion:
-    """The first question of some files, as a store would have it."""
+    """First question of the previewed files, in the form in which a store would hold it."""
 
     id: str
     query: str
@@ -205,12 +206,12 @@ class FirstQuestion:
     answers: tuple[str, ...]
     labels: Mapping[str, str]
     documents: tuple[ShownText, ...]
-    searches_store: bool  # True: it names no documents, so all that the store holds may be searched
+    searches_store: bool  # True: it names no documents, so it searches the whole store
 
 
 @dataclass(frozen=True, slots=True)
 class FirstDocument:
-    """The first document of some files, as a store would have it."""
+    """First document of the previewed files, in the form in which a store would hold it."""
 
     id: str
     title: str
@@ -220,10 +221,10 @@ class FirstDocument:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Preview(Result):
-    """The way files would be read; its rows are the fields that were found."""
+    """Preview of an ingest; a row for each field that was matched to a role."""
 
-    data_format: str  # what --format calls it
-    files: tuple[FileFields, ...]  # of rows; other formats have fixed fields
+    data_format: str  # value of --format
+    files: tuple[FileFields, ...]  # only files of rows; other formats have fixed fields
     question: FirstQuestion | None
     document: FirstDocument | None
     bad_lines: tuple[BadLine, ...]  # among the first rows
@@ -236,11 +237,10 @@ class Preview(Result):
 def preview(
     paths: Data, format: Format | None = None, fields: Fields | None = None, session: Session | None = None
 ) -> Preview:
-    """Returns how `ingest` would read some files: their format, their fields, and the first row. Stores
-    nothing.
+    """Shows how `ingest` would read some files: format, fields, and the first rows. Stores nothing.
 
-    Takes what `ingest` takes. Raises DataError for files that cannot be read, and ConfError for a field that
-    none of them has.
+    Takes the arguments of `ingest`. Raises DataError for files that cannot be read. Raises ConfError for a
+    folder of documents, which has no fields, and for a named field that no file has.
     """
     session = session or Session()
     files = inputs(paths, session.settings)

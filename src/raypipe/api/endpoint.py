@@ -1,8 +1,9 @@
-"""The endpoint's arguments, by name; the Ray Serve application that they make; and the same endpoint in this
-process, for a local client that starts it and speaks over its stdin and stdout.
+"""Arguments of the endpoint, its Ray Serve application, and the same endpoint in this process.
 
-That client gets its tools at once. What may take minutes, reading a folder, indexing it and loading models,
-is done on a thread meanwhile. Nothing but the protocol goes to stdout."""
+In this process it serves a local client that started the process, over stdin and stdout. The client gets its
+tools immediately. A thread meanwhile reads and indexes a folder and loads models, which may take minutes.
+Only the protocol is written to stdout.
+"""
 
 from __future__ import annotations
 
@@ -55,37 +56,37 @@ if TYPE_CHECKING:
 
 
 KEYS = "RAYPIPE_KEYS"
-KEY_FILTERS = "RAYPIPE_KEY_FILTERS"  # what a file of filters would say, as a Secret gives it to a pod
+KEY_FILTERS = "RAYPIPE_KEY_FILTERS"  # content of a filter file, as a Secret gives it to a pod
 UNTIL = "Until then only documents that requests bring are searched"
 
 
 @dataclass(frozen=True, slots=True)
 class ServeArgs:
-    """The endpoint's arguments, by name, as on the command line."""
+    """Arguments of the endpoint, named as on the command line."""
 
-    recipe: str = "local"  # a name under conf/recipes, or a path; live: the release that is live, followed
-    models: str | None = None  # models file whose entries are laid over conf/models.yaml
+    recipe: str = "local"  # a name under conf/recipes, or a path; live: always the current live release
+    models: str | None = None  # models file; its entries replace those of conf/models.yaml
     store: str | None = None  # URI
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
-    keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS
-    auth: Literal["none"] | None = None  # none: no key is needed
+    keys: str | None = None  # file with one key per line, besides the keys in the variable RAYPIPE_KEYS
+    auth: Literal["none"] | None = None  # none: requests need no key
     page: bool = True  # the web page at /
-    gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
-    log: str | None = None  # file for a line of each request; None: stderr of the gateway, which Ray keeps
-    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
+    gateways: int = 1  # processes that serve HTTP and run the recipe; with two, one may die
+    log: str | None = None  # file with one line per request; None: stderr of the gateway, which Ray keeps
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> location; "" -> location of all others
     limits: RequestLimits = field(default_factory=RequestLimits)
-    llm: str | None = None  # an entry, a folder or URL#MODEL that stands in the place of every generator
+    llm: str | None = None  # replaces every generator: an entry, a folder or URL#MODEL
     capture: CaptureConfig | None = None  # which answers are written into the store; None: none
-    key_filters: str | None = None  # file of keys that may search a part of the store, each with its filter
-    memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
-    mcp: bool = False  # /mcp, the routes as tools for agents
+    key_filters: str | None = None  # file of keys with a filter each: they search only a part of the store
+    memo_mb: int = MEMO_MB  # MiB of a gateway's memory for cached results of models; 0: no cache
+    mcp: bool = False  # also serve the routes as tools for agents, at /mcp
 
     def __post_init__(self) -> None:
         if self.gateways < 1 or self.memo_mb < 0:
             raise ValueError("expected gateways of at least 1 and memo_mb of at least 0")
 
     def application(self, settings: Settings) -> Application:
-        """The application for Ray Serve. The store need not exist yet."""
+        """Builds the application for Ray Serve. The store need not exist yet."""
         from raypipe.serving.ray.app import build_application  # Ray takes a second to import
 
         cluster = self.cluster_file(settings)
@@ -120,9 +121,9 @@ class ServeArgs:
         )
 
     def check(self, settings: Settings) -> None:
-        """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
-        and may be read, graphs and public data are what the recipe was resolved with, and the cluster file
-        has room for engines where the recipe needs one; and for a capture that could write nothing."""
+        """Raises ModelMissing, ConfError or DataError if the endpoint cannot start: no store, no readable
+        model files, other graphs or public data than those that the recipe was resolved with, no room for the
+        recipe's engines in the cluster file, or a capture that could write nothing."""
         store = settings.store_to_use(self.store)
         Store.open(store)
         recipe = self.recipe_to_serve(settings, store)
@@ -134,7 +135,7 @@ class ServeArgs:
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
 
     def about_store(self, settings: Settings) -> str:
-        """Which store is searched and whether it can be, with the command that mends it, for people."""
+        """Describes the searched store for people; if it cannot be searched, with the remedy."""
         uri = settings.store_to_use(self.store)
         recipe = self.recipe_to_serve(settings, uri)
         try:
@@ -147,7 +148,7 @@ class ServeArgs:
             return f"{e}. {UNTIL}"
 
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
-        """Returns what `check` raises of a recipe whatever the store holds."""
+        """Checks packages, graphs, the cluster file, models and their servers. Raises as `check`."""
         if self.mcp and importlib.util.find_spec("mcp") is None:
             raise ConfError(
                 "--mcp: the package mcp is not installed. `pip install 'raypipe[mcp]'` installs it"
@@ -160,8 +161,8 @@ class ServeArgs:
         require_answering(recipe.chats(), endpoint_addresses(cluster, models, settings.keys), settings)
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
-        """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
-        a location."""
+        """Resolves the recipe that answers: the named one, or that of the current live release. Raises
+        ConfError for a graph without a location."""
         if self.follow_live:
             live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.session(settings))
@@ -169,16 +170,16 @@ class ServeArgs:
         return require_graphs(self.session(settings).over(store).recipe(self.recipe))
 
     def session(self, settings: Settings) -> Session:
-        """Returns what the models, graphs and cluster file of the arguments are read with."""
+        """Returns the session of these arguments: models file, graphs, cluster file and `llm`."""
         return Session(settings, self.models, self.graphs, self.cluster, llm=self.llm)
 
     @property
     def follow_live(self) -> bool:
-        """True if the live release answers, whichever it is at the time."""
+        """True if the live release answers, also after a later promotion."""
         return self.recipe == "live"
 
     def server_config(self, environ: Mapping[str, str]) -> ServerConfig:
-        """Keys, limits and options of the endpoint. Raises ConfError for invalid keys."""
+        """Builds the server's options. Raises ConfError for invalid keys, and for keys with `auth` none."""
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
         if (path := self.keys) is not None:
             try:
@@ -205,14 +206,14 @@ class ServeArgs:
 
 
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
-    """Raises ConfError for an address that others reach without keys, and for a port that is taken."""
+    """Raises ConfError if others reach an address without keys, or if its port is taken."""
     server = endpoint.server_config(settings.keys)
     if not server.key_filters:
         check_host(host, server.keys)
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as trial:
-            # As servers do: a port whose server has just ended is free.
+            # Servers set this option too: a port is free as soon as its server ends.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
     except OSError as e:
@@ -220,7 +221,7 @@ def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings)
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
-    """Raises ConfError for an address that others reach, without keys and without `--auth none`."""
+    """Raises ConfError if others reach a host that has neither keys nor `--auth none`."""
     try:
         alone = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -233,7 +234,7 @@ def check_host(host: str, keys: ApiKeys) -> None:
 
 
 def url_of(host: str, port: int) -> str:
-    """The address of a server.
+    """Formats the address of a server; an IPv6 host gets brackets.
 
     >>> url_of("::1", 8000)
     'http://[::1]:8000'
@@ -250,15 +251,15 @@ def serve(
     settings: Settings,
     follow: Callable[[Callable[[], None]], object] = lambda reopen: threading.Event().wait(),
 ) -> None:
-    """Serves an endpoint on this machine until the process is interrupted. `say` gets lines for people: where
-    requests are logged, what is starting every 5 s, and the address once it answers. `follow` is called then,
-    with the function that lets gateways search the tables as they are now.
+    """Serves an endpoint on this machine until the process is interrupted.
 
-    Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
-    not there; ModelMissing, ClusterTooSmall.
+    `say` receives lines for people: the file of the request log, every 5 s what is starting, and the address
+    once the endpoint answers. Then `follow` is called, with a function that makes gateways search the tables
+    as they are now. Raises ConfError for an address that others reach without keys, a port that is taken, and
+    a missing store. Also raises ModelMissing and ClusterTooSmall.
     """
     check_address(endpoint, host, port, settings)
-    endpoint.check(settings)  # Serve retries a replica that cannot start without end
+    endpoint.check(settings)  # Serve never stops retrying a replica that cannot start
     name = f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"
     log = Path(endpoint.log or settings.home / "logs" / name)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -266,14 +267,14 @@ def serve(
     say(endpoint.about_store(settings))
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
-            import ray  # which takes a second
+            import ray  # its import takes a second
 
             from raypipe.runs.cluster import connection
             from raypipe.serving.ray.app import reopen, start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)
-            # A Serve that runs elsewhere may listen on other addresses.
-            if not ray.is_initialized():  # at its end a process waits half a second for what Ray prints
+            # A Serve that runs in another Ray may listen on other addresses.
+            if not ray.is_initialized():  # at exit a process waits half a second for Ray's output
                 ends.callback(ray.shutdown)
             connection.connect("local", imports="ray.serve._private.replica")
             preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, connection.nodes())
@@ -287,24 +288,25 @@ def serve(
 
 
 OPEN_WAIT_S = 30.0
-"""Seconds that a call waits for models and documents that are still opened: clients give up after a minute or
-more."""
+"""Seconds that a call waits for models and documents that are still being opened. Clients give up after a
+minute or more."""
 
 WARM_S = 60.0
-"""For the question that is answered before the first call, so that no user's waits for models to load."""
+"""Seconds, at most, for a question that is answered before the first call, so that no user waits for models
+to load."""
 
 Router = Answerer | ReleaseFollower
 
 
 class OpeningRouter:
-    """The router of an endpoint whose store and models are opened while its client is already connected."""
+    """Router of an endpoint whose client is connected before its store and models are open."""
 
     def __init__(self) -> None:
         self.opened: asyncio.Future[Router] = asyncio.get_running_loop().create_future()
 
     async def current(self) -> AnswererProtocol:
-        """Raises RequestRefused where it is not open yet, and where it cannot be opened: clients show the
-        reason, where they hide what a process says."""
+        """Returns the answerer, once it is open. Raises RequestRefused if that takes more than OPEN_WAIT_S or
+        fails: clients show this reason, and hide the output of the process."""
         await asyncio.wait({self.opened}, timeout=OPEN_WAIT_S)
         if not self.opened.done():
             wait = "Documents are still read, and models loaded: minutes the first time. Ask again later."
@@ -320,11 +322,11 @@ def serve_here(
     read: Callable[[], str] | None = None,
     follow: Callable[[Callable[[], None]], object] = lambda reopen: None,
 ) -> None:
-    """Serves the tools of an endpoint to the client at stdin and stdout, until it closes stdin. `read` brings
-    the store up to date and returns its URI; None: it is searched as it is. `follow` is called then, with the
-    function that lets later calls search the tables as they are now. `say` gets lines for people.
+    """Serves the tools of an endpoint over stdin and stdout, until the client closes stdin.
 
-    Without `read` it raises as `ServeArgs.check` does.
+    `read` updates the store and returns its URI; None: the store is searched as it is. Once the endpoint is
+    open, `follow` is called. Its argument is a function that makes later calls search the tables as they are
+    now. `say` receives lines for people. Without `read`, raises as `ServeArgs.check`.
     """
     if read is None:
         endpoint.check(settings)
@@ -344,7 +346,7 @@ def serve_here(
 
         async def warm(answers: Router, kit: LocalKit) -> None:
             kits.push_async_callback(kit.close)
-            with suppress(Exception):  # which a call meets, too, and says
+            with suppress(Exception):  # a later call raises and reports the same error
                 async with asyncio.timeout(WARM_S):
                     await (await answers.current()).warm(WARM_S)
             router.opened.set_result(answers)
@@ -357,12 +359,12 @@ def serve_here(
                 why = RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(e))
                 loop.call_soon_threadsafe(router.opened.set_exception, why)
                 return
-            with suppress(CancelledError):  # the client has gone
+            with suppress(CancelledError):  # the client has disconnected
                 asyncio.run_coroutine_threadsafe(warm(answers, kit), loop).result()
                 if isinstance(answers, Answerer):
                     follow(lambda: asyncio.run_coroutine_threadsafe(answers.reopen(), loop).result())
 
-        threading.Thread(target=open_and_follow, daemon=True).start()  # it ends with the client
+        threading.Thread(target=open_and_follow, daemon=True).start()  # it ends with the process
         async with kits:
             await serve_stdio(create_app(router, ServerConfig(limits=endpoint.limits, page=False)))
 

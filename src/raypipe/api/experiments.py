@@ -1,6 +1,5 @@
-"""Experiments: several recipes, or one at several values of its fields, or one run again and again, which
-says how much of a difference is the engine's noise; numbers for `decide` and `fuse` fitted to a finished
-run."""
+"""Experiments: sweeps over recipes or field values; repeated runs, which show how much of a difference is
+noise of the engine; and fits of `decide` and `fuse` to a finished run."""
 
 from __future__ import annotations
 
@@ -51,22 +50,22 @@ _WIDTH = 110  # columns of a fitted file
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecideFitResult(Result, rows="report.unseen"):
-    """A fit of `decide`; a row for it and for each way that it is held against, on the unseen half."""
+    """Fit of `decide`; a row for it and for each policy that it is compared with, on the unseen half."""
 
-    file: Path  # the numbers, for `fitted` of the step; their report lies next to it, as .json
+    file: Path  # the numbers, for the step's field `fitted`; next to it the report, as .json
     fitted: AnswerProbability
     report: DecideFitReport
-    step: str = "decide"  # that takes the numbers
+    step: str = "decide"  # the step that takes the numbers
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FuseFitResult(Result, rows="report.unseen"):
-    """A fit of `fuse`; a row for it and for each way to weigh that it is held against."""
+    """Fit of `fuse`; a row for it and for each weighting that it is compared with."""
 
-    file: Path  # as of a fit of `decide`
+    file: Path  # the numbers, for the step's field `fitted`; next to it the report, as .json
     fitted: FusionWeights
     report: FuseFitReport
-    step: str  # that takes the numbers
+    step: str  # the step that takes the numbers
 
 
 F = TypeVar("F", DecideFitResult, FuseFitResult)
@@ -79,13 +78,13 @@ def fit_decide(
     group: str | None = None,
     measure: str | None = None,
 ) -> DecideFitResult:
-    """Fits the probability that an answer is right to one half of a finished run, and the threshold below
-    which "i don't know" scores better; reports on the other half.
+    """Fits the probability that an answer is right, and the threshold for giving an answer.
 
-    `run` is the folder of an eval, `split` the half to fit on, 0 or 1, by a hash of each question's id, or of
-    its label `group`. `measure` is what the threshold is chosen for; None: the one that the report begins
-    with. `out` is the file for `decide.fitted`; None: fit-decide.yaml in the run's folder. Raises ConfError
-    for a recipe whose decide cannot be fitted, DataError for too few answers.
+    Below the threshold "i don't know" scores better. One half of a finished run is for the fit, the other
+    half for the report. `run` is the folder of an eval. `split`, 0 or 1, is the half for the fit; a hash of
+    each question's id, or of its label `group`, decides its half. The threshold maximizes `measure`; None:
+    the report's first measure. `out` is the file for `decide.fitted`; None: fit-decide.yaml in the run's
+    folder. Raises ConfError if the recipe's decide cannot be fitted, and DataError for too few answers.
     """
     file = _out(run, out, "fit-decide.yaml")
     fitted, report = deciding.fit_decide(Path(run), split, group, measure)
@@ -103,12 +102,13 @@ def fit_fuse(
     store: Place = None,
     session: Session | None = None,
 ) -> FuseFitResult:
-    """Fits the weights of a `fuse` step to a ranking measure on one half of a finished run, and reports on
-    the other half. No model is asked: the scores are those on the run's hits.
+    """Fits the weights of a `fuse` step to a ranking measure.
 
-    `step` is the stage, such as `fuse:final`; None: the last `fuse`. `scores` are weighed; none: those that
-    it weighs now. `store` is where the run's documents are; None: where they were when it ran. The others as
-    in `fit_decide`. Raises ConfError, and DataError for data without judged documents.
+    One half of a finished run is for the fit, the other half for the report. No model is called: the scores
+    are those of the run's hits. `step` is the stage, such as `fuse:final`; None: the last `fuse`. `scores`
+    are weighed; none: those that the step weighs now. `store` holds the run's documents; None: the store that
+    the run used. The other arguments are those of `fit_decide`. Raises ConfError, and DataError for data
+    without judged documents.
     """
     file = _out(run, out, "fit-fuse.yaml")
     _, opened = finished(run, store, session)
@@ -119,7 +119,7 @@ def fit_fuse(
 
 
 def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
-    """The file to write. Raises ConfError for one that no recipe could name."""
+    """Returns the file to write. Raises ConfError if it does not end with .yaml or cannot be written."""
     file = Path(run) / name if out is None else Path(out)
     if file.suffix != ".yaml":
         raise ConfError(f"--out {file}: expected a name that ends with .yaml")
@@ -128,10 +128,10 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
 
 
 def _written(found: F, what: str) -> F:
-    """The same fit, once its file and next to it what it is worth are written."""
+    """Writes the fitted numbers and, next to them, the report of their quality. Returns the fit."""
     file, report = found.file, found.to_dict()
     table = file.with_suffix(".json")
-    table.unlink(missing_ok=True)  # of another fit
+    table.unlink(missing_ok=True)  # the report of an earlier fit
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {table.name} says what it is worth.\n")
@@ -146,12 +146,12 @@ def _written(found: F, what: str) -> F:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(Result):
-    """A finished sweep, or its plan; a row for each point; the first has no difference."""
+    """A finished sweep, or only its plan; a row for each point. The first point has no difference."""
 
-    recipe: str  # its name; of several: their names, with commas between
+    recipe: str  # its name, or the names of several, separated by commas
     plans: tuple[PlannedPoint, ...]
     sweep: Sweep | None  # null: --dry-run
-    folder: Path  # sweep.json, and a folder for each run
+    folder: Path  # holds sweep.json, and a folder for each run
 
     def rows(self) -> Sequence[PointResult]:
         return self.sweep.points if self.sweep else ()
@@ -173,15 +173,15 @@ def sweep(
     measure: str | None = None,
     **options: Any,
 ) -> SweepResult:
-    """Evaluates a recipe, or each of several, at each combination of the values in `sets`, and compares each
-    with the first.
+    """Evaluates recipes at each combination of field values, and compares each point with the first.
 
-    `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
-    or `sample` of them, drawn by `seed`; what is cached is used. The best point and the first then answer as
-    many others. `measure` is what the best has most of; None: the first of the `kind` of the data. `on_plan`
-    gets the plans of all points before any runs; `dry_run` ends there. `margin` is as `compare` has it. Of
-    `options`, fields of `EvalOptions`, count format, fields, kind, rule and judge. Raises ConfError for a
-    wrong point or measure and DataError for no questions before anything runs.
+    A point is one recipe at one combination; `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field.
+    Each point answers the same questions: all, or `sample` of them, drawn by `seed`. Cached results are used.
+    The best point and the first then answer as many other questions. The best point has the highest
+    `measure`; None: the first measure of the data's `kind`. `margin` is that of `compare`. `on_plan` receives
+    the plans of all points before any runs; `dry_run` ends there. `options` are fields of `EvalOptions`; only
+    format, fields, kind, rule and judge are used. Raises ConfError for an invalid point or measure, and
+    DataError for no questions, before anything runs.
     """
     how, given, recipes = EvalOptions(**options), several(data), several(recipe)
     session = (session or Session()).over(store, bool(given))
@@ -192,8 +192,8 @@ def sweep(
         at_point = replace(session, sets=(*session.sets, *settings))
         return check_names(one, given, how.judge, how.rule, at_point, how.kind)
 
-    found = sweeping.points(load, recipes, sets)
-    name, first = ",".join(dict.fromkeys(p.recipe.name for p in found)), found[0].recipe
+    points = sweeping.points(load, recipes, sets)
+    name, first = ",".join(dict.fromkeys(p.recipe.name for p in points)), points[0].recipe
     folder = run_folder(out, session.settings, session.adopting, f"{first.name}-sweep")
     require_writable(folder, "--out")
     if how.kind is not None:
@@ -209,7 +209,7 @@ def sweep(
         def plan(one: Recipe) -> Plan:
             return planner.plan(offline_pipeline(session, filled, one), asked, coming, measured=fast)
 
-        plans = tuple(sweeping.planned(found, plan, partial(prices_of, session)))
+        plans = tuple(sweeping.planned(points, plan, partial(prices_of, session)))
     on_plan(plans)
     if dry_run:
         return SweepResult(name, plans, None, folder)
@@ -218,9 +218,9 @@ def sweep(
         of_run = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
         return evaluate(one, (), filled, where, session, **of_run).evaluation
 
-    (folder / SWEEP).unlink(missing_ok=True)  # of another sweep, whose runs are replaced
-    done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
-    result = SweepResult(name, plans, done, folder)
+    (folder / SWEEP).unlink(missing_ok=True)  # belongs to an earlier sweep, whose runs are replaced
+    swept = sweeping.sweep(points, run, ids, unseen, seed, margin, folder, by)
+    result = SweepResult(name, plans, swept, folder)
     write_json(folder / SWEEP, result.to_dict())
     deliver(out, folder)
     return result
@@ -234,9 +234,9 @@ def _questions(
     how: EvalOptions,
     scratch: Path | None,
 ) -> tuple[Store, list[Question], NewSources | None, str]:
-    """The store of a sweep, its questions, what of their files is not stored, and the kind of the data.
-    `scratch` as `open_data` has it: then the files are read and not stored. Raises DataError for no
-    questions."""
+    """Opens the store of a sweep. Returns it with the questions, the sources that it does not hold yet, and
+    the kind of the data. With `scratch`, as in `open_data`, files are read and not stored. Raises DataError
+    if there are no questions."""
     filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch)
     read = None
     if files and scratch is None:
@@ -249,7 +249,7 @@ def _questions(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatsResult(Result, rows="found.questions"):
-    """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
+    """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0 or -1."""
 
     folder: Path
     found: Repeats
@@ -269,11 +269,11 @@ def evaluate_repeatedly(
     fresh: bool = False,
     **options: Any,
 ) -> RepeatsResult:
-    """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
-    the score and each question's verdict move.
+    """Evaluates a recipe `times` times, and reports how far the score and the verdicts move.
 
-    Takes what `evaluate` takes; `out` gets a folder `repeat-N` for each run, and repeats.json. Raises
-    ConfError for fewer than two times and for a folder of an object store, and what `evaluate` raises.
+    From the second run on, language models are called again. Takes the arguments of `evaluate`. `out` gets a
+    folder `repeat-N` for each run, and repeats.json. Raises ConfError for fewer than two times, and for a
+    folder of an object store. Also raises what `evaluate` raises.
     """
     if times < 2:
         raise ConfError(f"--repeats: expected 2 or more, found {times}")
@@ -283,10 +283,10 @@ def evaluate_repeatedly(
     session = (session or Session()).over(store, bool(given))
     found, uri = session.recipe(recipe, given), session.adopting
     folder = run_folder(out, session.settings, uri, found.name)
-    asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
+    asks = any(m.kind == "generator" for m in found.models())  # only generators may repeat differently
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
     summary = folder / "repeats.json"
-    summary.unlink(missing_ok=True)  # of other runs, which are replaced
+    summary.unlink(missing_ok=True)  # belongs to earlier runs, which are replaced
     for n, place in enumerate(folders):
         evaluate(found, given, uri, place, session, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))

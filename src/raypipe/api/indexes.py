@@ -1,4 +1,4 @@
-"""The index of a folder of documents, which has a store of its own: brought up to date, and followed."""
+"""Index of a folder of documents, in the folder's own store: one update, and a loop that follows changes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from raypipe.store.ids import Ids
 from raypipe.store.sources import sizes
 
 HERE_CHARS = 3_000_000
-"""Characters of new texts up to which they are indexed in this process: some two minutes of MiniLM on two
-cores. Ray, which takes ten seconds to start, is worth it beyond."""
+"""Characters of new texts up to which this process indexes them: some two minutes of MiniLM on two cores. Ray
+takes ten seconds to start, which is worth it for more."""
 
 
 def open_docs(
@@ -41,7 +41,7 @@ def open_docs(
     files are not searched. Raises ConfError if the folder is missing or if the recipe reads no documents,
     DataError if no file can be read, and ModelMissing.
     """
-    from raypipe.api.run import say_estimate  # with what runs know of this machine
+    from raypipe.api.run import say_estimate  # imported late: it reads the records of runs on this machine
 
     session = session or Session()
     if recipe == "live":
@@ -51,7 +51,7 @@ def open_docs(
     read = ingest_documents(docs, store, session=session)
     opened = Store.open(read.store)
     on_read()
-    if session.progress and read.bad:  # this read's are named, those of earlier ones counted
+    if session.progress and read.bad:  # unread files of this read are named, earlier ones counted
         counts, unread = read.summary.counts, len(unread_rows(opened))
         named = read.bad if counts["faults"] or counts["page_faults"] else ()
         lines = [f"not read: {bad}" for bad in named]
@@ -68,7 +68,7 @@ def open_docs(
             builds += [pipeline.corpus.vectors(model, wanted) for model in found.embedders()]
             missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
         new = int(sizes(opened, missing).clip(0).sum())  # characters of the sources that some table lacks
-        engine = new and any(m.loader == "vllm" for m in found.writers())  # which a job starts
+        engine = new and any(m.loader == "vllm" for m in found.writers())  # only a Ray job starts engines
         if new <= HERE_CHARS and not engine:
             if new:
                 say_estimate(pipeline, session)
@@ -80,21 +80,21 @@ def open_docs(
     with open_pipeline(session, opened, found, answers=False) as pipeline, driving(opened, owner, LOOKING_S):
         say_estimate(pipeline, session)
         pipeline.index(None)
-        pipeline.builder.compact()  # a task has a hundred files, and each look at a table opens its parts
+        pipeline.builder.compact()  # a task covers a hundred files, and each read of a table opens all parts
     return opened
 
 
 LOOK_S, LOOKS = 1.0, 10
-"""Seconds between two looks at a folder, at least; and how often as long as a look: looks take a tenth of one
-core. Ten thousand files take .15 s."""
+"""LOOK_S: seconds between two looks at a folder, at least. LOOKS: the same as a multiple of a look's
+duration, so that looks take a tenth of one core. A look at ten thousand files takes .15 s."""
 
 
 FileStates: TypeAlias = Mapping[str, object]
-"""Name of a file -> size, time and inode, and whether it can be read."""
+"""Name of a file -> its size, time and inode, and whether it can be read."""
 
 
 def file_states(docs: str | Path) -> FileStates:
-    """Looks at the files of a folder; one that is not there has none."""
+    """Reads the state of each file in a folder; none if the folder is missing."""
     root = Path(docs).absolute()
     found = walk(root, (), DOCUMENT_LIMITS) if root.exists() else ()
     return {f.name: (f.state, f.trouble is None) for f in found}
@@ -103,26 +103,27 @@ def file_states(docs: str | Path) -> FileStates:
 def follow(
     docs: str | Path, seen: FileStates, again: Callable[[], object], say: Callable[[str], None]
 ) -> NoReturn:
-    """Calls `again` when the files of a folder are no longer as they were `seen`, until the process is
-    interrupted. `say` gets what it raises; it is called again after all errors but those of the files."""
-    said = ""
+    """Calls `again` whenever a folder's files differ from `seen`, until the process is interrupted. `say`
+    receives each new error of `again`. After a DataError the next call waits for another change; after
+    another error it follows at the next look."""
+    message = ""
     while True:
         start = time.monotonic()
-        now = file_states(docs)
+        states = file_states(docs)
         took = time.monotonic() - start
         try:
-            if now != seen:
+            if states != seen:
                 again()
-            seen, said = now, ""
+            seen, message = states, ""
         except RaypipeError as e:
-            if said != (said := str(e)):
-                say(said)
-            seen = now if isinstance(e, DataError) else seen
+            if message != (message := str(e)):
+                say(message)
+            seen = states if isinstance(e, DataError) else seen
         time.sleep(max(LOOK_S, LOOKS * took))
 
 
 def require_documents_read(recipe: Recipe, store: Store) -> None:
-    """Raises ConfError where a store has files of a folder, and a recipe that reads no documents."""
+    """Raises ConfError if a store has files of a folder and the recipe parses no documents."""
     kinds = recipe.source_kinds()
     if "document" in kinds or not store.has("layouts"):
         return

@@ -1,5 +1,4 @@
-"""Looks at finished runs: why a row is as it is, which rows failed, where wrong answers were lost; lists and
-serves runs to a browser, and writes their results in the shapes that other programs read."""
+"""Finished runs: explanations of rows, faults, losses, exports to other programs, and a view in a browser."""
 
 from __future__ import annotations
 
@@ -37,16 +36,16 @@ from raypipe.store.index import fields_now
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WhyResult(Result, rows="explanation.steps", record="explanation"):
-    """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
+    """Explanation of one row of a run; a row for each step, with its requests, results and reasons."""
 
     explanation: explain.Explanation
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FaultsResult(Result, rows="found.rows"):
-    """The rows of a run with faults: dead letters, pending rows, and those that another step answered."""
+    """Rows of a run with faults: dead letters, pending rows, and rows that another step answered."""
 
-    run: str  # "": of no run, but of all that was read into the store
+    run: str  # "": no run; the rows are lines and files that the store could not read
     found: RowFaults
 
     def record(self) -> Mapping[str, Any]:
@@ -55,9 +54,9 @@ class FaultsResult(Result, rows="found.rows"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FieldsResult(Result, rows="fields"):
-    """The fields that conditions can test in a store; a row for each."""
+    """Fields of a store that conditions can test; a row for each."""
 
-    store: str  # its address
+    store: str  # URI
     fields: tuple[Field, ...]  # by name
 
 
@@ -67,8 +66,8 @@ class LostQuestion:
 
     id: str
     query: str
-    lost: str  # the place, of metrics.losses.places
-    step: str | None  # name of the stage in the recipe; None: before any
+    lost: str  # the place of the loss, as in metrics.losses.places
+    step: str | None  # name of the stage that lost it; None: it was lost before any stage
     golds: tuple[str, ...]
     answer: str
     verdict: str | None  # None: no rule scores the data
@@ -76,17 +75,17 @@ class LostQuestion:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossesResult(Result, rows="questions"):
-    """The misses of a run by the place where each was lost; a row for each miss."""
+    """Losses of a run by their place; a row for each lost question."""
 
     run: str
     recipe: str  # its name
     losses: Losses
-    questions: tuple[LostQuestion, ...]  # the misses, in the order of the run
+    questions: tuple[LostQuestion, ...]  # the lost questions, in the order of the run
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FinishedRun(Result, record="run"):
-    """The record of a finished run; a row for each question."""
+    """Record of a finished run; a row for each question."""
 
     run: Run
     folder: RunFolder
@@ -97,24 +96,25 @@ class FinishedRun(Result, record="run"):
 
 
 def finished_run(run: str | Path) -> FinishedRun:
-    """Reads the record of a finished run in the folder of an eval. Raises DataError where there is none."""
+    """Reads the record of a finished run from the folder of an eval. Raises DataError if there is none."""
     folder = RunFolder(Path(run))
     return FinishedRun(read(folder.path), folder)
 
 
 @outside_loop
 def why(run: str | Path, row: str) -> WhyResult:
-    """Explains one row of a finished run: evidence, prompts, replies, its key, what each step asked and why.
+    """Explains one row of a finished run: evidence, prompts, replies, key, and each step's requests with
+    reasons.
 
-    `run` is the folder of an eval, `row` a question's id, or a beginning that no other id has. Raises
-    DataError where there is no such run or row.
+    `run` is the folder of an eval. `row` is a question's id, or a unique prefix of an id. Raises DataError if
+    there is no such run or row.
     """
     record = read(Path(run))
     return WhyResult(explain.why(Store.open(record.store), record, row))
 
 
 def fields(store: Place = None, session: Session | None = None) -> FieldsResult:
-    """Lists the fields of the documents of a store, which conditions (`where`) test, with their types."""
+    """Lists the fields of a store's documents that conditions (`where`) can test, with their types."""
     opened = (session or Session()).store(store)
     return FieldsResult(opened.uri, tuple(fields_now(opened).fields()))
 
@@ -123,10 +123,10 @@ def fields(store: Place = None, session: Session | None = None) -> FieldsResult:
 def faults(
     run: str | Path | None = None, store: Place = None, session: Session | None = None
 ) -> FaultsResult:
-    """Lists the rows of a finished run with faults, why, how often each was tried, and what became of them.
+    """Lists the rows of a finished run that have faults, with reason, number of tries and outcome.
 
-    `run` is the folder of an eval; None: the lines and files that could not be read into `store`. Raises
-    DataError where there is no finished run, and for a store that nothing was read into.
+    `run` is the folder of an eval; None: lists the lines and files that could not be read into `store`.
+    Raises DataError if there is no finished run, and for a store into which nothing was read.
     """
     if run is None:
         opened = (session or Session()).store(store)
@@ -136,7 +136,7 @@ def faults(
         return FaultsResult("", RowFaults(unread, ()))
     record = read(Path(run))
     store = Store.open(record.store)
-    # Nothing is run: where it would be does not matter.
+    # No task runs, so the settings of the worker have no effect.
     place = WorkerConfig(store.uri, "transformers", record.device, 1)
     silent = Progress(sys.stderr, silent=True)
     pipeline = Pipeline(store, description(record.recipe), place, TaskSizes(1, 1), inline, silent)
@@ -148,10 +148,11 @@ def faults(
 
 @outside_loop
 def losses(run: str | Path, at: str | None = None) -> LossesResult:
-    """Says for each wrong answer of a finished run where its gold was lost.
+    """Lists the wrong answers of a finished run, with the place where each lost its gold.
 
-    `run` is the folder of an eval; `at` chooses the questions lost at one place. Raises ConfError for no such
-    place, DataError where there is no finished run, and for one that asks for no answers.
+    `run` is the folder of an eval; `at` keeps the questions lost at one place. Raises ConfError for an
+    unknown place. Raises DataError if there is no finished run, and for data that ask for documents, not
+    answers.
     """
     folder, here = RunFolder(Path(run)), None if at is None else place(at)
     record = read(folder.path)
@@ -165,29 +166,29 @@ def losses(run: str | Path, at: str | None = None) -> LossesResult:
 
 
 Shape: TypeAlias = Literal[FileShape, "mlflow"]
-ANSWERS_S = 10  # seconds within which a server's health page comes; our choice
+ANSWERS_S = 10  # seconds to wait for a server's health page; our choice
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportResult(Result):
     """An export that was written."""
 
-    file: str  # of `mlflow`: the address of the tracking server
+    file: str  # its path; `mlflow`: the address of the tracking server
     shape: Shape
-    counts: Mapping[str, int]  # lines, and failed questions; of `mlflow` params, metrics and artifacts
-    run: str = ""  # of `mlflow`: the id of the run there
-    there: bool = False  # of `mlflow`: the run was there already, and nothing was written
+    counts: Mapping[str, int]  # lines and failed questions; `mlflow`: params, metrics, artifacts
+    run: str = ""  # `mlflow`: id of the run on the server
+    there: bool = False  # `mlflow`: the server had the run already, and nothing was written
 
 
 def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:
-    """Writes the results of a finished eval in another shape: `predictions` (predictions.jsonl), `crag` and
-    `qasper` (what these evaluators read), `trec` (the ranking), `oag` (OAG-QA's submission: the best 20
-    papers), or `mlflow`: a run of the MLflow server at the address `out`, in `experiment`; None: in one
-    called raypipe.
+    """Writes the results of a finished eval in another shape.
 
-    `run` is the folder of the eval. The documents of a collection are named by their ids, which the run's
-    store knows; pages by their addresses. Raises DataError, ConfError where MLflow is not installed or an
-    experiment is named for a file, Unavailable where its server does not take the run.
+    `run` is the folder of the eval. The shapes are `predictions` (predictions.jsonl), `crag` and `qasper`
+    (the input of these evaluators), `trec` (the ranking), and `oag` (OAG-QA's submission: the best 20
+    papers). `mlflow` writes a run to the MLflow server at the address `out`, in `experiment`; None: an
+    experiment called raypipe. Documents of a collection are named by their ids, which the run's store holds;
+    pages by their addresses. Raises DataError. Raises ConfError if MLflow is not installed, and for an
+    experiment with another shape. Raises Unavailable if the MLflow server does not accept the run.
     """
     folder = RunFolder(Path(run))
     if shape == "mlflow":
@@ -206,11 +207,11 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
         raise ConfError(
             "--as mlflow: MLflow is not installed. `pip install 'raypipe[mlflow]'` installs its client"
         )
-    import httpx  # .1 s, for a server alone
+    import httpx  # its import takes .1 s, and only a server needs it
 
     from raypipe.core.connections import open_client
 
-    # Where nothing answers MLflow's client would try for minutes and say nothing. Any reply is a server's.
+    # Without a server MLflow's client retries for minutes in silence. Any reply proves a server.
     if address.startswith(("http://", "https://")):
         try:
             with open_client(httpx.Client, timeout=ANSWERS_S) as client:
@@ -221,7 +222,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
                 "sent, and the run's folder is as it was. Start the server, or name another address, and run "
                 "the same command again"
             ) from e
-    from mlflow import MlflowClient  # an extra
+    from mlflow import MlflowClient  # an optional dependency
     from mlflow.exceptions import MlflowException
 
     try:
@@ -237,17 +238,17 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunsResult(Result, rows="runs"):
-    """Finished runs, the latest first; a row for each; `folder` is null where only its store knows it."""
+    """Finished runs, the latest first; a row for each. `folder` is null if only the store records the run."""
 
     runs: tuple[RunHeader, ...]
-    unread: int = 0  # records of other formats, left out
+    unread: int = 0  # number of records of other formats, which are left out
 
 
 def list_runs(
     dirs: Sequence[str | Path] = (), store: Place = None, session: Session | None = None
 ) -> RunsResult:
-    """Lists finished runs from their headers: those in `dirs`, folders of runs or folders that hold such. Of
-    no folder: those under $RAYPIPE_HOME, and those that `store` knows."""
+    """Lists finished runs by their headers. `dirs` are folders of runs, or folders that contain them; without
+    `dirs`, lists the runs under $RAYPIPE_HOME and those that `store` records."""
     headers, unread = _runs(dirs, store, session or Session()).listed()
     return RunsResult(tuple(headers), unread)
 
@@ -269,12 +270,12 @@ def _runs(dirs: Sequence[str | Path], store: Place, session: Session) -> RunList
     except RaypipeError:
         if store is not None:
             raise
-        known = None  # nothing was made here yet: the list is empty and says so
+        known = None  # no store exists here yet: the list is empty
     return RunList([session.settings.home / "runs"], known)
 
 
 def left_out(unread: int) -> str:
-    """Returns what is said after the number of runs."""
+    """Formats the number of unread records, for the end of a sentence; "" for 0."""
     return f", {unread} of other formats left out" if unread else ""
 
 
@@ -286,9 +287,9 @@ def serve_view(
     say: Callable[[str], None],
     session: Session,
 ) -> None:
-    """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
-    people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for folders
-    without a run, and for a port that is taken."""
+    """Serves runs to a browser on this machine until the process is interrupted. `labels` is the file for
+    people's marks; None: labels.jsonl in each run's folder. Raises ConfError for folders without a run, and
+    for a port that is taken."""
     if labels is not None:
         require_file(labels, "--labels")
     runs = _runs(dirs, store, session)

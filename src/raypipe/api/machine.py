@@ -1,4 +1,4 @@
-"""This machine: what is installed and reachable, what is missing, and the command that mends it."""
+"""State of this machine: installed packages, settings, models, and commands that mend what is missing."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A thing that was looked at."""
+    """Result of one check of the machine."""
 
     what: str
     state: Literal["fine", "missing", "note"]
     found: str
-    mend: str = ""  # the command that mends it, where it is missing
+    mend: str = ""  # the command that mends it; "": nothing to mend
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EnvironmentResult(Result, rows="findings"):
-    """The environment; a row for each thing looked at."""
+    """Results of all checks of the machine; a row for each."""
 
     fine: bool  # nothing is missing
     findings: tuple[Finding, ...]
@@ -63,7 +63,7 @@ def check_environment(store: str | None = None, session: Session | None = None) 
         plugins = Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
     except ConfError as e:
         plugins = Finding("plugins", "missing", "a plugin cannot be read", str(e))
-    models = _models(settings) if plugins.state != "missing" else ()  # else no file of conf can be read
+    models = _models(settings) if plugins.state != "missing" else ()  # a broken plugin makes conf unreadable
     found = (*_versions(), plugins, *_around(settings), *models, _store(store, settings))
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
@@ -107,13 +107,13 @@ def _around(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    """The models that are here. One that is not is missing only if the recipe `local` needs it; of the others
-    their number is said."""
+    """Checks the models of models.yaml. Yields a finding for each model that is here, and for each absent one
+    that the recipe `local` needs. Counts the other absent models in one finding."""
     session = Session(settings)
     found = session.catalog()
     try:
         needed = {m.name for m in session.recipe("local").models()}
-    except (ModelMissing, ConfError) as e:  # the weights that come with the extra `local`
+    except (ModelMissing, ConfError) as e:  # the missing weights come with the extra `local`
         yield Finding("model", "missing", "a model that the recipe local needs", str(e))
         needed = set()
     absent = []

@@ -1,5 +1,5 @@
-"""Data that a model helps to make: test questions from documents of one's own (drawn passages, a model that
-writes, rules and a second ask), and pools of examples for prompts, with why their answers are right."""
+"""Data made with a model: test questions from your own documents (passages are drawn, a model writes, rules
+and a second request check), and pools of examples for prompts, with explanations of their answers."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ SHOWN = 5  # questions that a result shows
 
 @dataclass(frozen=True, slots=True)
 class QuestionsPlan:
-    """The calls that making questions may take, known before the first of them."""
+    """Calls that making questions may take, computed before the first call."""
 
     store: str  # URI
-    model: str  # as the server calls it
-    documents: int  # that passages were drawn from
+    model: str  # its name on the server
+    documents: int  # documents that passages were drawn from
     unreadable: int  # documents without a text, or without a passage of prose
-    wanted: int  # questions
-    candidates: int  # that may be written
+    wanted: int  # questions to make
+    candidates: int  # questions that may be written
     max_calls: int
-    cached: int  # of the calls that write a question
+    cached: int  # calls to write a question whose reply is cached
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MadeQuestionsResult(Result):
-    """Questions that were made; its rows are those that were kept."""
+    """Questions that were made; a row for each that passed all checks."""
 
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
-    written: int = 0  # candidates
+    written: int = 0  # candidates that the model wrote
     rejected: Mapping[str, int] = field(default_factory=dict)  # reason -> candidates
-    computed: int = 0  # calls
-    cached: int = 0
+    computed: int = 0  # calls to the model
+    cached: int = 0  # calls answered from the memo
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         kept = self.kept
@@ -82,11 +82,11 @@ class MadeQuestionsResult(Result):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Kind -> questions."""
+        """Kind -> number of questions."""
         return dict(sorted(Counter(q.kind for q in self.kept).items()))
 
     def first(self) -> list[dict[str, Any]]:
-        """The lines of the file that are shown."""
+        """Returns the first lines of the file, as examples to show."""
         return [line_of(q, self.plan.model) for q in self.kept[:SHOWN]]
 
     def record(self) -> Mapping[str, Any]:
@@ -118,11 +118,11 @@ def make_questions(
 ) -> MadeQuestionsResult:
     """Makes test questions from documents, and writes them to a file that `ingest` reads.
 
-    `documents` are read into the store first; none: those that it holds. The session's `llm` writes and
-    checks; its replies are cached, so the same call again asks for nothing. Another `seed` draws other
-    passages. `on_plan` gets the number of calls before the first; `dry_run` ends there, and counts the calls
-    for `documents` alone, none of them cached: it stores nothing. Raises ConfError, DataError where there is
-    no prose to ask about or no question can be used, and Unavailable.
+    `documents` are read into the store first; none: the store's own are used. The session's `llm` writes and
+    checks the questions. Its replies are cached, so the same call again sends no request. Another `seed`
+    draws other passages. `on_plan` receives the number of calls before the first. `dry_run` ends there and
+    stores nothing; it counts the calls for `documents` only, as if none were cached. Raises ConfError and
+    Unavailable. Raises DataError if there is no prose to ask about, and if no question can be used.
     """
     session = session or Session()
     if session.llm is None:
@@ -143,7 +143,7 @@ def make_questions(
             on_plan(plan)
             return MadeQuestionsResult(plan, None)
     with driving(filled, f"questions {out}"):
-        merge_memo(filled)  # what a run that was killed had asked
+        merge_memo(filled)  # replies that a killed run had cached
         plan, drawn, planned = _plan(filled, *of)
         on_plan(plan)
         asks = [(model, sampling, None) for sampling in (making.WRITE, making.CHECK)]
@@ -170,7 +170,7 @@ def make_questions(
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
-    """A line of the file of questions, with an empty `review`."""
+    """Builds a line of the file of questions, with an empty `review`."""
     evidence = []
     for n, (start, end) in made.text.quotes:
         p = made.passages[n]
@@ -191,8 +191,8 @@ def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
 def _plan(
     store: Store, model: Model, number: int, seed: int, prompts: Mapping[str, Any], uri: str
 ) -> tuple[QuestionsPlan, Draw, Sequence[Candidate]]:
-    """The plan, what was drawn for it, and the candidates of `number` questions. `uri`: of the store that the
-    documents belong to."""
+    """Plans `number` questions. Returns the plan, the drawn passages and the candidates. `uri` is the address
+    of the documents' store. Raises DataError if no document has prose."""
     drawn = draw(store, seed)
     planned = making.candidates(drawn, number)
     if not planned:
@@ -216,18 +216,18 @@ def _plan(
 
 PROMPT: Final = "qasper/explain"
 EXPLANATION_TOKENS: Final = 100
-"""Of one explanation, in the model's tokens: a sentence."""
+"""Length of one explanation, at most, in the model's tokens: a sentence."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExamplePoolResult(Result):
-    """Counts of a pool of examples; a row for each."""
+    """Counts of a pool of examples; a row for each count."""
 
     out: Path  # the pool
     examples: int  # questions with an answer
-    unanswered: int  # questions without one, which are left out
+    unanswered: int  # questions without an answer, which are left out
     explained: int  # examples with an explanation
-    unexplained: int  # examples without one, of which one was asked for
+    unexplained: int  # examples without an explanation, although requested
 
     @property
     def title(self) -> str:
@@ -251,11 +251,11 @@ def build_examples(
     session: Session | None = None,
     fields: Fields | None = None,
 ) -> ExamplePoolResult:
-    """Writes a pool of examples from any data with answers: the question, its first answer, its document.
+    """Writes a pool of examples from data with answers: question, first answer, document.
 
-    `explain` is a generator of the models file that says in a sentence why each answer is right, from the
-    evidence where the data has it. A recipe's step `examples` takes the pool. Raises ConfError, DataError
-    where no question has an answer or none could be explained, Unavailable where the generator is down.
+    A recipe's step `examples` reads the pool. `explain` names a generator of the models file, which explains
+    each answer in a sentence, from the evidence if the data have it. Raises ConfError. Raises DataError if no
+    question has an answer, and if no answer could be explained. Raises Unavailable if the generator is down.
     """
     session = session or Session()
     require_file(out, "--out")
@@ -265,18 +265,18 @@ def build_examples(
     asked = sum(r.question is not None for r in rows)
     if not pairs:
         raise DataError(f"{', '.join(map(str, paths))}: none of {asked} questions has an answer to show")
-    found = [ExampleRow(q.text, g.answers[0], q.citations[0].url if q.citations else "") for q, g in pairs]
+    examples = [ExampleRow(q.text, g.answers[0], q.citations[0].url if q.citations else "") for q, g in pairs]
     if explain is not None:
-        said = asyncio.run(_explained(session, explain, pairs))
-        found = [replace(e, explanation=text) for e, text in zip(found, said, strict=True)]
-    write_pool(Path(out), found)
-    explained = sum(bool(e.explanation) for e in found)
-    lacking = len(found) - explained if explain is not None else 0
-    return ExamplePoolResult(Path(out), len(found), asked - len(pairs), explained, lacking)
+        explanations = asyncio.run(_explained(session, explain, pairs))
+        examples = [replace(e, explanation=text) for e, text in zip(examples, explanations, strict=True)]
+    write_pool(Path(out), examples)
+    explained = sum(bool(e.explanation) for e in examples)
+    lacking = len(examples) - explained if explain is not None else 0
+    return ExamplePoolResult(Path(out), len(examples), asked - len(pairs), explained, lacking)
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
-    """An explanation of each pair; "" where the model gave none."""
+    """Requests an explanation of each pair from a model. Returns their texts; "" for a missing one."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     chats = []
@@ -289,7 +289,7 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
 
 
 def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
-    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
+    """Reads explanations from replies. Raises Unavailable for a transient fault, DataError if all failed."""
     faults = [s for s in said if isinstance(s, Fault)]
     if down := next((f for f in faults if f.transient), None):
         raise Unavailable(

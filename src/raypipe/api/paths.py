@@ -1,4 +1,4 @@
-"""Paths: data of any place as local files, and folders for what is written."""
+"""Local paths of data, copied from an object store if necessary, and folders for output."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from raypipe.readers.own_rows import RowFormat
 from raypipe.runs.run_parts import RunFolder
 
 Data: TypeAlias = str | Path | Sequence[str | Path]
-"""One file, folder or URI, or several."""
+"""A file, folder or URI, or several."""
 
 
 def several(data: Data) -> Sequence[str | Path]:
-    """Returns what was given, as one or as several."""
+    """Returns data as a sequence; a single path becomes a list of one."""
     return [data] if isinstance(data, str | Path) else data
 
 
 def inputs(given: Data, settings: Settings) -> list[Path]:
-    """Data files and folders, absolute; those of an object store as copies under $RAYPIPE_HOME."""
+    """Returns absolute paths of data; copies data of an object store under $RAYPIPE_HOME."""
     cache = settings.home / "fetched"
     places = [settings.place(str(p), "--data") for p in several(given)]
     return [download(p, cache) if is_remote(p) else Path(p) for p in places]
 
 
 def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | None = None) -> Format:
-    """The format as given, with the fields that were named, else what the paths look like.
+    """Returns the given format, or the format that the paths look like, with the named fields.
 
-    Raises ConfError for fields of another format than rows.
+    Raises ConfError for named fields with another format than rows.
     """
     if not fields:
         return looks_like(paths) if given is None else given
@@ -51,14 +51,14 @@ def format_for(given: Format | None, paths: Sequence[Path], fields: Fields | Non
     return RowFormat(checked({r: (f,) if isinstance(f, str) else tuple(f) for r, f in fields.items()}))
 
 
-_LOOKED_AT = 1000  # files of a folder, to see what it holds
+_LOOKED_AT = 1000  # files of a folder, at most, that are looked at
 _DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
 
 
 def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | None) -> Format:
-    """The same of what is ingested: `files`, where all paths are folders that look like folders of documents.
-    No file of rows, of CRAG's or of BEIR's lies in them directly, and somewhere in them lies a document. PDF
-    and docx directly inside decide it."""
+    """Returns the format in which `ingest` reads paths: `files` if all are folders of documents, else as
+    `format_for`. Such a folder has a PDF or docx directly in it. Or it has a document at any depth, and
+    directly in it no file of rows, of CRAG's or of BEIR's."""
 
     def documents(folder: Path) -> bool:
         direct = [f.name.lower() for f in itertools.islice(folder.iterdir(), _LOOKED_AT) if f.is_file()]
@@ -74,9 +74,9 @@ def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | No
 
 
 def run_folder(given: str | Path | None, settings: Settings, store: str, recipe: str) -> Path:
-    """The folder of a run, absolute: as given, else one that no run has, under $RAYPIPE_HOME.
+    """Returns the absolute folder of a run: the given one, else a new one under $RAYPIPE_HOME.
 
-    For a folder of an object store it is one under $RAYPIPE_HOME, which `deliver` copies there.
+    For a given folder of an object store, returns one under $RAYPIPE_HOME, which `deliver` copies there.
     """
     if given is None:
         return unused(settings.home / "runs" / Path(store).name / recipe, time.localtime())
@@ -85,18 +85,18 @@ def run_folder(given: str | Path | None, settings: Settings, store: str, recipe:
 
 
 def unused(runs: Path, now: time.struct_time) -> Path:
-    """A folder for one more run of a recipe, named by the time: no run replaces an earlier one."""
+    """Returns a folder for a new run of a recipe, named by the time. No run replaces an earlier one."""
     name = time.strftime("%Y-%m-%d-%H%M%S", now)
     taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
     names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
     return runs / next(n for n in names if n not in taken)
 
 
-SWEEP = "sweep.json"  # of a sweep's folder: what came of it
+SWEEP = "sweep.json"  # the result in a sweep's folder
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a finished run or sweep to the object store that `given` names, records last."""
+    """Copies the folder of a run or sweep to the object store that `given` names, records last."""
     if given and is_remote(str(given)):
         upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

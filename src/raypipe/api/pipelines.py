@@ -1,7 +1,7 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names; which
-pools its operators have on Ray; and what it costs there.
+"""Composition root: builds the pipeline of a recipe over a store, to run on the session's cluster.
 
-Ray is imported once there is work for it: a plan and a run that lacks nothing start none.
+It also places the recipe's operators in pools on Ray, and collects prices. Ray is imported once there is work
+for it: neither a plan nor a run with nothing missing starts it.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ if TYPE_CHECKING:
 
 
 class Sized(NamedTuple):
-    """A cluster file on the nodes that there are, and the engines of the recipe on it."""
+    """A cluster file sized for the existing nodes, and the recipe's engines on it."""
 
     cluster: Cluster
     group: EngineGroup | None
-    streams: bool  # whether there is room to parse and to embed at the same time
+    streams: bool  # True: there is room to parse and to embed at the same time
 
 
 @dataclass
 class RayRun:
-    """Runs the tasks of a recipe over a store.
+    """Runner of a recipe's tasks over a store, on Ray.
 
-    Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
-    needs none. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    It connects to Ray when the first task runs: starting Ray takes seconds, and a run with nothing missing
+    needs none. If the judge is one of the recipe's models, it uses the recipe's engine, which keeps running.
     """
 
     settings: Settings
-    worker: WorkerConfig  # what workers are told
-    recipe: Recipe | None  # None: only files are read
-    written: Cluster  # the cluster file
+    worker: WorkerConfig  # settings that workers receive
+    recipe: Recipe | None  # None: tasks only read files
+    written: Cluster  # the cluster file, not yet sized
     engines: Sequence[Model]  # the recipe's models that may get an engine
-    used: Sequence[Model]  # all models that tasks ask
+    used: Sequence[Model]  # all models that tasks call
     judge: JudgeKit | None
-    stats: list[str] = field(default_factory=list)  # of each graph, as Ray Data says it
-    _loading: list[Any] = field(default_factory=list)  # references to processes that load models ahead
+    stats: list[str] = field(default_factory=list)  # statistics of each graph, as Ray Data prints them
+    _loading: list[Any] = field(default_factory=list)  # references to processes that load models early
 
     def __post_init__(self) -> None:
         self._wanted = capacity.startable(self.written, self.engines)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self.connect()
-        elif self.settings.ray == "local":  # the most that a Ray started here can have
+        elif self.settings.ray == "local":  # a Ray started here has this machine at most
             here = capacity.reachable(self.written, [capacity.this_machine()])
             capacity.fitting(self.written, self._wanted, here)
 
@@ -97,13 +97,13 @@ class RayRun:
         return Sized(cluster, group, streams)
 
     def connect(self) -> None:
-        """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
-        which a worker would find out only at its first row."""
+        """Connects to Ray, once, and sizes the cluster file for its nodes. Raises ClusterTooSmall. Raises
+        ModelMissing, which a worker would otherwise raise only at its first row."""
         _ = self._sized
 
     def ahead(self) -> None:
-        """Has the processes of CPUs load what embeds while others go on; those with GPUs load with their
-        graph, while pages are parsed."""
+        """Starts loading embedders in processes without GPUs, while other work runs. Processes with GPUs load
+        theirs when their graph starts, while pages are parsed."""
         pool = self._sized.cluster.pools["embed"]
         if self.recipe is not None and not pool.gpus and not self._loading:
             from raypipe.runs.cluster.graph import load_ahead
@@ -111,15 +111,15 @@ class RayRun:
             self._loading = load_ahead(self.worker, self.recipe.embedders(), pool)
 
     def workers(self, verb: Verb) -> Workers:
-        """Returns how many workers do such tasks."""
+        """Returns the number of workers for tasks of a verb."""
         return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
     def streams(self) -> bool:
-        """Says if parsing and embedding run at the same time; connects."""
+        """Returns whether parsing and embedding run at the same time. Connects to Ray."""
         return self._sized.streams
 
     def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-        """Does the tasks, in the order in which they end."""
+        """Runs tasks, and returns an iterator of their results in the order of completion."""
         if not tasks:
             return iter(())
         cluster, group, _ = self._sized
@@ -140,7 +140,7 @@ class RayRun:
         return running.run(verb, work, tasks, pools, cluster.limits, self.stats.append)
 
     def _pools(self, verb: Verb) -> dict[PoolName, Pool]:
-        """The pools on the nodes that there are now."""
+        """Returns the pools for a verb, sized for the nodes that exist now."""
         from raypipe.runs.cluster import connection
 
         nodes = capacity.reachable(self.written, connection.nodes())
@@ -153,17 +153,17 @@ class RayRun:
 def open_pipeline(
     session: Session, store: Store, recipe: Recipe, answers: bool = True, judge: JudgeKit | None = None
 ) -> Iterator[Pipeline]:
-    """The recipe over a store on the session's cluster.
+    """Opens the pipeline of a recipe over a store, on the session's cluster.
 
-    Language models need not be here for work that asks none: a ranking, or (`answers` False) the corpus half.
-    `judge` is the kit of the judge of the answers. Raises ConfError, ClusterTooSmall.
+    Language models may be missing if the work calls none: a ranking, or (`answers` False) the corpus half.
+    `judge` is the kit of the judge of the answers. Raises ConfError and ClusterTooSmall.
     """
     if answers:
         require_graphs(recipe)
     models = recipe.models() if answers else recipe.writers()
     asked = asked_by(recipe) if answers else recipe.writers()
     written = sharing(session.cluster_file(), asked)
-    # What is too large on the machines that the file is written for is refused before Ray is joined.
+    # Models that the declared machines cannot hold or compute are refused before connecting to Ray.
     declared = as_declared(written, capacity.startable(written, models))
     refuse(declared, recipe.embedders(), asked)
     used = models if answers else [m for stage in recipe.corpus for m in models_of(stage.step)]
@@ -181,8 +181,8 @@ def open_pipeline(
 
 
 def open_reading(session: Session, store: Store) -> TaskReading:
-    """Returns how files are read into a store on the session's cluster, which is connected to for large ones
-    alone. Raises ConfError, ClusterTooSmall."""
+    """Returns the settings and functions with which tasks read files into a store. Only large files connect
+    to the session's cluster. Raises ConfError and ClusterTooSmall."""
     file = session.cluster_file()
     worker = WorkerConfig(store.uri, file.backend, file.device, 1)
 
@@ -195,8 +195,8 @@ def open_reading(session: Session, store: Store) -> TaskReading:
 
 @contextmanager
 def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipeline]:
-    """The corpus half of a recipe over a store, in this process on all its cores, without Ray. Raises
-    ConfError, ModelMissing."""
+    """Opens the corpus half of a recipe over a store, in this process on all cores, without Ray. Raises
+    ConfError and ModelMissing."""
     models = (*recipe.embedders(), *recipe.writers())
     for model in models:
         load.present(model)
@@ -207,7 +207,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
 
 
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
-    """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
+    """Builds a pipeline as the session's cluster would run it, without Ray. It serves to plan, not to run."""
     require_graphs(recipe)
     file = as_declared(session.cluster_file(), recipe.models())
     place, sizes = worker_and_sizes(session, file, store.uri, ())
@@ -216,29 +216,29 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
 
 
 def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
-    """Returns how many workers a cluster file has for each verb of a recipe."""
+    """Returns a function from a verb to the number of workers that a cluster file has for it."""
     return partial(capacity.workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
 
 
 def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
-    """A cluster file on the machines that it is written for, with the engines of these models."""
+    """Sizes a cluster file for the machines that it declares, with the engines of these models."""
     engined = [m for m in models if m.loader == "vllm"]
     return capacity.sized(sharing(file, models), engined, capacity.declared_nodes(file))
 
 
 BATCH_QUESTIONS = 5_000
-"""Questions of a task whose chats go to a batch API, at least: a cap stops between two files of them."""
+"""Least questions of a task whose chats go to a batch API: caps stop only between two files of chats."""
 
 
 def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
-    """A cluster file whose tasks have as many questions, and as long, as batches of chats take."""
+    """Enlarges tasks, in questions and time, for batches of chats if a model's endpoint uses them."""
     endpoints = [file.endpoints.get(m.path) for m in models if m.loader in REMOTE]
     if not any(at is not None and at.batch for at in endpoints):
         return file
     from raypipe.models.batches import WINDOW_S
 
     limits = replace(file.limits, open_timeout_s=file.limits.open_timeout_s + 2 * WINDOW_S)
-    pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # which makes the largest files
+    pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # makes the largest files
     questions = max(file.questions_per_task, BATCH_QUESTIONS)
     return replace(file, limits=limits, questions_per_task=questions, pools=pools)
 
@@ -246,7 +246,7 @@ def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
 def worker_and_sizes(
     session: Session, file: Cluster, uri: str, models: Sequence[Model]
 ) -> tuple[WorkerConfig, TaskSizes]:
-    """Settings of a worker and sizes of tasks, as a cluster file says them."""
+    """Returns the settings of a worker and the sizes of tasks, from a cluster file."""
     threads = max(1, int(file.pools["embed"].cpus))
     addresses = endpoint_addresses(file, models, session.settings.keys, batch=True)
     timeout_s = file.limits.question_timeout_s
@@ -265,7 +265,7 @@ def worker_and_sizes(
 
 
 def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> Prices:
-    """Returns what files say of prices, of a model that judges, too. Raises ConfError."""
+    """Collects the prices in the cluster and models files, also for a judge. Raises ConfError."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
     asking = [(stage.name, models_of(stage.step)) for stage in (*recipe.corpus, *recipe.question)]
@@ -275,7 +275,7 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
             if price is not None:
                 at = written.endpoints.get(model.path) if model.loader in REMOTE else None
                 tokens[name] = price.in_batches() if at is not None and at.batch else price
-            elif model.loader in REMOTE:  # what runs here is paid with its machine
+            elif model.loader in REMOTE:  # a model that runs here costs only its machine
                 unpriced.append(model.name)
     machines = written.usd_per_hour
     asked = asked_by(recipe)

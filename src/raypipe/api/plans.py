@@ -1,5 +1,5 @@
-"""Plans: the model calls, time and memory of an eval, before anything runs; and rates measured for them by a
-small invented dataset, in a store that goes away."""
+"""Plans: the model calls, time and memory of an eval, computed before anything runs. `calibrate` measures
+rates for them with a small invented dataset, in a temporary store."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ from raypipe.runs.record import recent
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The pools of a recipe, their machines and memory."""
+    """Pools of a recipe, with their machines and memory."""
 
-    cluster: str  # name of its file
-    about: str
+    cluster: str  # name of the cluster file
+    about: str  # its description
     pools: tuple[Placement, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanResult(Result, rows="plan.steps"):
-    """The plan of an eval; its rows are the steps."""
+    """Plan of an eval; a row for each step."""
 
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Placed
 
     def record(self) -> Any:
-        known = to_jsonable_python(self, inf_nan_mode="null")  # what is not known is infinite in a plan
+        known = to_jsonable_python(self, inf_nan_mode="null")  # an unknown number is infinite in a plan
         return {**known.pop("plan"), **known}
 
 
@@ -84,14 +84,14 @@ def plan(
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
 
-    `docs`: a folder of documents, whose own store is meant unless `store` names one. Without questions in it
-    and in `data`, only reading and indexing what changed in the folder is planned.
+    `docs` is a folder of documents, in its own store unless `store` names one. Without questions in that
+    store and in `data`, only reading and indexing the folder's changed files is planned.
 
-    `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
-    finds every model. `options` are fields of `EvalOptions`: with a judge, for its rule, the calls of a model
-    that judges count, too; `refresh` counts answers that rest on expired replies of a graph as missing.
-    Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no questions, or none
-    with a gold of the kind.
+    `check_run` also checks all that the eval would refuse before its first row: it connects to the cluster
+    and looks for every model. `options` are fields of `EvalOptions`. With a `judge`, calls of a model that
+    judges by `rule` are counted. With `refresh`, answers that rest on expired replies of a graph count as
+    missing. Raises ClusterTooSmall, ConfError and ModelMissing. Raises DataError, also if there are no
+    questions, or none with a gold of the kind.
     """
     how, session = EvalOptions(format, **options), session or Session()
     if docs is not None and store is None:
@@ -100,7 +100,7 @@ def plan(
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         if docs is not None:
             filled = session.store_to_fill(store, Path(scratch))
-            if not (several(data) or stored_questions(filled).ids):  # the corpus half, as the files are now
+            if not (several(data) or stored_questions(filled).ids):  # plan the corpus half only
                 found, folder = session.recipe(recipe), documents_folder(docs, session)
                 pipeline = offline_pipeline(session, filled, found)
                 with session.shown() as progress:
@@ -125,15 +125,15 @@ def _planned(
 ) -> PlanResult:
     rule, judge = how.rule or DEFAULT_RULE, how.judge
     scoring = None if how.kind is None else open_kind(how.kind, how.rule, judge is not None)
-    found = session.recipe(recipe, given)
-    opened, files, wanted = open_data(found, given, store, session, how.format, how.fields, scratch)
+    resolved = session.recipe(recipe, given)
+    opened, files, wanted = open_data(resolved, given, store, session, how.format, how.fields, scratch)
     if check_run:
         with (
             open_judge(session, judge, rule) as (_, kit),
-            open_pipeline(session, opened, found, judge=kit) as connecting,
+            open_pipeline(session, opened, resolved, judge=kit) as connecting,
         ):
             connecting.connect()
-    pipeline = offline_pipeline(session, opened, found)
+    pipeline = offline_pipeline(session, opened, resolved)
     if files:
         questions, coming = read_questions(opened, files, wanted)
         questions = questions[: how.limit]
@@ -146,38 +146,38 @@ def _planned(
         kept = kept_answers(opened, questions)
         questions = [q for q in questions if q.id not in kept]
     form: GoldForm = "answers" if scoring is None else gold_form(scoring)
-    ids, here = {q.id for q in questions}, list[Gold]()
+    ids, golds = {q.id for q in questions}, list[Gold]()
     judging = judge_model(session, judge, rule)
     if scoring is not None or judging is not None:
         stored = () if coming.golds is not None else golds_of(opened, sorted(ids), form).values()
-        here = [g for g in coming.golds or stored if g.question in ids]
+        golds = [g for g in coming.golds or stored if g.question in ids]
     if scoring is not None:
         where = ", ".join(map(str, files)) or opened.uri
-        require_golds(here, len(ids), str(how.kind), form, where)
+        require_golds(golds, len(ids), str(how.kind), form, where)
     old = expired_answers(pipeline, questions)
     fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if how.refresh else (), measured=fast)
     if judging is not None:
-        planned = replace(planned, judge=judge_plan(judging, rule, here))
-    planned = priced(planned, prices_of(session, found, judging), found)
-    return PlanResult(planned, len(old), _placement(session, found))
+        planned = replace(planned, judge=judge_plan(judging, rule, golds))
+    planned = priced(planned, prices_of(session, resolved, judging), resolved)
+    return PlanResult(planned, len(old), _placement(session, resolved))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AssumedResult(Result, rows="plan.steps", record="plan"):
-    """The cost of a corpus of some size; its rows are the steps."""
+    """Cost of a corpus of an assumed size; a row for each step."""
 
     plan: AssumedPlan
 
 
 @outside_loop
 def assume(recipe: Named, assumed: str, store: Place = None, session: Session | None = None) -> AssumedResult:
-    """Works out what the corpus half of a recipe would take for pages that are not there.
+    """Estimates the cost of a recipe's corpus half for pages that do not exist yet.
 
-    `assumed`: `pages=1e8`, with `html_bytes` and `text_chars` of a page where they are not those of CRAG's,
-    such as `pages=1e7,html_bytes=20000`, and `chunks` where the recipe's own split is not to say. Rates are
-    those of the last runs of this machine, and of `store`; what none has measured is not known. Raises
-    ConfError, ClusterTooSmall.
+    `assumed` is their number: `pages=1e8`. Further numbers describe a page that differs from CRAG's:
+    `pages=1e7,html_bytes=20000,text_chars=9000`. `chunks` per page replaces the result of the recipe's own
+    split. Rates are those of the last runs on this machine and of `store`. Without a measured rate, a cost is
+    unknown. Raises ConfError and ClusterTooSmall.
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
@@ -200,8 +200,8 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
 
 
 def _placement(session: Session, recipe: Recipe) -> Placed:
-    """Returns where the session's cluster would run a recipe, on the machines that the cluster file declares.
-    Raises ClusterTooSmall for what would not fit there."""
+    """Places a recipe on the machines that the session's cluster file declares. Raises ClusterTooSmall if it
+    does not fit there."""
     asked = asked_by(recipe)
     written = sharing(session.cluster_file(), asked)
     cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
@@ -213,8 +213,8 @@ QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate,
 
 
 def calibrate(recipe: str | Path, session: Session) -> None:
-    """Measures how fast each step of a recipe is here. Models are loaded, and those behind endpoints are
-    called for a few questions. Raises ConfError for a cluster of other machines."""
+    """Measures the speed of each step of a recipe on this machine. Loads the models, and calls those behind
+    endpoints for a few questions. Raises ConfError for a cluster file of other machines."""
     if not is_here(session.cluster_file()):
         raise ConfError(
             f"--calibrate: expected a cluster file for this machine alone, {session.cluster} is for others. "

@@ -1,4 +1,5 @@
-"""Single questions: one answered, one taken through a recipe step by step, or many ranked."""
+"""Questions outside of an eval: `ask` answers one, `walk` shows it after each step, `rank` ranks
+documents."""
 
 from __future__ import annotations
 
@@ -54,18 +55,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AskResult(Result, rows="result.passages"):
-    """An answer; its rows are the passages of the ranking, best first."""
+    """Answer to one question; a row for each passage of the ranking, best first."""
 
     result: QueryResult
 
     @property
     def answer(self) -> str | None:
-        """The answer; None where the question failed."""
+        """The answer; None if the question failed."""
         return self.result.question.answer
 
     @property
     def outcome(self) -> str:
-        """answered, abstained, false_premise or fault."""
+        """Outcome of the question: answered, abstained, false_premise or fault."""
         return self.result.question.outcome
 
     def record(self) -> Mapping[str, Any]:
@@ -76,10 +77,10 @@ class AskResult(Result, rows="result.passages"):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RankResult(Result):
-    """Ranked documents; a row for each query and document, best first; the first rank is 1."""
+    """Ranked documents; a row for each query and document, best first. Ranks begin at 1."""
 
     recipe: str  # its name
-    by: str  # score that ranks
+    by: str  # name of the score that ranks
     run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -104,16 +105,16 @@ def ask(
     where: str = "",
     turns: str | Path | None = None,
 ) -> AskResult:
-    """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
+    """Answers one question in this process, from a store, a folder, or the pages in a file.
 
-    `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
-    one CRAG line, whose search results are searched in place of the store. `asked_at` is its time, as
-    `03/05/2024, 23:18:31 PT`. `docs` is a folder of documents, whose changed files are read and indexed
-    first, in a store of its own unless `store` names one. `where` is a condition on the fields of what is
-    searched, such as `team = 'hr' and date >= '2025-01-01'`. `passages`: whether the result has the texts of
-    its ranking. `on_text` gets the pieces of a language model's reply as they are generated. `turns` is a
-    file of messages, a JSON list or a line of JSON for each, with `role` and `content`: the earlier turns of
-    `question`, or, without one, of their last message of the user. Raises ConfError, DataError, ModelMissing.
+    `recipe` "live" is the live release. `question` is a text, or a stored question's id; `asked_at` is its
+    time: `03/05/2024, 23:18:31 PT`. `pages` is a file with one CRAG line, whose search results are searched
+    in place of the store. `docs` is a folder of documents. Its changed files are read and indexed first, in
+    its own store or in `store`. `where` is a condition on fields of the searched documents: `team = 'hr' and
+    date >= '2025-01-01'`. `passages` adds the texts of the ranking to the result. `on_text` receives the
+    pieces of a language model's reply as they are generated. `turns` is a file of messages with `role` and
+    `content`: a JSON list, or one JSON object per line. They are the earlier turns of `question`. Without a
+    question, the user's last message is the question. Raises ConfError, DataError and ModelMissing.
     """
     session = session or Session()
     if recipe == "live" and session.sets:
@@ -133,7 +134,7 @@ def ask(
     waiting = _Waiting(on_text)
     kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
     opened = None if pages is not None else _searched(session, found, request.question.text, docs, store)
-    if opened is not None and docs is None and release is None:  # which has passages of its own
+    if opened is not None and docs is None and release is None:  # a release has its own passages
         require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
     memo = StoreMemo(opened.uri, memo_versions(opened)) if opened else None
@@ -150,7 +151,7 @@ def ask(
         except NotReady as e:
             raise StoreError(str(e)) from e
     if any(fault.transient for fault in answered.result.question.faults):
-        # This says more, if a server fails.
+        # If a server failed, this raises a clearer error.
         require_answering(found.chats(), kit.endpoints, session.settings)
     return answered
 
@@ -158,8 +159,8 @@ def ask(
 def _searched(
     session: Session, recipe: Recipe, question: str, docs: str | Path | None, store: Place
 ) -> Store:
-    """The store that a question without pages searches. Raises ConfError for a recipe that would answer a new
-    question from nothing."""
+    """Opens the store that a question without pages searches. Raises ConfError for a new question if the
+    recipe reads only the pages that a question brings."""
     opened = None if docs is not None else session.store(store)
     if opened is not None:
         require_documents_read(recipe, opened)
@@ -174,10 +175,10 @@ def _searched(
 
 
 class _Waiting(Listener):
-    """Says on stderr which step an answer waits for, until a language model writes."""
+    """Listener that prints on stderr which step an answer waits for, until a language model writes."""
 
     def __init__(self, on_text: Callable[[str], None] | None) -> None:
-        self.now: Callable[[str], None] | None = None  # of the heartbeat; None: nothing is said
+        self.now: Callable[[str], None] | None = None  # sets the heartbeat's line; None: nothing is printed
         self._on_text, self._written = on_text, False
 
     def say(self, line: str) -> None:
@@ -197,8 +198,9 @@ class _Waiting(Listener):
 def _request(
     question: str, messages: str | Path | None, pages: str | Path | None, asked_at: str
 ) -> QueryRequest:
-    """The question with its pages and its earlier turns, from a file of `messages`; of "" their last of the
-    user. Raises ConfError for no text and no time, DataError for other files."""
+    """Builds the request for a question, its pages, and its earlier turns in the file `messages`. An empty
+    `question` becomes the user's last message there. Raises ConfError for an empty text and for an invalid
+    time, and DataError for invalid files."""
     turns: tuple[Turn, ...] = ()
     if messages is not None:
         text, file = "\n".join(line.text for line in filled(Path(messages))), str(messages)
@@ -237,8 +239,8 @@ def _request(
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """A kit that computes in this process. Only a language model needs a cluster file: the limits of its
-    engine, or its endpoint's address. Raises as `require_answering`, of bodies that no server took lately."""
+    """Opens a kit that computes in this process. Only a language model needs a cluster file, for its engine's
+    limits or its endpoint's address. Raises as `require_answering`, which skips chats accepted recently."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = sharing(session.cluster_file(), asked_by(recipe))
@@ -259,12 +261,12 @@ def rank(
     session: Session | None = None,
     out: str | Path | None = None,
 ) -> RankResult:
-    """Ranks documents for queries; a document's score is its best passage's.
+    """Ranks documents for queries. A document's score is that of its best passage.
 
-    `corpus` and `queries` are BEIR files, ranked in a store of their own; without them the store's questions
-    and documents are. `by` is the name of a score that a step of the recipe gives, or `final`, the order that
-    the recipe ends with; `top` documents a query. `out` gets a TREC run; an id that it cannot hold is refused
-    before anything is computed. Raises ConfError, DataError, ModelMissing.
+    `corpus` and `queries` are BEIR files, ranked in their own store. Without them, the questions and
+    documents of `store` are ranked. `by` names a score of the recipe's steps, or `final`: the recipe's last
+    order. `top` is the number of documents per query. `out` is the file for a TREC run; ids that its format
+    cannot hold are refused before anything is computed. Raises ConfError, DataError and ModelMissing.
     """
     session = session or Session()
     if (corpus is None) != (queries is None):
@@ -281,7 +283,7 @@ def rank(
     if by not in known:
         given = f"no step of {found.name!r} gives such a score; known: {', '.join(known)}"
         raise ConfError(f"--by {by}: {given}")
-    if files:  # named by their bytes: the second run finds its vectors there
+    if files:  # named by a digest of the files: a second run finds the vectors there
         opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
         opened = session.store(store)
@@ -304,12 +306,12 @@ def rank(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WalkResult(Result):
-    """A question through each step of the question half; a row for each."""
+    """State of a question after each step of the question half; a row for each step."""
 
-    texts: pa.Table  # one row per page: its text, the spans that a browser would not show, hashed words
+    texts: pa.Table  # one row per page: text, spans that a browser would hide, hashed words
     passages: pa.Table  # one row per chunk: source, start, end, and its text
     vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
-    after: Mapping[str, Question]  # step -> the question after it
+    after: Mapping[str, Question]  # step -> the question after this step
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [
@@ -321,7 +323,7 @@ class WalkResult(Result):
         return {"question": next(iter(self.after.values())).text, "steps": self.rows()}
 
     def text(self, source: str, span: tuple[int, int]) -> str:
-        """A span of a page's text: what a hit or a quote stands for."""
+        """Returns the text of a span of a page, such as the span of a hit or a quote."""
         texts = dict(zip(id_texts(self.texts["source"]), self.texts["text"].to_pylist(), strict=True))
         return str(texts[source][slice(*span)])
 
@@ -332,7 +334,7 @@ def walk(
 ) -> WalkResult:
     """Takes one question through a recipe, step by step, in this process.
 
-    `pages` is url -> HTML, in the order of the search results. Nothing is stored. Raises ConfError and
+    `pages` maps URL to HTML, in the order of the search results. Nothing is stored. Raises ConfError and
     ModelMissing.
     """
     session = session or Session()

@@ -1,6 +1,6 @@
-"""Ray Data: the tables of a store as Datasets, and steps of recipes for `Dataset.map_batches`.
+"""Ray Data: tables of a store as Datasets, and steps of recipes for `Dataset.map_batches`.
 
-docs/formats.md shows both. Ray is the caller's own: nothing here starts or configures it.
+docs/formats.md has examples of both. The caller starts and configures Ray.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 Rows: TypeAlias = Literal["texts", "passages", "vectors", "answers"]
 OpenedStep: TypeAlias = Callable[[pa.Table], Awaitable[pa.Table]]
 BLOCK_ROWS = 1024
-"""Rows that Lance gives at a time. The text of a CRAG page is some 20 kB, so a block of texts is 20 MB, a
-sixth of the block that Ray Data aims at."""
+"""Rows of a block that Lance returns. The text of a CRAG page is some 20 kB, so a block of texts is 20 MB: a
+sixth of Ray Data's target size of a block."""
 
 
 def dataset(
@@ -56,16 +56,17 @@ def dataset(
 ) -> Dataset:
     """Opens a table of a recipe in a store as a `ray.data.Dataset`, read from Lance by fragments.
 
-    The version is pinned by this call: later commits do not show, and deleted rows are not read. `texts` are
-    parsed sources, `passages` chunks, `vectors` chunks with the vector of the embedder `model` (None: the
-    recipe's only one), `answers` the present answers of the store's questions. `columns` None: all of them.
-    Raises StoreError where the store has no such table, ConfError for an unknown table, column or model.
+    The call pins the table's version: later commits are not visible. Deleted rows are not read. `texts` are
+    parsed sources; `passages` are chunks; `vectors` are chunks with the vector of the embedder `model` (None:
+    the recipe's only embedder); `answers` are the current answers of the store's questions. `columns` None:
+    all columns. Raises StoreError if the store has no such table, and ConfError for an unknown table, column
+    or model.
     """
     if table not in get_args(Rows):
         raise ConfError(f"dataset {table!r}: {did_you_mean(table, get_args(Rows))}")
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
-    if table == "answers":  # those that an eval would reuse: older ones, of other evidence, are left out
+    if table == "answers":  # only answers that an eval would reuse: those of current evidence
         pipeline, questions = offline_pipeline(session, opened, found), stored_questions(opened)
         keys = arrow.id_column(pipeline.keys(questions, pipeline.answer_sources(questions)))
 
@@ -91,17 +92,17 @@ def dataset(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of a table as a Dataset shows them."""
+    """Filter and added columns with which a Dataset shows a table."""
 
     added: tuple[str, ...]  # columns that `change` adds
     reads: tuple[str, ...]  # columns that `change` reads
-    change: Callable[[pa.Table, tuple[str, ...]], pa.Table]  # of a block; adds columns of these names
-    where: str  # Lance's filter
+    change: Callable[[pa.Table, tuple[str, ...]], pa.Table]  # changes a block; adds the named columns
+    where: str  # filter in Lance's syntax
 
 
 def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows | None = None) -> Dataset:
-    """Reads a table at its present version; Ray Data calls the operator ReadLance."""
-    import ray.data  # seconds, for a Dataset alone
+    """Reads a table at its present version. Ray Data calls the operator ReadLance."""
+    import ray.data  # its import takes seconds, and only a Dataset needs it
 
     version = store.version(table)
     added, reads = (shown.added, shown.reads) if shown else ((), ())
@@ -128,7 +129,7 @@ def _read(store: Store, table: str, columns: Sequence[str] | None, shown: _Rows 
 
 
 def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tuple[str, ...]) -> pa.Table:
-    """Adds to chunks their ids and texts, read by source at a pinned version."""
+    """Adds ids and texts to chunks, if `more` names them. Reads the texts by source at a pinned version."""
     sources, starts, ends, begins, stops = (arrow.id_texts(chunks[n]) for n in SPANS)
     if "chunk" in more:
         ids = [chunk_id(s, (a, b)) for s, a, b in zip(sources, begins, stops, strict=True)]
@@ -144,23 +145,24 @@ def _with_texts(store: str, table: str, version: int, chunks: pa.Table, more: tu
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """A step and what a process needs to run it: plain values."""
+    """A step, and the plain values that a process needs to run it."""
 
     stage: Stage[Any]
     half: str  # corpus or question
     worker: WorkerConfig
-    index: IndexSpec | None  # that it searches; None: it searches nothing
+    index: IndexSpec | None  # the index that it searches; None: it does not search
 
     def open(self) -> OpenedStep:
-        """Opens the step with a kit of this process. Models are loaded with the first row that asks them."""
+        """Opens the step with a kit of this process. A model is loaded at the first row that needs it."""
         kit = self.worker.kit(LanceIndex(self.index) if self.index else None)
         return _of_sources(self.stage, kit) if self.half == "corpus" else _of_questions(self.stage, kit)
 
 
 class RowStep:
-    """A step of a recipe as a class for `Dataset.map_batches(..., batch_format="pyarrow")`.
+    """Step of a recipe as a class for `Dataset.map_batches(..., batch_format="pyarrow")`.
 
-    Made by `raypipe.step`. A batch comes back with the step's columns; other columns of its rows stay.
+    `raypipe.step` makes its subclasses. A call returns the batch with the step's columns; other columns
+    remain.
     """
 
     spec: StepSpec
@@ -170,7 +172,7 @@ class RowStep:
         self._change: OpenedStep | None = None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Runs the step over a batch. Raises ConfError for columns that it lacks, and as a step does."""
+        """Runs the step over a batch. Raises ConfError for a missing column, and the step's errors."""
         if not isinstance(batch, pa.Table):
             found = f'found {type(batch).__name__}: say batch_format="pyarrow"'
             raise ConfError(f"step {self.spec.stage.name}: expected a pyarrow.Table, {found}")
@@ -190,13 +192,13 @@ def step(
     session: Session | None = None,
     **fields: Any,
 ) -> type[RowStep]:
-    """Gives a step as a class for `Dataset.map_batches`, with batches of pyarrow.
+    """Makes a step into a class for `Dataset.map_batches`, with batches of pyarrow.
 
-    `fields` are the step's, as a recipe's file has them. Without any, `verb` names a stage of `recipe`, such
-    as rerank or generate:web. A step that searches needs `recipe` and `store`: it reads the recipe's tables
-    at their present versions. Models run in the process of the step, as the session's cluster file says, and
-    nothing is remembered: the memo is an eval's. Raises ConfError, ModelMissing, and StoreError where the
-    searched tables are not there.
+    `fields` are the step's fields, as in a recipe's file. Without fields, `verb` names a stage of `recipe`,
+    such as rerank or generate:web. A step that searches needs `recipe` and `store`: it reads the recipe's
+    tables at their present versions. Models run in the process of the step, with the settings of the
+    session's cluster file. Results are not cached: only an eval uses the memo. Raises ConfError and
+    ModelMissing. Raises StoreError if a searched table is missing.
     """
     session = (session or Session()).over(store)
     found = None if recipe is None else session.recipe(recipe)
@@ -209,7 +211,7 @@ def step(
     uri = index.store if index else ""
     file, models = session.cluster_file(), models_of(stage.step)
     worker, _ = worker_and_sizes(session, file, uri, models)
-    endpoints = endpoint_addresses(file, models, session.settings.keys)  # asked chat by chat, not in batches
+    endpoints = endpoint_addresses(file, models, session.settings.keys)  # no batch API: one chat at a time
     spec = StepSpec(stage, half, replace(worker, engines=None, endpoints=endpoints), index)
     from raypipe.runs.cluster.connection import carry  # imports Ray
 
@@ -220,7 +222,7 @@ def step(
 def _stage(
     session: Session, verb: str, recipe: Recipe | None, fields: dict[str, Any]
 ) -> tuple[str, Stage[Any]]:
-    """The stage of a recipe, or one of these fields, and its half."""
+    """Finds a stage of the recipe, or makes one of these fields. Returns its half and the stage."""
     if recipe is not None and not fields:
         known = {s.name: (half, s) for half in HALVES for s in getattr(recipe, half)}
         if verb not in known:
@@ -236,14 +238,14 @@ def _stage(
 
 
 def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
-    """Runs a corpus step over a batch of sources, texts or chunks: each row with what the step made of its
-    source next to its other columns."""
+    """Opens a corpus step as a function over a batch of sources, texts or chunks. An output row has the
+    step's result for one source, and the other columns of an input row with this source."""
     executor = CorpusExecutor(Recipe(stage.name, "", (stage,), ()), kit)
     fills = table_of(stage.step)
 
     async def change(batch: pa.Table) -> pa.Table:
         batch = _with_sources(stage, batch)
-        if fills == "vectors":  # a row for each row
+        if fills == "vectors":  # one output row per input row
             return await executor.vectors(batch, embedder_of(stage.step))
         sources = batch["source"].to_pylist()
         first = {source: i for i, source in reversed(list(enumerate(sources)))}
@@ -254,7 +256,7 @@ def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
             of.setdefault(source, []).append(i)
         pairs = [(row, i) for row, source in enumerate(sources) for i in of.get(source, ())]
         out = made.take(pa.array([i for _, i in pairs], pa.int64()))
-        read = {*arrow.PARSED.names, "content", "fault", *made.column_names}  # what was made stands for them
+        read = {*arrow.PARSED.names, "content", "fault", *made.column_names}  # replaced by the step's output
         own = [n for n in batch.column_names if n not in read and not n.startswith(("words_", "starts_"))]
         kept = batch.select(own).take(pa.array([row for row, _ in pairs], pa.int64()))
         for name in kept.column_names:
@@ -265,13 +267,13 @@ def _of_sources(stage: Stage[CorpusStep], kit: LocalKit) -> OpenedStep:
 
 
 def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
-    """The batch with the columns that follow from others: kind page, source a digest, no fault."""
+    """Adds missing columns: kind (page), source (a digest), fault (none). Raises ConfError if it cannot."""
     _require(stage, batch, stage.step.reads() - {"source", "kind", "fault"})
     columns = dict(zip(batch.column_names, batch.columns, strict=True))
     count = batch.num_rows
     columns.setdefault("kind", pa.array(["page"] * count, pa.string()))
     columns.setdefault("fault", arrow.fault_column([None] * count))
-    if "content" in columns:  # of pages that were read as bytes, too
+    if "content" in columns:  # pages may have been read as bytes
         content = [
             c.decode("utf-8", "replace") if isinstance(c, bytes) else c
             for c in columns["content"].to_pylist()
@@ -290,10 +292,10 @@ def _with_sources(stage: Stage[CorpusStep], batch: pa.Table) -> pa.Table:
 
 
 def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
-    """Runs a question step over a batch of questions: a row for each row, in their order."""
+    """Opens a question step as a function over a batch of questions: a row for each, in order."""
     executor = QuestionExecutor(Recipe(stage.name, "", (), (stage,)), kit)
     read = {name.partition(".")[0] for name in stage.step.reads() | stage.gate_reads()}
-    required = {"id", "text"} | (read & {"hits", "order", "replies"})  # without them it would do nothing
+    required = {"id", "text"} | (read & {"hits", "order", "replies"})  # else the step does nothing
 
     async def change(batch: pa.Table) -> pa.Table:
         _require(stage, batch, required)
@@ -302,7 +304,7 @@ def _of_questions(stage: Stage[Any], kit: LocalKit) -> OpenedStep:
         columns = [(batch if n in given else blank)[n] for n in QUESTIONS.names]
         questions = arrow.question.records(pa.table(columns, names=QUESTIONS.names))
         after = await executor(questions)
-        if not decides(stage.step):  # a pipeline of one step has no end that could say so
+        if not decides(stage.step):  # only the end of a whole recipe sets it
             after = [replace(q, outcome=b.outcome) for q, b in zip(after, questions, strict=True)]
         out = arrow.question.table(after)
         for name in batch.column_names:

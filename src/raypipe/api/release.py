@@ -1,5 +1,5 @@
-"""Releases: which finished run answers live questions; and what a store loses: tables that nothing
-references; pages, documents or questions that are forgotten, also in the folders of its runs."""
+"""Releases (the finished runs that answer live questions), and deletion: `prune` deletes tables that nothing
+references; `forget` deletes pages, documents or questions, also from the folders of runs."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class ReleaseResult(Result):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReleasesResult(Result, rows="releases"):
-    """The releases of a store, oldest first; a row for each."""
+    """Releases of a store, oldest first; a row for each."""
 
     releases: tuple[ReleaseLine, ...]
-    live: str  # id; "": nothing is live
+    live: str  # id of the live release; "": none is live
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PruneResult(Result, rows="removed"):
-    """Everything that was deleted, or would be; a row for each."""
+    """Everything that a prune deleted, or would delete; a row for each thing."""
 
     dry_run: bool
     removed: tuple[Removal, ...]
-    disk: DiskBytes  # of the store's tables; now, so after a prune what is left
+    disk: DiskBytes  # bytes of the store's tables now: after a prune, the remaining ones
 
 
 def promote(
@@ -82,12 +82,13 @@ def promote(
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
-    `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. A gate on a share
-    is passed only where at least `min_scored` of the questions, 0..1, are scored; None: 0.95. `store` is
-    where the run's tables are now; None: where they were when it ran.
+    `run` is the folder of an eval. A gate is a bound on one of its numbers: `score>=0.1`. A bound on a
+    measure or share also requires that at least `min_scored` of the questions (0..1; None: 0.95) are scored.
+    `store` holds the run's tables now; None: the store that the run used.
 
-    The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
-    run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
+    The gates `better`, `not-worse` and `not-worse:M` compare the run with the live release's run, or with the
+    run in the folder `against`, over the questions that both answered. Raises GateFailed; the live release
+    then stays live.
     """
     record, opened = finished(run, store, session)
     held = [(text, relative_gate(text)) for text in gates]
@@ -117,37 +118,37 @@ def promote(
 
 
 def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Run, Store]:
-    """The record of a finished run, and its store: where it is now; None: where it was when it ran."""
+    """Reads a finished run's record, and opens its store; `store` None: the one that the run used."""
     record = read(Path(run))
     return record, (session or Session()).store(record.store if store is None else store)
 
 
-_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
+_POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors gives a power of 80 %
 
 
 def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:
-    """Holds a run against another. Raises GateFailed with what is missing, DataError for runs that cannot be
-    compared."""
+    """Compares a run with another, and returns the comparison if the gate passes. Raises GateFailed with what
+    is missing, and DataError for runs that cannot be compared."""
     (found,) = compare([other, run], gate.margin)
     if found.verdict == "better" if gate.better else not_worse(found.score, gate.margin):
         return found
     d = found.score
-    said = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
+    reasons = [f"{found.measure} {d.difference:+.3f} over {d.n} questions, p {found.p:.3g}, {found.verdict}"]
     if found.verdict == "cannot tell" and gate.better and d.questions_needed and d.questions_needed > d.n:
-        said.append(f"{d.questions_needed - d.n} more questions would show this difference")
+        reasons.append(f"{d.questions_needed - d.n} more questions would show this difference")
     if d.interval is None:
-        said.append(f"{d.groups} groups of questions are too few")
+        reasons.append(f"{d.groups} groups of questions are too few")
     if not gate.better and d.interval_90 is not None:
-        said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
+        reasons.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
         room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
         more = "more questions would not help: the difference itself is larger"
-        if room > 0:  # how many would show it, were the difference as it is here
+        if room > 0:  # questions that would show it, if the difference stays the same
             needed = math.ceil(d.n * (_POWER * error / room) ** 2)
             more = f"{max(1, needed - d.n)} more questions would show that it is not"
-        said.append(more)
+        reasons.append(more)
     for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
         if n:
-            said.append(f"a fit or an adapter of {name} has seen {n} of them")
+            reasons.append(f"a fit or an adapter of {name} has seen {n} of them")
     missing = (
         (found.only_before, "are not in this run"),
         (found.only_after, f"are not in {found.before}"),
@@ -158,13 +159,13 @@ def check_gate(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunCompa
     for ids, what in missing:
         if ids:
             more = ", ..." * (len(ids) > NAMED)
-            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
-    why = f"{'; '.join(said)}. live stays as it is"
+            reasons.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
+    why = f"{'; '.join(reasons)}. live stays as it is"
     raise GateFailed(f"gate {gate.text}: {run.name} against {other.name}: {why}")
 
 
 def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:
-    """Makes the release before the live one live again. Raises ConfError where there is none."""
+    """Makes the release before the live one live again. Raises ConfError if there is none."""
     opened = (session or Session()).store(store)
     return ReleaseResult(release.rollback(opened), opened.uri)
 
@@ -184,10 +185,10 @@ def prune(
     replies: Sequence[str] = (),
     session: Session | None = None,
 ) -> PruneResult:
-    """Deletes tables that nothing references, and what killed commands left. `dry_run` only lists it.
+    """Deletes tables that nothing references, and files that killed commands left; `dry_run` only lists them.
 
-    `abandon`: names of unfinished work to give up, as the refusal of a prune lists them; `replies`: names of
-    language models that nothing asks any more, whose replies go, too.
+    `abandon` has names of unfinished work to give up, as a refused prune lists them. `replies` has names of
+    language models that are not used any more; their replies are deleted too.
     """
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
@@ -195,19 +196,19 @@ def prune(
 
 
 FOLLOW_S = 3.0
-"""Between the end of releases and the removal of their tables: an endpoint that is asked reads the pointer
-each second (`release_follower.POLL_S`), and answers what came before that within some more."""
+"""Seconds between the end of releases and the removal of their tables. An endpoint in use reads the pointer
+each second (`release_follower.POLL_S`), and needs some more to answer the requests before that."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ForgetResult(Result, rows="holdings"):
-    """Everything that holds some things or rests on them, and what became of it; a row for each."""
+    """Places that hold forgotten things or rest on them, and the action at each; a row for each place."""
 
     store: str  # URI
     targets: tuple[Target, ...]
-    reason: str  # that their tombstones give
+    reason: str  # the reason that their tombstones give
     dry_run: bool
-    finished: bool  # True: a forget that was killed was finished
+    finished: bool  # True: this call finished a forget that was killed
     holdings: tuple[FoundText, ...]
 
 
@@ -219,13 +220,13 @@ def forget(
     runs: Sequence[str | Path] = (),
     session: Session | None = None,
 ) -> ForgetResult:
-    """Lists what holds pages, documents or questions, or rests on them; removes it unless `dry_run`.
+    """Lists all that holds pages, documents or questions, or rests on them. Without `dry_run`, removes it.
 
-    `names`: urls that questions cite, paths or ids of documents, ids of sources or questions. `reason`: what
-    their tombstones say where they are ingested again. `runs`: folders of runs and of training labels, or
-    folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was killed is
-    finished by the same call; one that has ended may be made again. Raises DataError for a name that the
-    store does not have.
+    `names` are urls that questions cite, paths or ids of documents, or ids of sources or questions. `reason`
+    is given by their tombstones if they are ingested again. `runs` are folders of runs and of training
+    labels, or folders that contain such folders. The runs under $RAYPIPE_HOME are always searched. The same
+    call finishes a forget that was killed, and may be repeated after its end. Raises DataError for a name
+    that the store does not have.
     """
     session = session or Session()
     opened = session.store(store)
@@ -246,13 +247,14 @@ def forget(
 
 
 def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path]) -> ForgetResult:
-    """Removes it in the order in which a command that was killed can be made again: tombstones, so that
-    nothing of it comes in again; releases that rest on it, and endpoints see that; then what is found by
-    other rows before these: adapters before the labels that they were trained on, both before answers."""
+    """Removes the targets in an order in which a killed command can be repeated. Tombstones come first, so
+    that the targets are not ingested again. Then the releases that rest on them end, and endpoints notice.
+    Things go before the rows by which they are found: adapters before the labels that trained them, and both
+    before answers."""
     places_of = (f"{FORGETTING}/{name}" for name in store.files.names(FORGETTING))
     known = (read_record(store, place, Forgetting, "Put back what stood there") for place in places_of)
     begun = next((r for r in known if r is not None and r.given == given), None)
-    if begun is None:  # and of no other names either
+    if begun is None:  # a forget of other names must not be unfinished either
         store.require_forgotten()
     if left := unfinished(store):
         raise StoreError(
@@ -283,7 +285,7 @@ def _forget(store: Store, given: tuple[str, ...], reason: str, places: list[Path
 
 
 class _Removal:
-    """All that some targets name or that rests on them, at its places."""
+    """Everything that some targets name or that rests on them, with its places."""
 
     def __init__(self, store: Store, targets: Sequence[Target], places: Sequence[Path]) -> None:
         self._store, self._places, self._named = store, places, named_versions(store)
@@ -293,7 +295,7 @@ class _Removal:
         self._releases = forgetting.resting(store, self.gone, self._named, set(adapters.values()))
 
     def holdings(self, write: bool) -> Iterator[FoundText]:
-        """Yields each place with what it holds. With `write` that is taken out."""
+        """Yields each place with its holdings. `write` removes them."""
         store, gone = self._store, self.gone
         for note in reads_with(store, {*gone.questions, *gone.cited}, bool(gone.documents)):
             yield FoundText(f"note {note}", 0, "its files are read again when they are given again")

@@ -1,4 +1,4 @@
-"""Runs held against expected numbers, and what the papers' own numbers need: conf/reproduce.yaml."""
+"""Comparison of runs with expected numbers, and requirements of numbers in papers: conf/reproduce.yaml."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from raypipe.readers.beir import write_pool
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
 FILE = "reproduce.yaml"
-DEPTH = 100  # documents of a ranking: what the deepest measure looks at
+DEPTH = 100  # documents of a ranking: the depth of the deepest measure
 
 
 class NotReproduced(RaypipeError):
-    """A number is not what it was expected to be."""
+    """Error of a number that differs too much from its expected value."""
 
     exit_code = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedNumber:
-    """A number of a run."""
+    """Expected number of a run."""
 
     measure: str
     value: float
     ok: float  # difference up to which it is OK
-    okish: float  # difference up to which it is OKish; beyond: FAIL
-    by: str = ""  # of a ranking: the score that ranks; of files: the file's name without its ending
+    okish: float  # difference up to which it is OKish; a larger one: FAIL
+    by: str = ""  # for a ranking, the score that ranks; for files, the file's name without its ending
 
     def checked(self, found: float | None) -> CheckedNumber:
-        """It next to a found number; None: there is none."""
+        """Compares the expected number with a found one. None: the run has no such number."""
         apart = None if found is None else found - self.value
         off = float("nan") if apart is None else abs(apart)
         verdict: Verdict = "OK" if off <= self.ok else "OKish" if off <= self.okish else "FAIL"
@@ -51,34 +51,34 @@ class ExpectedNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A run that can be held against expected numbers."""
+    """A run with expected numbers."""
 
     about: str
     how: Literal["rank", "pool", "eval", "score"]
-    """rank: BEIR's files, ranked by each score. pool: the same over the gold passages of all questions of a
-    file. eval: a recipe's measures. score: files of predictions."""
-    data: str  # what --data names, and where it is from
-    minutes: float  # it takes on two cores
+    """rank: BEIR's files, ranked by each score. pool: a ranking of the gold passages of all questions in one
+    file. eval: the measures of a recipe. score: files of predictions."""
+    data: str  # description of --data and its origin
+    minutes: float  # duration on two cores
     expected: tuple[ExpectedNumber, ...]
-    recipe: str = ""  # of rank, pool and eval
-    questions: int = 0  # of pool: the first of the file; all its passages are searched
-    rule: Rule | None = None  # of score
+    recipe: str = ""  # for rank, pool and eval
+    questions: int = 0  # for pool: the first N of the file; all its passages are searched
+    rule: Rule | None = None  # for score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNumber:
-    """A number of a paper, and what a run of its system needs."""
+    """A number of a paper, and the requirements of a run of its system."""
 
     recipe: str
-    states: str  # what the paper states
-    theirs: str  # the model that the paper used; the recipe's own: `raypipe models RECIPE`
+    states: str  # the paper's statement
+    theirs: str  # the paper's model; `raypipe models RECIPE` lists the recipe's own
     data: str
     command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reproductions(Result, rows="published"):
-    """conf/reproduce.yaml; a row for each published number."""
+    """Content of conf/reproduce.yaml; a row for each published number."""
 
     runs: Mapping[str, Reproduction]
     published: tuple[PublishedNumber, ...]
@@ -86,10 +86,10 @@ class Reproductions(Result, rows="published"):
 
 @dataclass(frozen=True, slots=True)
 class CheckedNumber:
-    """An expected number next to the one that was found."""
+    """An expected number next to the number found."""
 
     measure: str
-    by: str  # of a ranking: the score that ranks; of files: the file's name
+    by: str  # for a ranking, the score that ranks; for files, the file's name
     expected: float
     found: float | None  # null: the run has no such number
     difference: float | None
@@ -97,21 +97,21 @@ class CheckedNumber:
 
 
 def worst(numbers: Iterable[CheckedNumber]) -> Verdict:
-    """The worst of their verdicts."""
+    """Returns the worst verdict of some numbers; OK if there are none."""
     return max((n.verdict for n in numbers), key=get_args(Verdict).index, default="OK")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReproduceResult(Result, rows="numbers"):
-    """A run held against its expected numbers; a row for each."""
+    """Comparison of a run with its expected numbers; a row for each number."""
 
     name: str
     about: str
-    verdict: Verdict  # the worst of its numbers'
+    verdict: Verdict  # the worst verdict of its numbers
     numbers: tuple[CheckedNumber, ...]
 
     def check(self) -> None:
-        """Raises NotReproduced where a number differs by more than it may."""
+        """Raises NotReproduced if a number differs by more than it may."""
         if bad := [n for n in self.numbers if n.verdict == "FAIL"]:
             first = bad[0]
             by = f" by {first.by}" if first.by else ""
@@ -123,8 +123,8 @@ class ReproduceResult(Result, rows="numbers"):
 
 
 def reproductions(session: Session | None = None, name: str | None = None) -> Reproductions:
-    """Returns what can be reproduced, as conf/reproduce.yaml says; of a `name` its run alone. Raises
-    ConfError."""
+    """Reads conf/reproduce.yaml. A `name` selects one run, without published numbers. Raises ConfError, also
+    for an unknown name."""
     path = (session or Session()).settings.conf.file(FILE)
     found = config.build(Reproductions, config.read_yaml(path), Where(str(path)))
     if name is None:
@@ -137,12 +137,11 @@ def reproductions(session: Session | None = None, name: str | None = None) -> Re
 def reproduce(
     name: str, data: str | Path, store: Place = None, check: bool = True, session: Session | None = None
 ) -> ReproduceResult:
-    """Runs what conf/reproduce.yaml has under a name over `data`, and holds its numbers against those that
-    are expected there: OK, OKish or FAIL.
+    """Runs an entry of conf/reproduce.yaml over `data`, and compares its numbers: OK, OKish or FAIL.
 
-    `store` keeps what is computed, of an eval; None: the store that evals use. A ranking has one of its own,
-    named by its files. `check` raises NotReproduced for a FAIL. Raises ConfError for another name, DataError
-    for data that is not there, and what a run raises.
+    `name` names the entry. `store` receives the results of an eval; None: the default store of evals. A
+    ranking has its own store, named by its files. `check` raises NotReproduced for a FAIL. Raises ConfError
+    for an unknown name, DataError for missing data, and the errors of the run.
     """
     session = session or Session()
     run, folder = reproductions(session, name).runs[name], Path(data)
@@ -174,7 +173,7 @@ def _ranked(run: Reproduction, folder: Path, session: Session) -> Find:
     judged, means = read_qrels(qrels), dict[str, Mapping[str, float | None]]()
 
     def find(expected: ExpectedNumber) -> float | None:
-        if expected.by not in means:  # the first ranking computes, the others read
+        if expected.by not in means:  # the first ranking computes, later ones read its results
             found = rank(run.recipe, corpus, queries, by=expected.by, top=DEPTH, session=session)
             means[expected.by] = score(found.run, judged).means
         return means[expected.by].get(expected.measure)

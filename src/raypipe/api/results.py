@@ -1,7 +1,7 @@
-"""Results: what API functions return: a record that --json prints, and rows as an Arrow table or a frame.
+"""Results of API functions: a record that --json prints, and rows as an Arrow table or a pandas frame.
 
-Knows Arrow; pandas only where it is asked for. Arrow is imported for a table alone: all that the API returns
-is a result.
+Arrow is imported only to build a table, since every API function returns a result. pandas is imported only by
+`to_pandas`.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Something with rows. By default its JSON has its fields, and it is its own row."""
+    """Base of all results. By default its JSON has its fields, and the result is its only row."""
 
     _rows: ClassVar[str] = ""
     _record: ClassVar[str] = ""
 
     def __init_subclass__(cls, rows: str = "", record: str = "") -> None:
-        """`rows`: the field that has its rows, records or mappings, or a field of it, with a dot between;
-        `record`: that which --json prints."""
-        # A dataclass with slots is made twice, the second time without them.
+        """Declares where a subclass has its rows (records or mappings): a field, or a dotted path to them.
+        `record` is the field that --json prints."""
+        # A dataclass with slots is created twice, the second time without these arguments.
         cls._rows, cls._record = rows or cls._rows, record or cls._record
 
     def rows(self) -> Sequence[Any]:
-        """The rows of its table: records of the class that it returns, or mappings."""
+        """Returns the rows of the table: records of the annotated class, or mappings."""
         found: Sequence[Any] = attrgetter(self._rows)(self) if self._rows else (self,)
         return found
 
     def record(self) -> Any:
-        """Returns the record that --json prints, but for its format."""
+        """Returns the record that --json prints, without its format."""
         return getattr(self, self._record) if self._record else self
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object that --json prints."""
+        """Returns the JSON object that --json prints."""
         return {"format": JSON_FORMAT, **to_jsonable_python(self.record())}
 
     def table(self) -> pa.Table:
-        """The rows as an Arrow table; a field of a field is a column FIELD.FIELD."""
+        """Returns the rows as an Arrow table. A nested field becomes a column FIELD.FIELD."""
         import pyarrow as pa
 
         rows = [row if isinstance(row, Mapping) else to_jsonable_python(row) for row in self.rows()]
@@ -74,24 +74,24 @@ class Result:
         return made
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame. Raises ConfError where pandas is not installed."""
+        """Returns the rows as a pandas DataFrame. Raises ConfError if pandas is not installed."""
         if importlib.util.find_spec("pandas") is None:
             raise ConfError("to_pandas: pandas is not installed: pip install pandas, or use .table()")
         return self.table().to_pandas()
 
     def __repr__(self) -> str:
-        """Says the result in one line."""
+        """Describes the result in one line."""
         return f"{type(self).__name__} of {len(self.rows())} rows: .table(), .to_pandas(), .to_dict()"
 
     def _repr_html_(self) -> str:
-        """The line and the table, as notebooks show them; without pandas the line alone."""
+        """Returns the line and the table for notebooks; without pandas, only the line."""
         if importlib.util.find_spec("pandas") is None:
             return f"<p>{escape(repr(self))}</p>"
         return f"<p>{escape(repr(self))}</p>{self.to_pandas()._repr_html_()}"
 
 
 def _cells(value: Any, kind: pa.DataType | None) -> Any:
-    """A value as pyarrow takes it for a type: a mapping as pairs."""
+    """Converts a value for a pyarrow type: a mapping becomes pairs."""
     import pyarrow as pa
 
     if value is None or kind is None:
@@ -107,7 +107,7 @@ def _cells(value: Any, kind: pa.DataType | None) -> Any:
 
 @functools.cache
 def _arrow(hint: Any) -> pa.DataType:
-    """The Arrow type of a field; what has none is text."""
+    """Returns the Arrow type of a field; text if there is no closer type."""
     import pyarrow as pa
 
     origin, args = get_origin(hint), get_args(hint)
@@ -123,8 +123,8 @@ def _arrow(hint: Any) -> pa.DataType:
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:
-    """Calls it in a thread of its own where an event loop runs, as in a notebook: it starts its own loop.
-    Calls it again, so that recipes are read again, where a server refuses fields of its chats."""
+    """Decorates a function that starts an event loop: under a running loop, as in a notebook, it gets a new
+    thread. It runs again if a server refuses fields of its chats, so that recipes are read again."""
 
     def adapted(*args: P.args, **kwargs: P.kwargs) -> T:
         for _ in ("the recipe's server", "the judge's"):

@@ -1,7 +1,7 @@
-"""Runs: bring the tables of a recipe up to date, score the answers, report what changed.
+"""Runs: update the tables of a recipe, score the answers, and report what changed.
 
-Copies of the last records are kept under $RAYPIPE_HOME, so that the first plan of a new store knows rates.
-Only what this machine measured counts.
+Copies of the last records are stored under $RAYPIPE_HOME, so that the first plan of a new store has rates.
+Only records of this machine are used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from raypipe.store.memo.disk import mend_memo
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Result):
-    """Counts of the steps that ran; a row for each."""
+    """Counts of the steps that ran; a row for each step."""
 
     recipe: str  # its name
     steps: Mapping[str, StageCounters]
@@ -70,8 +70,8 @@ class EvalResult(Result):
 
     evaluation: Evaluation
     budget: Budget  # faults that the cluster file allows
-    changes: Changes | None = None  # of answers since the run before; None: not asked, or there is none
-    compared: bool = False  # changes were asked for
+    changes: Changes | None = None  # from the last run's answers; None: not requested, or no such run
+    compared: bool = False  # True: changes were requested
 
     @property
     def run(self) -> Run:
@@ -80,11 +80,11 @@ class EvalResult(Result):
 
     @property
     def folder(self) -> Path:
-        """The run's folder: run.json, results.parquet, predictions.jsonl, report.html."""
+        """Folder of the run, with run.json, results.parquet, predictions.jsonl and report.html."""
         return self.evaluation.folder.path
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The questions, flat: golds, measures and labels are columns, and `asked_at` is a time."""
+        """Returns flat rows of the questions: golds, measures and labels are columns, `asked_at` a time."""
         scored = self.evaluation.scored
         return [flat_row(row, scored.right.get(row["id"])) for row in each(self.evaluation.folder.results)]
 
@@ -95,7 +95,7 @@ class EvalResult(Result):
         return f"run {self.run.run[:8]} of {self.run.title}: {headline(self.run)}; {self.folder}"
 
     def check_faults(self) -> None:
-        """Raises FaultBudgetExceeded where more rows failed, or got no reply of a step, than the cluster file
+        """Raises FaultBudgetExceeded if more rows failed, or lack a step's reply, than the cluster file
         allows."""
         fault_budget.check(self.budget, self.evaluation.faults)
 
@@ -108,8 +108,8 @@ def check_names(
     session: Session | None = None,
     kind: str | None = None,
 ) -> Recipe:
-    """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file,
-    judge, rule and kind. Raises ConfError or ModelMissing; reads no data and starts nothing."""
+    """Resolves all names given to an eval: recipe, cluster file, judge, rule and kind. Returns the recipe.
+    Reads no data and starts nothing. Raises ConfError or ModelMissing."""
     session = session or Session()
     found = session.recipe(recipe, data)
     session.cluster_file()
@@ -125,10 +125,10 @@ def check_names(
 def index(
     recipe: Named, store: Place = None, retry_faults: bool = False, session: Session | None = None
 ) -> RunResult:
-    """Parses, splits and embeds the sources that a recipe's tables lack, and builds its approximate indexes.
+    """Parses, splits and embeds the sources that a recipe's tables lack, and builds approximate indexes.
 
-    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, DataError where there are
-    no sources, and RecallTooLow.
+    `retry_faults` tries failed sources again. Raises ClusterTooSmall, ModelMissing, DataError if there are no
+    sources, and RecallTooLow if an approximate index misses too many passages.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -149,7 +149,7 @@ def index(
 
 
 def say_estimate(pipeline: Pipeline, session: Session) -> None:
-    """Says how many passages are to be embedded, and how long that takes by runs of this machine."""
+    """Prints the number of passages to embed, and the time at the rate of this machine's runs."""
     if session.progress:
         fast = measured(session.settings, session.cluster_file())
         passages, seconds = planner.plan_embedding(pipeline, fast)
@@ -166,10 +166,10 @@ def answer(
     retry_faults: bool = False,
     session: Session | None = None,
 ) -> RunResult:
-    """Indexes what the stored questions search, and answers those that have no answer of this recipe yet.
+    """Indexes the sources that stored questions search, and answers questions without a current answer.
 
-    `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
-    DataError where there are no questions.
+    `fresh` answers all questions, and calls language models again. `retry_faults` tries failed questions
+    again. Raises DataError if there are no questions.
     """
     session = (session or Session()).over(store)
     opened, found = session.store(store), session.recipe(recipe)
@@ -194,32 +194,33 @@ def evaluate(
     session: Session | None = None,
     **options: Any,
 ) -> EvalResult:
-    """Runs what is missing of a dataset, scores every answer, and writes a report.
+    """Runs the missing work of a dataset, scores every answer, and writes a report.
 
-    `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
-    under $RAYPIPE_HOME/runs. `options` are fields of `EvalOptions`. Raises FaultBudgetExceeded after the
-    report is written; CapReached at a cap, where the same call continues; ConfError, DataError, ModelMissing
-    and ClusterTooSmall before anything runs; for a name that is not known, before any file is fetched or
-    made.
+    `data` is ingested first; none: all stored questions are evaluated. `out` is the folder of the report;
+    None: a new one under $RAYPIPE_HOME/runs. `options` are fields of `EvalOptions`.
+
+    Raises ConfError, DataError, ModelMissing and ClusterTooSmall before anything runs. An unknown name is
+    refused before any file is fetched or created. Raises CapReached at a cap; calling again continues the
+    work. Raises FaultBudgetExceeded after the report is written.
     """
     how = EvalOptions(**{"began": time.perf_counter(), **options})
     rule, given = how.rule or DEFAULT_RULE, several(data)
     session = (session or Session()).over(store, bool(given))
-    found = check_names(recipe, given, how.judge, how.rule, session, how.kind)
+    resolved = check_names(recipe, given, how.judge, how.rule, session, how.kind)
     labels = None if how.labels is None else read_labels(Path(how.labels))
-    prices = prices_of(session, found, judge_model(session, how.judge, rule))
+    prices = prices_of(session, resolved, judge_model(session, how.judge, rule))
     caps = Caps(how.max_calls, how.max_usd, how.max_hours, prices)
-    filled, files, format = open_data(found, given, store, session, how.format, how.fields)
-    folder = run_folder(out, session.settings, filled.uri, found.name)
+    filled, files, format = open_data(resolved, given, store, session, how.format, how.fields)
+    folder = run_folder(out, session.settings, filled.uri, resolved.name)
     require_writable(folder, "--out")
     with (
         open_judge(session, how.judge, rule) as (judge, kit),
-        open_pipeline(session, filled, found, judge=kit) as pipeline,
+        open_pipeline(session, filled, resolved, judge=kit) as pipeline,
     ):
-        if caps.calls is not None:  # a file of chats to a batch API is a task's
+        if caps.calls is not None:  # a batch API gets one file of chats per task
             most = min(pipeline.sizes.questions, caps.calls)
             pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
-        done = evaluating.evaluate(
+        evaluation = evaluating.evaluate(
             replace(pipeline, caps=caps),
             files,
             folder,
@@ -232,41 +233,41 @@ def evaluate(
     if "ray" in sys.modules:  # else nothing ran there
         from raypipe.runs.cluster.connection import write_timeline
 
-        write_timeline(done.folder.timeline)
-    for model in done.record.models:
+        write_timeline(evaluation.folder.timeline)
+    for model in evaluation.record.models:
         if model.unsent:
             instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
             refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
             session.shown().say(f"{model.name}: {refused}")
-    keep(session.settings, done.folder, done.record.finished)
+    keep(session.settings, evaluation.folder, evaluation.record.finished)
     found_changes = None
     if how.changes:
-        if before := compared_with(filled, done.record):
-            found_changes = changes(filled, before, done.record)
-        write_json(done.folder.changes, to_jsonable_python(found_changes))
-    result = EvalResult(done, session.cluster_file().faults, found_changes, how.changes)
+        if before := compared_with(filled, evaluation.record):
+            found_changes = changes(filled, before, evaluation.record)
+        write_json(evaluation.folder.changes, to_jsonable_python(found_changes))
+    result = EvalResult(evaluation, session.cluster_file().faults, found_changes, how.changes)
     deliver(out, folder)
     if how.check:
         result.check_faults()
     return result
 
 
-KEPT = 20  # as many runs as a plan looks back
+KEPT = 20  # records, as many as a plan reads
 
 
 def keep(settings: Settings, run: RunFolder, finished: float) -> None:
-    """Keeps the record of a finished run. `finished`: seconds since the epoch."""
+    """Stores a copy of a finished run's record. `finished` is its end, in seconds since the epoch."""
     kept = settings.home / "measured"
     copy = RunFolder(kept / f"{int(finished * 1000):015d}-{run.path.name}")
     copy.path.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(run.record, copy.record)
     for old in _folders(settings)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)  # another process removes the same ones
+        shutil.rmtree(old, ignore_errors=True)  # another process may remove the same folders
 
 
 def measured(settings: Settings, cluster: Cluster | None = None) -> list[Run]:
-    """The kept records of this machine and its chip, the latest first; none for a cluster of other
-    machines. One that cannot be read (half written, or of another format) says nothing."""
+    """Reads the stored records of this machine and its chip, the latest first; none for a cluster of other
+    machines. Unreadable records (half written, or of another format) are skipped."""
     if cluster is not None and not is_here(cluster):
         return []
     found = []
@@ -299,11 +300,11 @@ PACKAGES = (
     "PyStemmer",
     "blingfire",
 )
-"""What decides results, or how they are stored."""
+"""Packages that decide results, or the form in which results are stored."""
 
 
 def origin(settings: Settings) -> Origin:
-    """Returns the part of a run's record that tells of this process."""
+    """Describes this process for a run's record: commit, packages, machine and Ray job."""
     return Origin(
         commit=commit(),
         packages={**installed(PACKAGES), "python": platform.python_version()},
@@ -315,6 +316,6 @@ def origin(settings: Settings) -> Origin:
 
 
 def chip() -> str:
-    """Returns what this machine computes with: the names of its GPUs, else of its CPU."""
+    """Returns the processors that compute on this machine: names of its GPUs, else of its CPU."""
     gpus = {value_in(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")}
     return ", ".join(sorted(gpus - {""})) or processor()

@@ -1,7 +1,7 @@
 """JSON Schemas of the configuration files, made from the dataclasses that `core.config.build` reads.
 
-For editors, and for a check before a file is read: they say which fields there are, and of what type. What a
-dataclass refuses beyond that (a combination of fields, a name that stands for nothing) only reading finds.
+They serve editors, and checks before a file is read. They hold the fields and their types. Other
+rules of a dataclass (combinations of fields, names that must exist) are checked only when a file is read.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from raypipe.text.template import ByLabel, Prompt
 
 Tree = dict[str, Any]
 NAMES = ("cluster", "graphs", "models", "recipe")
-"""Kinds of configuration files of the core; plugins add folders of files."""
+"""Kinds of configuration files of the core. Plugins add folders of files."""
 
 TEXT: Tree = {"type": "string"}
 FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
-"""The verb of a step from outside: MODULE:CLASS."""
+"""Pattern of the verb of a step from outside: MODULE:CLASS."""
 NAMED = {
     Model: "a model",
     Grammar: "a file under grammar/",
 }
-"""Types that a file gives by name alone -> what the name is of."""
+"""Type that a file gives only by name -> the kind of thing named."""
 NAMED_OR_WRITTEN: Mapping[Any, str] = {
     Prompt: "prompts",
     **dict.fromkeys(FITTED, "fitted"),
 }
-"""Types that a file gives by name or in place -> the folder of their files."""
+"""Type that a file gives by name, or in full -> the folder of its files."""
 SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def schema_names() -> list[str]:
-    """The kinds of configuration files that have a schema."""
+    """Lists the kinds of configuration files that have a schema."""
     return sorted([*NAMES, *FILES])
 
 
 def schema(name: str) -> Tree:
-    """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, graphs, or the
-    files of a folder that a plugin adds, such as finetune."""
+    """Builds the JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, graphs, or a
+    folder of files that a plugin adds, such as finetune. Raises ConfError for another name."""
     if name not in (known := schema_names()):
         raise ConfError(f"schema {name!r}: expected one of {', '.join(known)}")
-    if name == "recipe":  # whole, or a variant of one
+    if name == "recipe":  # a whole recipe, or a variant of another
         halves = {"corpus": _stages(CORPUS_STEPS), "question": _stages(QUESTION_STEPS)}
         whole = {"type": "object", "properties": {"about": TEXT, **halves}, "required": ["question"]}
         fields = {"about": TEXT, "like": TEXT, "set": {"type": "object"}}
@@ -63,7 +63,7 @@ def schema(name: str) -> Tree:
         made = {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
     elif name == "models":
         made = {"type": "object", "additionalProperties": _record(ModelEntry)}
-    elif name == "graphs":  # an entry is of any kind
+    elif name == "graphs":  # entries may be of several kinds
         of_kind = []
         for ref in dict.fromkeys(ENTRIES.values()):
             entry = _record(ref.entry)
@@ -76,7 +76,7 @@ def schema(name: str) -> Tree:
 
 
 def _stages(table: Mapping[str, type[Any]]) -> Tree:
-    """A list of steps: a verb, or a verb with its fields and a gate."""
+    """Builds the schema of a list of steps: each is a verb, or a verb with its fields and a gate."""
     gate = {"type": "object", "additionalProperties": _value(ByLabel[tuple[str, ...]])}
     verbs = {}
     for verb, step in table.items():
@@ -92,7 +92,7 @@ def _stages(table: Mapping[str, type[Any]]) -> Tree:
 
 
 def _record(cls: type[Any]) -> Tree:
-    """A dataclass as an object; each field's comment is its description."""
+    """Builds the schema of a dataclass as an object. Each field's comment is its description."""
     hints = typing.get_type_hints(cls)
     lines = re.findall(r"^    (\w+): (.*)$", inspect.getsource(cls), re.MULTILINE)
     comments = {name: said for name, rest in lines if (said := rest.partition("  # ")[2])}
@@ -109,7 +109,7 @@ def _record(cls: type[Any]) -> Tree:
 
 
 def _value(hint: Any) -> Tree:
-    """The schema of one type hint, as `core.config` and the resolvers read it."""
+    """Builds the schema of one type hint, as `core.config` and the resolvers read it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint in NAMED:
         return {**TEXT, "title": f"the name of {NAMED[hint]}"}

@@ -1,7 +1,7 @@
-"""Scores of files and runs: of any system's predictions and rankings, judged again, or corrected by people's
-labels; the judge measured by people, and the answers that people should label.
+"""Scores of predictions and rankings of any system, judged again or corrected by people's labels; measures of
+a judge by such labels; and answers picked for people to label.
 
-What a kind of file needs is imported by its call: a file of predictions needs no store, a ranking no judge.
+The modules for a kind of file are imported by its calls: predictions need no store, a ranking no judge.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from raypipe.runs.run_parts import JudgeLine, RunFolder
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CragScoreResult(Result):
-    """The score of predictions by a rule; one row."""
+    """Score of predictions by a rule; one row."""
 
     by_rule: RuleScore
-    judge: JudgeLine | None  # None: none was asked now
-    trim: str  # how the predictions were cut; "": not
+    judge: JudgeLine | None  # None: no judge was called
+    trim: str  # the cut of the predictions; "": none
     people: int  # verdicts that people's labels changed
-    normalized: Mapping[str, int]  # what was normalized on reading -> how often
+    normalized: Mapping[str, int]  # kind of correction on reading -> its count
 
     def rows(self) -> Sequence[CragScore]:
         return (self.by_rule.score,)
@@ -41,24 +41,24 @@ class CragScoreResult(Result):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class QaScoreResult(Result, rows="measures"):
-    """Measures of answers to anyone's questions; a row for each."""
+    """Measures of answers that are compared with true answers; a row for each measure."""
 
-    lead: str  # the measure of the slices
+    lead: str  # the measure that slices are measured by
     measures: tuple[MeasureSummary, ...]
     measure_slices: tuple[MeasureSlice, ...]
-    normalized: Mapping[str, int]  # what was normalized on reading -> how often
+    normalized: Mapping[str, int]  # kind of correction on reading -> its count
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MeansResult(Result):
-    """Means of measures; a row for each."""
+    """Means of measures; a row for each measure."""
 
     means: Mapping[str, float | None]
-    about: str  # how many questions they are of
-    missing: int = 0  # questions without a prediction: they count 0
-    unranked: tuple[str, ...] = ()  # judged queries without a ranking: they count 0
-    unjudged: tuple[str, ...] = ()  # ranked queries without judgements: they count nowhere
-    per_query: Mapping[str, Mapping[str, float]] | None = None  # None: not asked for
+    about: str  # the number of questions, in a sentence
+    missing: int = 0  # questions without a prediction, which count 0
+    unranked: tuple[str, ...] = ()  # judged queries without a ranking, which count 0
+    unjudged: tuple[str, ...] = ()  # ranked queries without judgements, which do not count
+    per_query: Mapping[str, Mapping[str, float]] | None = None  # None: not requested
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [{"measure": name.strip(), "mean": mean} for name, mean in self.means.items()]
@@ -75,12 +75,12 @@ def score_crag(
 ) -> CragScoreResult:
     """Scores CRAG predictions: the folder of an eval, or a file of any system.
 
-    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so
-    does a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or accuracy (the
-    earlier contest rule); None: official, and of a folder its own. `judge` decides what the rule leaves open,
-    in place of the replies that are there; `trim` names the tokenizer that cuts answers to 75 tokens first;
-    `labels` is a file of people's verdicts, which outrank the judge's. `out` gets the predictions as they
-    were scored. Raises ConfError, DataError, ModelMissing.
+    Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?, prediction, judge_response?`; so
+    does each line of a run's predictions.jsonl. `rule` is official (the published evaluator's intent) or
+    accuracy (the earlier contest rule); None: official, or the own rule of a folder. `judge` decides what the
+    rule leaves open, in place of the stored replies. `trim` names the tokenizer that cuts answers to 75
+    tokens first. `labels` is a file of people's verdicts, which outrank the judge. `out` is a file for the
+    predictions as they were scored. Raises ConfError, DataError and ModelMissing.
     """
     from raypipe.evaluation.judged_run import prediction_lines, read_labels
 
@@ -95,11 +95,11 @@ def score_crag(
 
 
 def score_qa(predictions: str | Path) -> QaScoreResult:
-    """Scores answers of any system to anyone's questions by exact match, token F1 and containment, with
-    SQuAD's normalization; the best of several truths counts.
+    """Scores answers of any system by exact match, token F1 and containment.
 
-    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, labels?`; `predictions` may
-    be the folder of an eval, too. Raises DataError.
+    Texts are normalized as in SQuAD. Of several true answers the best match counts. `predictions` is a file,
+    or the folder of an eval. Each line of a `.jsonl[.gz]` file holds `query, answer, alternatives?,
+    prediction, labels?`. Raises DataError.
     """
     from raypipe.metrics.files import score_qa_file
 
@@ -107,16 +107,16 @@ def score_qa(predictions: str | Path) -> QaScoreResult:
     if file.is_dir():
         from raypipe.runs.record import read
 
-        read(file)  # raises where its eval was killed
+        read(file)  # raises if its eval was killed
         file = RunFolder(file).predictions
     scores, normalized = score_qa_file(file, open_kind("qa"))
     return QaScoreResult(scores.lead, scores.measures, scores.slices, normalized)
 
 
 def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: bool = False) -> MeansResult:
-    """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
-    `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
-    tables are taken out of the golds' evidence. Raises DataError."""
+    """Scores answers about papers as QASPER's evaluator does. `gold` is QASPER's JSON of papers. Each line of
+    `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only` drops
+    figures and tables from the golds' evidence. Raises DataError."""
     from raypipe.metrics.overlap import score_files
 
     found = score_files(Path(gold), Path(predictions), text_evidence_only)
@@ -127,22 +127,22 @@ def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: 
 
 
 def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> MeansResult:
-    """Scores a TREC run against judgements. `per_query`: every query's measures too. Raises DataError."""
+    """Scores a TREC run against judgements. `per_query` adds the measures of each query. Raises DataError."""
     found = ranking.score(ranking.read_run(Path(run)), ranking.read_qrels(Path(qrels)))
     about = f"mean of {len(found.per_query)} judged queries; {len(found.unranked)} had no ranking and count 0"
     each = found.per_query if per_query else None
     return MeansResult(found.means, about, 0, tuple(found.unranked), tuple(found.unjudged), each)
 
 
-TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
+TRIM_TOKENS = 75  # length to which CRAG's evaluator cuts an answer
 
 
 def opened(
     session: Session, path: Path, rule: Rule | None, judge_name: str | None, trim: str | None
 ) -> runs.JudgedRun:
-    """A run's folder or a file of predictions, its answers cut to TRIM_TOKENS tokens of the tokenizer `trim`
-    (None: not), and each put to a judge again (None: replies stay as they are). Raises ConfError, DataError
-    and ModelMissing."""
+    """Opens a run's folder or a file of predictions for scoring. `trim` names the tokenizer that cuts answers
+    to TRIM_TOKENS tokens; None: no cut. `judge_name` names a judge that judges every answer again; None:
+    stored replies are used. Raises ConfError, DataError and ModelMissing."""
     found = runs.judged_run(path, rule)
     if trim is not None:
         shorten, name = trimmer(session, trim)
@@ -150,7 +150,7 @@ def opened(
         for row in found.rows:
             short = None if row.prediction is None else shorten(row.prediction)
             same = short is None or short.strip() == (row.prediction or "").strip()
-            # A judge's reply about a longer text is dropped with it.
+            # The judge replied about the longer text, so its reply is dropped.
             rows.append(row if same else replace(row, prediction=short, judge_response=None))
         found = replace(found, rows=tuple(rows), trim=name)
     if judge_name is None:
@@ -163,10 +163,10 @@ def opened(
     runs.require_distinct(found)
     with open_judge(session, judge_name, found.rule) as (judge, _):
         assert judge is not None
-        # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
+        # Replies are cached in the run's own store; for a file of predictions, under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")
         store = Store.create(own) if found.record is None else session.store(found.record.store)
-        with driving(store, f"judge {path.name}"):  # what the store's memo holds is not asked again
+        with driving(store, f"judge {path.name}"):  # replies in the store's memo are reused
             bare = [replace(r, judge_response=None) for r in found.rows]
             replies, called = judge.ask(store, bare, found.texts, False)
             said = tuple(replace(r, judge_response=replies.get(r.question)) for r in bare)
@@ -174,9 +174,10 @@ def opened(
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
-    """Cuts a text to what CRAG's evaluator keeps; and the cut's name, which has the tokenizer's identity.
+    """Returns a function that cuts a text as CRAG's evaluator does, and the cut's name, with the tokenizer's
+    identity.
 
-    Raises ConfError for an unknown entry, ModelMissing where its files are not here: no other tokenizer takes
+    Raises ConfError for an unknown entry, and ModelMissing if its files are missing: no other tokenizer takes
     its place.
     """
     from raypipe.models import load
@@ -200,7 +201,7 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JudgeCheckResult(Result, record="found"):
-    """A judge against people; a row for all answers, and one for each slice."""
+    """Agreement of a judge with people; a row for all answers, and a row for each slice."""
 
     found: JudgeCheck
 
@@ -214,20 +215,20 @@ class PickResult(Result, rows="lines"):
     """Answers for people to label; a row for each."""
 
     file: str  # "": not written
-    random: int  # drawn at random
-    chosen: int  # of which two measures say the opposite
+    random: int  # answers drawn at random
+    chosen: int  # answers on which two measures contradict each other
     lines: tuple[Mapping[str, Any], ...]
 
 
 def check_judge(
     labels: str | Path, run: str | Path | None = None, rule: Rule | None = None
 ) -> JudgeCheckResult:
-    """Measures a run's judge by people's labels: agreement, Cohen's kappa, by slice, and the score with the
-    judge's errors taken out.
+    """Measures a run's judge by people's labels.
 
-    `labels` is a file of labels, `run` the folder of an eval or a file of predictions with the judge's
-    replies; None: the folder that the labels lie in. `rule`: by which a file is scored. Raises ConfError,
-    DataError.
+    The result has agreement and Cohen's kappa, also by slice, and the score without the judge's errors.
+    `labels` is a file of labels. `run` is the folder of an eval, or a file of predictions with the judge's
+    replies; None: the folder that has the file of labels. `rule` is the rule that scores a file. Raises
+    ConfError and DataError.
     """
     place = Path(labels).absolute().parent if run is None else Path(run)
     if run is None and not RunFolder(place).results.exists():
@@ -247,9 +248,9 @@ def pick_to_label(
     labels: str | Path | None = None,
     rule: Rule | None = None,
 ) -> PickResult:
-    """Writes answers for people to label: drawn at random, and those of which the judge and the words of the
-    truth say the opposite. Answers in the file `labels` are left out. Raises ConfError, DataError.
-    """
+    """Writes answers for people to label: `at_random` drawn ones, and `disagreements` on which the judge
+    contradicts the words of the true answer. Skips answers with a label in the file `labels`. Raises
+    ConfError and DataError."""
     require_file(out, "--out")
     if Path(out).exists():
         raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")

@@ -1,10 +1,10 @@
-"""Models named on the command line, and the judge of an eval, opened: by their server (`--llm URL#MODEL`,
-`--judge URL#MODEL`), as an entry of the models file, as a folder, or as code from outside that judges.
+"""Models named on the command line, and the judge of an eval. Each is URL#MODEL of a server (`--llm`,
+`--judge`), an entry of the models file, a folder, or, for a judge, code from outside.
 
-Knows how such a name is written and which environment variable has its key. The model's name is identity; the
-address and the key are in no digest. An embedder or reranker behind an address is probed before work with a
-few fixed texts: a later answer that differs means that another model answers under the same name, whose
-numbers must not stand next to the old ones. Ray and HTTP clients are imported once a model is asked.
+The model's name is part of the identity; the address and the key are in no digest. Each option has an
+environment variable for a server's key. An embedder or reranker on a server is first probed with a few fixed
+texts. A later answer that differs shows another model under the same name, whose numbers must not be mixed
+with the old ones. Ray and HTTP clients are imported once a model is called.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def require_same(models: Sequence[Model], session: Session) -> None:
-    """Raises ConfError where a release was made with another model than `--llm` names now."""
+    """Raises ConfError if `--llm` names another model than the one a release was made with."""
     if session.llm is None:
         return
     catalog = session.catalog()
@@ -63,12 +63,12 @@ def require_answering(
     settings: Settings,
     remembered: bool = False,
 ) -> None:
-    """Sends one chat of each kind to the models behind an address. `remembered`: except for a kind whose body
-    that address took lately, from any run under this home.
+    """Sends one chat of each kind to the models behind an address.
 
-    Raises Unavailable or ConfError where no chat can be answered, and FieldsRefused where a server refuses
-    fields that chats can do without: these are noted, and who reads the recipe again gets a model without
-    them."""
+    `remembered` skips kinds of chats that the address accepted recently, in any run under this home. Raises
+    Unavailable or ConfError if no chat can be answered. Raises FieldsRefused if a server refuses optional
+    fields of chats. These fields are recorded: a recipe that is read again has a model without them.
+    """
     kinds: dict[Model, list[tuple[Sampling, str | None]]] = {}
     for model, sampling, adapter in chats:
         if model.loader == "openai":
@@ -97,8 +97,7 @@ def require_answering(
 
 
 def generator_of(session: Session, option: str, name: str, endpoint: str = "") -> Model:
-    """The generator that an option names, whatever `--llm` puts in the place of others. Raises as
-    `Catalog.stand_in`."""
+    """Resolves the generator that an option names, regardless of `--llm`. Raises as `Catalog.stand_in`."""
     catalog = replace(session, llm=None).catalog()
     return catalog.resolved(catalog.stand_in(option, name, endpoint))
 
@@ -106,7 +105,7 @@ def generator_of(session: Session, option: str, name: str, endpoint: str = "") -
 async def replies(
     session: Session, model: Model, chats: Sequence[Chat], sampling: Sampling
 ) -> list[Generated | Fault]:
-    """Returns what a generator says to each chat."""
+    """Sends chats to a generator, and returns a reply or a fault for each."""
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     async with LocalKit(None, engines=None, endpoints=endpoints) as kit:
         return await kit.generator(model)(chats, sampling)
@@ -118,17 +117,18 @@ TEXTS = (
     "3,14 \u20ac \u65e5\u672c\u8a9e",
 )
 FAR = 0.005
-"""Distance from which on two answers are another model's: one less the cosine of two vectors, or between two
-scores. The same model in half precision, batched otherwise, stays below .001."""
+"""Distance above which two answers come from different models. It is 1 minus the cosine of two vectors, or
+the difference of two scores. The same model in half precision, or in other batches, remains below .001."""
 
 
 def require_unchanged(
     store: Store | None, models: Iterable[Model], endpoints: Mapping[str, EndpointAddress]
 ) -> None:
-    """Asks each embedder and reranker behind an address about fixed texts, and keeps the first answers.
+    """Probes each embedder and reranker behind an address with fixed texts, and stores the first answers.
 
-    Raises ConfError for an answer of another length or number, and for one that differs from the stored one;
-    Unavailable for a server that is down. None: nothing is stored or compared."""
+    Raises ConfError for answers of another length or number, and for answers that differ from the stored
+    ones. Raises Unavailable for a server that is down. `store` None: nothing is stored or compared.
+    """
     for model in models:
         if model.loader not in REMOTE or model.kind == "generator":
             continue
@@ -138,7 +138,7 @@ def require_unchanged(
                 found = opened.score([(TEXTS[0], text) for text in TEXTS])
             else:
                 found = np.concatenate([opened.embed(TEXTS, role) for role in ("query", "passage")])
-        except ValueError as e:  # no text is to blame: these are short
+        except ValueError as e:  # the texts are too short to be the cause
             raise ConfError(f"{e}. Correct the model's entry, or the address of its endpoint") from e
         if store is None:
             continue
@@ -167,10 +167,10 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 
 
 class JudgeKit(LocalKit):
-    """The kit of a driver that judges: an engine starts when the judge is first asked, and no sooner.
+    """Kit of a driver that judges. Its engine starts with the first request to the judge.
 
-    Where the recipe that is judged asks the same model, both share the engine that was started first. `own`
-    connects to Ray and gives the engines to start where nothing is shared.
+    If the judged recipe uses the same model, both share the engine that started first. `own` connects to Ray
+    and returns the engines to start if none are shared.
     """
 
     def __init__(
@@ -187,18 +187,18 @@ class JudgeKit(LocalKit):
         self._group, self._ends, self._model = own, ends, model
 
     def share(self, group: EngineGroup) -> bool:
-        """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
+        """Uses the engines of a recipe's group if they have the judge's model. Returns whether they do."""
         if self._needed not in group.names:
             return False
         self._group = lambda: group
         return True
 
     def require_answering(self, settings: Settings) -> None:
-        """Raises as `require_answering` unless a judge behind an address answers."""
+        """Checks that a judge behind an address answers. Raises as `require_answering`."""
         require_answering([(self._model, self._sampling, None)], self.endpoints, settings)
 
     def start(self) -> None:
-        """Starts the engines, once; they end with the block that made this kit."""
+        """Starts the engines, once. They stop at the end of the block that made this kit."""
         if self._needed is not None and not self._engines:
             group = self._group()
             self._ends.enter_context(group.running())
@@ -210,11 +210,9 @@ class JudgeKit(LocalKit):
 
 
 def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
-    """A judge by name: a generator of the models file, a folder, URL#MODEL of a server, or the path of a
-    judge from outside.
-
-    Raises ModelMissing for neither, ConfError for what is no judge, and for a rule that leaves nothing open.
-    """
+    """Resolves a judge by name: a generator of the models file, a folder, URL#MODEL of a server, or the path
+    of code from outside. Raises ModelMissing for an unknown name. Raises ConfError for something that is no
+    judge, and for a rule that leaves nothing open."""
     if rule not in PROMPTS:
         known = ", ".join(PROMPTS)
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
@@ -224,8 +222,8 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
-    """The model of a judge by name; None: there is no judge, or it is code from outside. Raises as
-    `read_judge`."""
+    """Resolves the model of a judge by name. Returns None if there is no judge, and for code from outside.
+    Raises as `read_judge`."""
     found = None if name is None else read_judge(session, name, rule)
     return None if isinstance(found, OwnJudge) else found
 
@@ -234,8 +232,8 @@ def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
 def open_judge(
     session: Session, name: str | None, rule: Rule
 ) -> Iterator[tuple[Judge | None, JudgeKit | None]]:
-    """A judge, ready to be asked, and its kit, if it is a model; its engine ends with the block. Raises as
-    `read_judge`."""
+    """Opens a judge, and its kit if it is a model. Its engine stops at the end of the block. Without a name,
+    yields None for both. Raises as `read_judge`."""
     if name is None:
         yield None, None
         return

@@ -1,8 +1,8 @@
-"""The session: settings, models file, places of graphs and cluster file that calls share.
+"""Session: the settings, models file, graphs and cluster file that calls share.
 
-Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing. The settings are
-what the environment variables and the working directory say; nothing else in src reads them. What a name
-needs is imported when it is looked up: every command has a session, its help too.
+It turns names into recipes, catalogs, clusters and stores. It starts nothing. Settings come from environment
+variables and the working directory; no other module in src reads these. The modules behind a name are
+imported when the name is looked up: every command has a session, even its help.
 """
 
 from __future__ import annotations
@@ -36,36 +36,37 @@ if TYPE_CHECKING:
     from raypipe.store import Store
 
 Place: TypeAlias = "Store | str | Path | None"
-"""A store, or where it lies; None: where the environment says."""
+"""A store, or its address; None: the store that the environment names."""
 Named: TypeAlias = "Recipe | str | Path"
 """A recipe, or its name or path."""
 
 UNSENT, TAKEN = "unsent_fields.json", "taken_chats.json"
-"""Files under the home: what runs learned of servers."""
+"""Files under the home, with facts about servers that runs have learned."""
 TAKEN_S = 24 * 3600.0
-"""Age of a chat that a server took, in seconds, after which `ask` sends one again: a day. Keys, models and
-gateways change between two days of work. One that changes sooner costs one refused chat: then one is sent."""
+"""Seconds, a day, for which `ask` relies on a server that accepted a chat; then it sends one again. Keys,
+models and gateways change between two days of work. A change within a day costs one refused chat; then one is
+sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Places that apply where the command line names none."""
+    """Places that apply if the command line names none."""
 
-    home: Path  # RAYPIPE_HOME: demo data, stores and reports that were given no place
+    home: Path  # RAYPIPE_HOME: demo data, and stores and reports without a given place
     store: str | None  # RAYPIPE_STORE
-    conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
-    ray: str  # RAY_ADDRESS; "local" (when it is not set) starts a Ray for this run
+    conf: Conf  # searched in order: RAYPIPE_CONF, ./conf, installed copy, checkout of an editable install
+    ray: str  # RAY_ADDRESS; "local" (if it is not set) starts a Ray for this run
     auth: str | None  # RAY_AUTH_MODE
-    submitted: str | None  # id of the submitted Ray job this runs in, else None
-    metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
-    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
+    submitted: str | None  # id of the submitted Ray job that runs this; None: no such job
+    metadata: Mapping[str, str] = field(default_factory=dict)  # metadata of the submitted Ray job
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # environment, for keys of endpoints
 
     def store_to_fill(self, given: str | Path | None) -> str:
-        """The store that data is read into: as given, else RAYPIPE_STORE, else `default` under home."""
+        """Returns the store for new data: as given, else RAYPIPE_STORE, else `default` under the home."""
         return self.place(str(given or self.store or self.stores / "default"), "--store")
 
     def store_to_use(self, given: str | Path | None) -> str:
-        """The store of what was read before: the one to fill; the demo's, while that is all there is."""
+        """Returns the store to read: as `store_to_fill`, or the demo's store if no other exists."""
         demo = self.stores / "demo"
         only_demo = not (self.stores / "default").exists() and demo.exists()
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
@@ -76,27 +77,27 @@ class Settings:
         return _learned(self.home / UNSENT)
 
     def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
-        """Notes that a served model's chats are sent without these fields."""
+        """Records the fields that chats to a served model omit."""
         _keep(self.home / UNSENT, {**self.unsent(), name: list(fields)})
 
     def taken_chats(self) -> dict[str, float]:
-        """The chats that servers took within `TAKEN_S`: digest of address and body -> seconds since 1970."""
+        """Returns recently accepted chats (`TAKEN_S`): digest of address and body -> seconds since 1970."""
         now = time.time()
         return {key: s for key, s in _learned(self.home / TAKEN).items() if now - TAKEN_S < s <= now}
 
     def keep_taken_chats(self, taken: Mapping[str, float]) -> None:
-        """Notes these, and no others, as `taken_chats` returns them."""
+        """Replaces the recorded chats, in the form that `taken_chats` returns."""
         if taken != self.taken_chats():
             _keep(self.home / TAKEN, taken)
 
     @property
     def stores(self) -> Path:
-        """The folder of the stores that were given no place."""
+        """Folder of the stores without a given place."""
         return self.home / "stores"
 
     def place(self, path: str, what: str) -> str:
-        """A URI as it is, a path made absolute, since workers have other working directories; ConfError for a
-        relative path inside a submitted job, whose working directory goes away with the job."""
+        """Makes a path absolute, for workers in other directories; returns a URI unchanged. Raises ConfError,
+        naming `what`, for a relative path in a submitted job, whose working directory is temporary."""
         if self.submitted and "://" not in path and not Path(path).is_absolute():
             raise ConfError(
                 f"{what} {path!r} is relative, and a submitted job works in a temporary copy of the working "
@@ -104,12 +105,12 @@ class Settings:
             )
         if "://" in path:
             return path
-        here = Path(path)  # with `..` a folder would have two names, and be read as two
+        here = Path(path)  # with `..` a folder would have two names and count as two
         return str(here.resolve() if ".." in here.parts else here.absolute())
 
 
 def _learned(file: Path) -> dict[str, Any]:
-    """Reads a file under the home. Raises ConfError for one that is not JSON."""
+    """Reads a JSON file under the home; a missing file is empty. Raises ConfError if it is not JSON."""
     try:
         return dict(json.loads(file.read_text()))
     except FileNotFoundError:
@@ -124,7 +125,7 @@ def _keep(file: Path, tree: Mapping[str, Any]) -> None:
 
 
 def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """The settings of these variables and this working directory; None: the process's own."""
+    """Reads the settings from environment variables and a working directory; None: those of the process."""
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     home = Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe")
     package = Path(__file__).parents[1]
@@ -145,24 +146,24 @@ def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The settings that calls share. Each field has the default of the command line."""
+    """Settings that calls share. Each field has the default of the command line."""
 
     settings: Settings = field(default_factory=from_environment)
-    models: str | None = None  # models file whose entries are laid over conf/models.yaml
-    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> place; "": all others
+    models: str | None = None  # models file; its entries replace those of conf/models.yaml
+    graphs: Mapping[str, str] = field(default_factory=dict)  # name -> location; "" -> location of all others
     cluster: str = "laptop"  # a name under conf/clusters, or a path
-    progress: bool = False  # whether progress is shown on stderr
-    llm: str | None = None  # an entry, a folder or URL#MODEL that stands in the place of every generator
-    sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields of recipes that are read by name
-    adopting: str = ""  # address of the store whose adopted models count as others; "": of none
+    progress: bool = False  # True: progress is shown on stderr
+    llm: str | None = None  # replaces every generator: an entry, a folder or URL#MODEL
+    sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields to replace in recipes read by name
+    adopting: str = ""  # address of the store whose adopted models count as others; "": none
 
     def over(self, store: Place, fills: bool = False) -> Session:
-        """The same, with the models that a store has adopted. `fills` as in `address`."""
+        """Returns the session with the models that a store has adopted. `fills` is that of `address`."""
         return replace(self, adopting=self.address(store, fills))
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
-        """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is. Raises as
-        `load_recipe`."""
+        """Resolves a recipe by name or path, with the graphs in the folders `data`. Returns a Recipe
+        unchanged. Raises as `load_recipe`."""
         if not isinstance(recipe, str | Path):
             return recipe
         from raypipe.recipes.read_recipe import from_tree, read_tree, with_fields
@@ -174,8 +175,8 @@ class Session:
         resolve = resolvers(files, self.catalog(), {**lying, **self.graphs})
         path, here = files.find("recipes", str(recipe)), Path.cwd().resolve()
         tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
-        # From run to run a file is named by its path; in the working directory of a submitted job, which is a
-        # copy at another place each time, by the path there.
+        # A recipe's file must have the same name in each run: its path. A submitted job works in a copy, at
+        # another place each time, so there it is the path relative to the working directory.
         inside = self.settings.submitted is not None and path.resolve().is_relative_to(here)
         file = str(path.resolve().relative_to(here) if inside else path.resolve())
         changed = with_fields(tree, self.sets, where) if self.sets else tree
@@ -188,9 +189,9 @@ class Session:
         return replace(made, file=file, sets=self.sets)
 
     def catalog(self) -> Catalog:
-        """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
-        `models` laid over it: one of the same name replaces the one below it whole; with `llm` in the place
-        of every generator."""
+        """Reads the catalog of models. The entries come from the shipped conf/models.yaml, then from your own
+        conf/models.yaml, then from the file `models`. A later entry replaces an earlier one of the same name
+        completely. `llm` replaces every generator."""
         from raypipe.models import catalog
 
         files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
@@ -203,7 +204,7 @@ class Session:
         return replace(whole, llm=whole.stand_in("--llm", self.llm))
 
     def _adopted(self) -> Mapping[str, Adoption]:
-        """Own identity of each adopted model of the store -> its adoption."""
+        """Maps the own identity of each adopted model of the store to its adoption."""
         from raypipe.store import Store
         from raypipe.store.files import ADOPTED
 
@@ -215,9 +216,9 @@ class Session:
         return {identity: found.adoption for identity, found in adoptions(store).items()}
 
     def cluster_file(self) -> Cluster:
-        """The cluster file, read; its endpoint `llm` gets the address of the session's, with the key that the
-        environment has."""
-        from raypipe.models.entry import LLM  # what a session reads is imported when it is read
+        """Reads the cluster file. If `llm` is on a server, the endpoint `llm` gets its address, and the key
+        from the environment."""
+        from raypipe.models.entry import LLM  # imported when it is used
         from raypipe.models.hosts import ServedModel, is_served
         from raypipe.runs.cluster.file import Cluster
 
@@ -228,17 +229,17 @@ class Session:
         return file.with_endpoint(LLM, ServedModel.parse(self.llm, "--llm").url, self.settings.keys)
 
     def shown(self) -> Progress:
-        """Progress on stderr, where it is shown."""
+        """Returns the progress display on stderr; silent without `progress`."""
         return Progress(sys.stderr, silent=not self.progress)
 
     def store(self, given: Place) -> Store:
-        """A store to read from. Raises StoreError where there is none."""
+        """Opens a store to read. Raises StoreError if it does not exist."""
         from raypipe.store import Store
 
         return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(given))
 
     def address(self, given: Place, fills: bool) -> str:
-        """Returns where a store lies, made or not. `fills`: data is read into it."""
+        """Returns the address of a store, which need not exist. `fills`: the store is for new data."""
         from raypipe.store import Store
 
         if isinstance(given, Store):
@@ -266,13 +267,13 @@ def load_recipe(
     llm: str | None = None,
     sets: Sequence[str] = (),
 ) -> Recipe:
-    """A recipe by name or path, with the prompts, models and graphs that it names.
+    """Loads a recipe by name or path, with the prompts, models and graphs that it names.
 
-    `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked
-    up; None: in $RAYPIPE_CONF, ./conf, then the installed copy. `graphs`: graph -> folder, file or address;
-    "": all others. `llm`, an entry, a folder or URL#MODEL, stands in the place of every generator. `sets`:
-    fields of its steps in place of the file's, each `STEP[:INTO].FIELD=VALUE`. Raises ConfError with file,
-    field, what was expected and found, and ModelMissing.
+    `models` is a models file; its entries replace those of conf/models.yaml. `conf` has the folders where
+    names are looked up; None: $RAYPIPE_CONF, ./conf, then the installed copy. `graphs` maps a graph to a
+    folder, file or address; the name "" means all others. `llm` (an entry, a folder or URL#MODEL) replaces
+    every generator. `sets` replace fields of steps, each as `STEP[:INTO].FIELD=VALUE`. Raises ConfError with
+    file, field, expected and found value. Raises ModelMissing.
     """
     settings = from_environment()
     used = settings if conf is None else replace(settings, conf=conf)
@@ -280,8 +281,9 @@ def load_recipe(
 
 
 def require_graphs(recipe: Recipe) -> Recipe:
-    """The same recipe. Raises ConfError for a graph, public data or examples whose place is not known, or
-    that are not what the recipe was resolved with; DataError for files that are none."""
+    """Checks the graphs, public data and examples of a recipe, and returns it. Raises ConfError for an
+    unknown place and for content that has changed since the recipe was resolved, and DataError for invalid
+    files."""
     for ref in recipe.named(Reference):
         ref.require()
     return recipe
@@ -290,8 +292,8 @@ def require_graphs(recipe: Recipe) -> Recipe:
 def endpoint_addresses(
     file: Cluster, models: Sequence[Model], keys: Mapping[str, str], batch: bool = False
 ) -> dict[str, EndpointAddress]:
-    """The endpoints of these models, with keys; `batch`: for work that may wait a day. Raises ConfError for a
-    key that the environment lacks."""
+    """Returns the addresses of the endpoints of some models, with keys. `batch` permits batch APIs, for work
+    that may wait a day. Raises ConfError if the environment lacks a key."""
     from raypipe.models.entry import REMOTE
     from raypipe.models.hosts import EndpointAddress
 
@@ -321,10 +323,10 @@ def endpoint_addresses(
 def swap_steps(
     recipe: Named, swaps: Sequence[str], data: Sequence[str | Path] = (), session: Session | None = None
 ) -> Recipe:
-    """The recipe with some steps of others: each of `swaps` is STEP=RECIPE, such as `rerank=tuned`.
+    """Replaces steps of a recipe by steps of other recipes. Each of `swaps` is STEP=RECIPE: `rerank=tuned`.
 
-    `data`: where its graphs may lie. Raises ConfError for what is no swap, for a step that one of the recipes
-    does not have, and for steps that do not fit together.
+    `data` are folders that may have the recipe's graphs. Raises ConfError for an invalid swap, for a step
+    that one of the recipes does not have, and for steps that do not fit together.
     """
     from raypipe.recipes.read_recipe import swapped
 

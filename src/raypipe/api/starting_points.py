@@ -1,5 +1,5 @@
-"""Starting points: datasets (an invented one, the demo's, the official files of CRAG and QASPER), and
-the files that a project of one's own begins with."""
+"""Starting points: data sets (an invented one, the demo's, the official files of CRAG and QASPER), and the
+files of a new project."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
 
 DATASETS: Registry[Callable[..., Any]] = Registry("datasets", {}, "a function that writes a data set")
-"""Name -> function that writes an invented data set, of (folder, questions, pages=, seed=, page_chars=,
-progress=). `progress` is called with questions done, and questions in all."""
+"""Name -> function that writes an invented data set. Its arguments are (folder, questions, pages=, seed=,
+page_chars=, progress=). It calls `progress` with the number of finished questions and their total."""
 
 
 def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
-    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once. `scratch`: a folder
-    for a world that is not there yet."""
+    """Writes the demo's data, an invented world, under $RAYPIPE_HOME once. Returns their folder. `scratch` is
+    a folder for the data if they do not exist yet."""
     session = session or Session()
     name = "-".join(["demo", *(str(v) for v in DEMO.values())])
     folder = session.settings.home / "data" / name
@@ -51,8 +51,9 @@ def download_crag(
 ) -> list[Path]:
     """Downloads the official CRAG files of a task: resumable, checked by digest. Returns their paths.
 
-    Task 1 has 5 pages a question (0.7 GB), task 3 50 (7.7 GB). v5 adds the label `popularity`; v4 is the
-    release that most results are about. Raises DataError for a full disk, and for other bytes than published.
+    Task 1 has 5 pages per question (0.7 GB), task 3 has 50 (7.7 GB). v5 adds the label `popularity`; most
+    published results are about v4. Raises DataError for a full disk, and for bytes that differ from the
+    published ones.
     """
     from raypipe.readers import download  # an HTTP client
 
@@ -62,7 +63,7 @@ def download_crag(
 
 def download_qasper(folder: str | Path, session: Session | None = None) -> list[Path]:
     """Downloads QASPER v0.3 (15 MB, CC BY 4.0), checked by digest, and unpacks it. Returns the files of
-    questions: train, dev, test. Raises DataError as `download_crag`."""
+    questions: train, dev, test. Raises as `download_crag`."""
     from raypipe.readers import download  # an HTTP client
 
     with (session or Session()).shown() as progress:
@@ -81,7 +82,7 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
 
 
 RECIPE = "mine"
-"""Name of the recipe, the cluster file and the folder of prompts."""
+"""Name of a new project's recipe, cluster file and folder of prompts."""
 
 FILES: Mapping[str, str] = MappingProxyType(
     {
@@ -94,19 +95,19 @@ FILES: Mapping[str, str] = MappingProxyType(
         "test_mysteps.py": "project/test_mysteps.py",
     }
 )
-"""File of a project -> the file of conf that it is a copy of."""
+"""File of a project -> the file of conf that it copies."""
 
 SERVER = """endpoints:              # servers of models; key_env: NAME is the environment variable with a key
   my-server: {url: "http://127.0.0.1:8001/v1"}
 """
-"""What a project's cluster file has besides the shipped one."""
+"""Lines that a project's cluster file adds to the shipped one."""
 
-SCHEMA_LINE = "# yaml-language-server:"  # names a file that a project does not have
+SCHEMA_LINE = "# yaml-language-server:"  # begins a line about a file that a project does not have
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProjectResult(Result):
-    """The files that were written; a row for each."""
+    """Files that were written; a row for each."""
 
     folder: str
     files: tuple[str, ...]  # relative to the folder
@@ -118,7 +119,7 @@ class ProjectResult(Result):
 def start_project(folder: str | Path, session: Session | None = None) -> ProjectResult:
     """Writes a recipe, its prompt, a models file, a cluster file, a step and its test into a folder.
 
-    Raises ConfError, and writes nothing, where one of the files is there already or the folder cannot be
+    Raises ConfError, and writes nothing, if one of the files exists already or if the folder cannot be
     written.
     """
     session = session or Session()

@@ -1,2 +1,2 @@
-"""Parts that every layer shares: records, protocols, errors, configuration, digests. Imports no other
-package."""
+"""Parts shared by every layer: records, protocols, errors, configuration, digests. Imports no other package
+of raypipe."""

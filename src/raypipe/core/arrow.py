@@ -1,11 +1,11 @@
-"""Records to Arrow and back; one schema per record. Knows pyarrow and the records, nothing of storage.
+"""Conversion of records to Arrow tables and back; one schema per record. Depends on pyarrow, not on storage.
 
-Corpus columns, in the order in which the corpus steps add them (one row per source, then one row per chunk):
+Columns of a corpus table, in the order in which the corpus steps add them:
 
-    source, kind, content, fault      what comes in
+    source, kind, content, fault      input: one row per source
     text, hidden, blocks              parse
     words_NAME, starts_NAME           tokenize (NAME is the analyzer)
-    start, end, parent_start, parent_end, chunk_text      split (one row per chunk; text ... starts_NAME end)
+    start, end, parent_start, parent_end, chunk_text      split: one row per chunk; drops text ... starts_NAME
     vector                            embed
 """
 
@@ -25,17 +25,17 @@ from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Questi
 
 
 def required(**columns: pa.DataType) -> list[pa.Field]:
-    """Columns of these types that are never null, in this order."""
+    """Returns non-null columns of these types, in this order."""
     return [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
 
 
 STRING, INT = pa.string(), pa.int32()
 DIGEST = pa.binary(16)
-"""Ids that are digests. Records, files and people have the 32 hex digits that say the same."""
+"""Type of ids that are digests. In records, files and messages such an id is 32 hex digits."""
 SPAN = pa.struct(required(start=INT, end=INT))
 BLOCK = pa.struct(required(start=INT, end=INT, kind=STRING))
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
-"""Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
+"""Columns that locate a chunk: its source, its span in the parsed text, its passage's span."""
 PARSED = pa.schema(
     {
         "source": DIGEST,
@@ -46,7 +46,7 @@ PARSED = pa.schema(
         "parser": STRING,
     }
 )
-"""Columns that the first corpus step of a recipe gives, but for its faults: one row per source."""
+"""Columns that a recipe's first corpus step returns, besides `fault`: one row per source."""
 SCORES = pa.map_(STRING, pa.float64())
 STRINGS = pa.list_(STRING)
 
@@ -103,8 +103,8 @@ QUESTIONS = pa.schema(
     ]
 )
 ADDED = frozenset({"fields", "turns", "where"})
-"""Columns that came after stores were in use. A table of before lacks them until a driver opens it
-(`Store.lease`); null stands for the default of the record's field."""
+"""Columns added to the schemas of stores in use. An older table lacks them until a driver opens it
+(`Store.lease`). Null means the default of the record's field."""
 
 R = TypeVar("R")
 Convert = Callable[[Any], Any]
@@ -112,7 +112,7 @@ Convert = Callable[[Any], Any]
 
 @cache
 def _out(kind: pa.DataType) -> Convert:
-    """Returns how a record's value becomes what pyarrow takes as this type."""
+    """Returns the function that converts a record's value to pyarrow input of this type."""
     if pa.types.is_map(kind):
         inner = _out(kind.item_type)
         return lambda mapping: [(key, inner(value)) for key, value in mapping.items()]
@@ -136,7 +136,7 @@ def _value(record: Any, name: str, out: Convert) -> Any:
 
 @cache
 def _into(hint: Any) -> Convert:
-    """Returns how what pyarrow gives becomes a value of this type."""
+    """Returns the function that converts pyarrow output to a value of this type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint == Span:
         return lambda span: (span["start"], span["end"])
@@ -160,7 +160,8 @@ def _into(hint: Any) -> Convert:
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
-    """Conversion of a record type to rows of a schema, and back. Fields that it lacks have their defaults."""
+    """Conversion of a record type to rows of a schema, and back. Fields without a column get their
+    defaults."""
 
     record: Callable[..., R]  # the class
     schema: pa.Schema
@@ -181,13 +182,13 @@ layout = Codec(Layout, LAYOUTS)
 question = Codec(Question, QUESTIONS)
 gold = Codec(Gold, GOLDS)
 relevance = Codec(Gold, RELEVANCE)
-"""The other half of a gold, in a table of its own that only a store with judged documents has."""
+"""Codec of a gold's graded documents. Only a store with judged documents has their table."""
 annotated = Codec(Gold, ANNOTATIONS)
-"""Answers of annotators, in a table of its own that only a store with questions about papers has."""
+"""Codec of annotators' answers in a gold. Only a store with questions about papers has their table."""
 
 
 def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
-    """Ids as a column. Raises ValueError where one of digests is none.
+    """Returns ids as a column. Raises ValueError if the column's type is DIGEST and an id is no digest.
 
     >>> id_column(["0" * 31 + "a"]).type, id_texts(id_column(["0" * 31 + "a"]))
     (FixedSizeBinaryType(fixed_size_binary[16]), ['0000000000000000000000000000000a'])
@@ -196,13 +197,13 @@ def id_column(ids: Iterable[str], kind: pa.DataType = DIGEST) -> pa.Array:
 
 
 def id_texts(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column; of ids that are digests the hex digits."""
+    """Returns the values of a column. Ids that are digests become hex digits."""
     values: list[Any] = column.to_pylist()
     return [v and v.hex() for v in values] if column.type == DIGEST else values
 
 
 def with_id_texts(value: Any) -> Any:
-    """Puts the hex digits of each id that is a digest into rows of `to_pylist`."""
+    """Replaces the binary ids in rows of `to_pylist` by their hex digits."""
     if isinstance(value, dict):
         return {name: with_id_texts(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
@@ -211,7 +212,7 @@ def with_id_texts(value: Any) -> Any:
 
 
 def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
-    """A table as the content of one file. `batch`: rows that can be read at a time; None: as they are."""
+    """Serializes a table as an Arrow file. `batch`: most rows in a record batch; None: the table's chunks."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows, max_chunksize=batch)
@@ -223,12 +224,12 @@ def rows_of(content: bytes) -> pa.Table:
 
 
 def fault_column(faults: Sequence[Fault | None]) -> pa.Array:
-    """The `fault` column of a corpus table: null where the row is fine."""
+    """Returns the `fault` column of a corpus table: null for a row without a fault."""
     return pa.array([None if f is None else dataclasses.asdict(f) for f in faults], type=FAULT)
 
 
 def corpus_table(sources: Iterable[Source]) -> pa.Table:
-    """Returns what the first corpus step gets: `source, kind, content, fault`, one row per source."""
+    """Returns the input of the first corpus step, one row per source: `source, kind, content, fault`."""
     rows = list(sources)
     columns = {
         "source": id_column(s.id for s in rows),

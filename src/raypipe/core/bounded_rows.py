@@ -1,6 +1,6 @@
-"""Rows of any number in bounded memory: some at a time, and a map of texts that lies on disk.
+"""Batches of rows, and a map of texts on disk. Both take any number of rows in bounded memory.
 
-The map is temporary, belongs to one process and is gone with it. Memory holds a cache of fixed size.
+The map is a temporary file of one process and disappears with it. Memory holds only a cache of fixed size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in order, `size` at a time.
+    """Yields lists of `size` items, in order; the last may be shorter.
 
     >>> list(batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -28,11 +28,11 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield some
 
 
-CACHE_KIB = 2048  # of pages in memory; 20,000 ids fit, the rest is read from the file system's own cache
+CACHE_KIB = 2048  # pages in memory, room for 20,000 ids; others come from the file system's cache
 
 
 class DiskMap:
-    """Text -> text, each key with its first value, or its greatest.
+    """Map of text to text on disk. `setdefault` keeps a key's first value, `setmax` its greatest.
 
     >>> seen = DiskMap()
     >>> seen.setdefault("a", "1"), seen.setdefault("a", "2"), "a" in seen, "b" in seen
@@ -40,14 +40,14 @@ class DiskMap:
     """
 
     def __init__(self) -> None:
-        # "": a file without a name, which the system removes when it is closed.
+        # "": an unnamed temporary file; the system removes it when it is closed.
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         for pragma in (f"cache_size=-{CACHE_KIB}", "journal_mode=OFF", "synchronous=OFF"):
             self._run(f"PRAGMA {pragma}")
         self._run("CREATE TABLE found (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
 
     def setdefault(self, key: str, value: str) -> str:
-        """The value of a key, which is set if there was none."""
+        """Sets the value of an absent key. Returns the value of the key."""
         name, given = key_of(key), value.encode("utf-8", "surrogatepass")
         done = self._run("INSERT OR IGNORE INTO found VALUES (?, ?)", (name, given))
         if done.rowcount:
@@ -56,7 +56,7 @@ class DiskMap:
         return str(first, "utf-8", "surrogatepass")
 
     def setmax(self, key: str, value: str) -> None:
-        """Sets a key, where it had none or a smaller value."""
+        """Sets the value of a key that is absent or has a smaller value."""
         self._run(
             "INSERT INTO found VALUES (?, ?) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE excluded.value > value",
@@ -68,12 +68,13 @@ class DiskMap:
         return default if found is None else str(found[0], "utf-8", "surrogatepass")
 
     def update(self, keys: Iterable[str]) -> None:
-        """Puts in keys whose value does not matter."""
+        """Adds absent keys, with an empty value."""
         for key in keys:
             self._run("INSERT OR IGNORE INTO found VALUES (?, x'')", (key_of(key),))
 
     def items(self) -> Iterator[tuple[bytes, str]]:
-        """(`key_of` a key, value) of every key, by the bytes of the first."""
+        """Yields (digest of the key, value) of every key, ordered by digest. The digest is that of
+        `key_of`."""
         for key, value in self._run("SELECT key, value FROM found ORDER BY key"):
             yield key, str(value, "utf-8", "surrogatepass")
 
@@ -82,7 +83,7 @@ class DiskMap:
         return found.fetchone() is not None
 
     def _run(self, sql: str, values: tuple[bytes, ...] = ()) -> sqlite3.Cursor:
-        """Raises Unavailable where the temporary file cannot grow."""
+        """Executes a statement. Raises Unavailable if the temporary file cannot grow."""
         try:
             return self._db.execute(sql, values)
         except sqlite3.OperationalError as e:
@@ -93,5 +94,5 @@ class DiskMap:
 
 
 def key_of(key: str) -> bytes:
-    """Sixteen bytes for a key of any length, which may hold what no UTF-8 can."""
+    """Hashes a key of any length to 16 bytes. The key may hold lone surrogates, which UTF-8 cannot encode."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,6 +1,5 @@
-"""Calls of this process: the questions or sources that they are made for, calls in flight that are
-shared, and the waits between tries. Knows asyncio; knows no model and no server.
-"""
+"""Calls of this process: their context, sharing of calls in flight, batching, and waits between tries. Uses
+asyncio; depends on no model and no server."""
 
 from __future__ import annotations
 
@@ -21,22 +20,22 @@ from weakref import WeakKeyDictionary
 from raypipe.core.errors import Unavailable, WorkerBroken
 
 OF_SOURCES: Final = "sources"
-"""In the place of a recipe: the calls are about sources, whatever recipe asks, and the ids are theirs."""
+"""Value of `About.recipe` for calls about sources. Any recipe may make them; the ids are source ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A recipe, and questions of one batch; or sources."""
+    """Context of a call: the recipe and the questions, or the sources, that need it."""
 
-    recipe: str = ""  # digest; OF_SOURCES; "": of none
-    run: str = ""  # that asks language models afresh; "": cached replies hold
-    questions: tuple[str, ...] = ()  # ids, or those of sources
-    each: bool = False  # True: a call has one request for each question, in order
+    recipe: str = ""  # digest, or OF_SOURCES; "": no recipe
+    run: str = ""  # run that refuses cached replies of language models; "": they are used
+    questions: tuple[str, ...] = ()  # question ids; source ids with OF_SOURCES
+    each: bool = False  # True: a call makes one request per question, in order
     of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Key of a request -> the questions that made it, where that is known more closely."""
+    """Key of a request -> ids of its questions. A request without an entry belongs to all `questions`."""
 
     def owners(self, key: str) -> tuple[str, ...]:
-        """Ids of the questions that a request was made for."""
+        """Returns the ids of the questions that need a request."""
         return self.of.get(key, self.questions)
 
 
@@ -44,7 +43,7 @@ _NOW: ContextVar[About] = ContextVar("about", default=About())  # noqa: B039 - A
 
 
 def now() -> About:
-    """Says what the work of this moment is about."""
+    """Returns the context of the current calls."""
     return _NOW.get()
 
 
@@ -55,7 +54,8 @@ def about(
     each: bool = False,
     run: str | None = None,
 ) -> Iterator[None]:
-    """Says it of a block; None: as around it. `each`: a call in it has one request for each question."""
+    """Sets the context of the calls in a block. None keeps the surrounding value. `each`: a call in the block
+    makes one request per question, in order."""
     known = now()
     asked = known.questions if questions is None else tuple(questions)
     of = known.recipe if recipe is None else recipe
@@ -65,7 +65,8 @@ def about(
 
 @contextmanager
 def owned(keys: Sequence[str]) -> Iterator[None]:
-    """Says of a block which questions its requests are for, where each question has one of these keys."""
+    """Assigns the requests of a block to its questions: the nth key to the nth question. Without
+    `About.each`, or with another number of keys, every request belongs to all questions."""
     known = now()
     of: dict[str, tuple[str, ...]] = {}
     if known.each and len(keys) == len(known.questions):
@@ -93,22 +94,23 @@ R = TypeVar("R")
 @dataclass(slots=True)
 class _Landing(Generic[K, V]):
     asked: Sequence[K]
-    values: dict[K, V] = field(default_factory=dict)  # of all that were asked; {}: it failed
-    error: BaseException | None = None  # that it failed with; None also where its caller was cancelled
+    values: dict[K, V] = field(default_factory=dict)  # for all keys of `asked`; {}: the call failed
+    error: BaseException | None = None  # why the call failed; None also if its caller was cancelled
 
 
 class SingleFlight(Generic[K, V]):
-    """Results that are being computed at the moment, by key. One event loop's; callers share one object."""
+    """Calls in flight, by key: callers that need one key share its call. One object per event loop."""
 
     def __init__(self) -> None:
         self._flying: dict[K, asyncio.Future[_Landing[K, V]]] = {}
 
     async def of(self, keys: Sequence[K], ask: Callable[[list[int]], Awaitable[Iterable[V]]]) -> list[V]:
-        """The value of each of these distinct keys.
+        """Returns the values of distinct keys, in order.
 
-        `ask` gets the positions of keys that are not in flight and returns their values; the others are
-        awaited. What `ask` raises, all raise that wait for its keys and wanted all of them: an equal call
-        would fail alike. If it fails over others' keys, or its caller is cancelled, one who waits asks.
+        `ask` gets the positions of the keys that are not in flight, and returns their values. Keys in flight
+        are awaited. If their call fails, a waiting caller that wanted all of its keys raises the same error.
+        An equal call would fail alike. A caller that wanted only some of them calls `ask` itself. So does any
+        waiting caller if the first caller is cancelled.
         """
         found, wanted = dict[K, V](), set(keys)
         while left := [i for i, key in enumerate(keys) if key not in found]:
@@ -130,7 +132,7 @@ class SingleFlight(Generic[K, V]):
         landing = _Landing[K, V](keys)
         try:
             landing.values.update(zip(keys, await ask(places), strict=True))
-        except BaseException as e:  # a panic of Rust is no Exception
+        except BaseException as e:  # a panic in Rust is not an Exception
             landing.error = None if isinstance(e, asyncio.CancelledError) else e
             raise
         finally:
@@ -141,10 +143,10 @@ class SingleFlight(Generic[K, V]):
 
 
 class Gathering(Generic[T, R]):
-    """Batches calls without waiting for more: a lone call starts at once.
+    """Batching of concurrent calls without a delay: a lone call starts immediately.
 
-    `compute` runs in a thread, one batch of an event loop at a time. What it raises, every call of the batch
-    raises. A caller that is cancelled does not cancel the others.
+    `compute` runs in a thread, one batch of an event loop at a time. If it raises, every call of the batch
+    raises the same error. Cancelling one caller does not cancel the others.
     """
 
     def __init__(self, compute: Callable[[list[T]], list[R]]) -> None:
@@ -176,12 +178,12 @@ class Gathering(Generic[T, R]):
                     for future in waiting:
                         future.cancel()
                     raise
-                except BaseException as e:  # the callers raise it; a panic of Rust is no Exception
+                except BaseException as e:  # for the callers; a panic in Rust is not an Exception
                     for future in waiting:
                         if not future.done():
                             future.set_exception(e)
         finally:
-            del self._running[loop]  # a task holds its loop, which would live as long as this object
+            del self._running[loop]  # a task refers to its loop, and would keep it as long as this object
 
 
 P = ParamSpec("P")
@@ -191,7 +193,7 @@ RETRY_STATUSES: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 
 
 
 class Backoff:
-    """Counts the failed tries of one request and gives the wait before the next.
+    """Waits between the tries of one request.
 
     The nth wait is `first_s * 2 ** (n - 1)`, at most `longest_s`, times a factor from 0.5 to 1.5.
 
@@ -203,14 +205,14 @@ class Backoff:
     def __init__(
         self, tries: int, first_s: float, longest_s: float = 30.0, jitter: Callable[[], float] = random.random
     ) -> None:
-        """`tries`: in all, the first included. `jitter` draws from 0 to 1."""
+        """Starts without a failed try. `tries` includes the first. `jitter` draws from 0 to 1."""
         self._tries, self._first_s, self._longest_s, self._jitter = tries, first_s, longest_s, jitter
         self._failed = 0
 
     def next_s(self, at_least_s: float = 0.0) -> float | None:
-        """Seconds to wait before the next try, after one failed; None: no try is left.
+        """Counts a failed try. Returns the seconds to wait before the next; None: no try remains.
 
-        `at_least_s`: what the server asked for (`retry_after_s`); it counts up to `longest_s`.
+        `at_least_s`: the wait that the server asks for (`retry_after_s`); it counts up to `longest_s`.
         """
         self._failed += 1
         if self._failed >= self._tries:
@@ -219,13 +221,13 @@ class Backoff:
         return max(wait_s, min(at_least_s, self._longest_s))
 
     def reset(self) -> None:
-        """Starts counting again, since a try brought something."""
+        """Sets the count of failed tries to 0 after a try that succeeded."""
         self._failed = 0
 
 
 async def until_available(work: Callable[[], Awaitable[T] | T], backoff: Backoff) -> T:
-    """The result of `work`, done again after a wait while something is unavailable and a try is left.
-    A process that cannot compute does not get better by waiting: WorkerBroken is raised at once."""
+    """Calls `work` until it succeeds, with a wait after each Unavailable. Raises the last Unavailable if no
+    try remains. Raises WorkerBroken immediately: waiting does not repair a process that cannot compute."""
     while True:
         try:
             made = work()
@@ -244,7 +246,7 @@ async def until_available(work: Callable[[], Awaitable[T] | T], backoff: Backoff
 def retrying(
     call: Callable[P, Awaitable[T]], tries: int, first_s: float = 1.0
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Returns the same call, made as `until_available` does, with a backoff of its own each time."""
+    """Wraps a call in `until_available`. Each call has a backoff of its own."""
 
     async def made(*args: P.args, **named: P.kwargs) -> T:
         return await until_available(lambda: call(*args, **named), Backoff(tries, first_s))
@@ -253,7 +255,7 @@ def retrying(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Seconds that a `Retry-After` header (a number or a date) or `retry-after-ms` asks for; 0 without one.
+    """Returns the seconds to wait by a `Retry-After` header (number or date) or `retry-after-ms`; else 0.
 
     >>> retry_after_s({"retry-after": "7"}), retry_after_s({"retry-after-ms": "250"}), retry_after_s({})
     (7.0, 0.25, 0.0)
@@ -264,9 +266,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def limit_wait_s(headers: Mapping[str, str], flying: int) -> float:
-    """Seconds until a server's limit of calls or tokens a minute takes the next request, by its headers
-    (`x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`); 0 where it takes one now. `flying`:
-    requests in flight, which the limit has not counted yet.
+    """Returns the seconds until a server's rate limit admits the next request. 0: it does so immediately.
+    Reads headers such as `x-ratelimit-remaining-requests` and `x-ratelimit-reset-requests`, for calls and for
+    tokens. `flying`: requests in flight, which the limit has not counted yet.
 
     >>> limit_wait_s({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m2.5s"}, 0)
     62.5
@@ -287,10 +289,10 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def _seconds(text: str) -> float:
-    """Seconds of a header's value: a number, a length such as 1m2.5s, or a date; 0 for anything else."""
+    """Converts a header's value to seconds. Reads a number, a duration such as 1m2.5s, or a date; else 0."""
     with suppress(ValueError):
         number = float(text)
-        if number > 1e9:  # a time since the epoch, of seconds or milliseconds
+        if number > 1e9:  # seconds or milliseconds since the epoch
             return max(0.0, (number / 1000 if number > 1e12 else number) - time.time())
         return max(0.0, number)
     if parts := re.fullmatch(r"(?:[\d.]{1,20}(?:ms|h|m|s)){1,4}", text):

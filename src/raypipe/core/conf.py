@@ -1,4 +1,4 @@
-"""The folders of configuration: where a name of a recipe, a cluster or a prompt is looked up."""
+"""Search for recipes, clusters, prompts and other files in the folders of configuration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """The folders in which configuration is looked up, first match wins: recipes/, clusters/, ... in each.
-    Those of plugins come last, and are looked through for what the others do not have."""
+    """Folders of configuration, searched in order; the first match wins. Each may hold recipes/, clusters/,
+    ... The folders of plugins are searched last."""
 
     folders: tuple[Path, ...]
 
@@ -26,7 +26,8 @@ class Conf:
         yield from conf_folders()
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
-        """A file by path or by name under `kind`/. Raises ConfError listing what there is."""
+        """Finds a file by path, or by name under `kind`/. Raises ConfError with the known names if none
+        matches."""
         if name.endswith((suffix, ".yml")) or "/" in name:
             path = Path(name)
             if path.is_file():
@@ -35,7 +36,7 @@ class Conf:
         return self.below(kind, name, suffix)
 
     def below(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
-        """A file by name under `kind`/, in a folder of its own or not. No name leads out of `kind`/."""
+        """Finds a file by name, or by folder and name, under `kind`/. Raises ConfError as `find` does."""
         if _NAME.fullmatch(name) and (found := self._first(f"{kind}/{name}{suffix}")) is not None:
             return found
         files = ((p, f / kind) for f in self._every() for p in (f / kind).rglob(f"*{suffix}"))
@@ -46,13 +47,14 @@ class Conf:
         return next((f / name for f in self._every() if (f / name).is_file()), None)
 
     def layers(self, name: str) -> list[Path]:
-        """Returns one file of each folder that has it, the first match last: to lay each over those before
-        it."""
+        """Returns the file `name` of each folder that has one, the first match last. Later files override
+        earlier ones. Raises ConfError if no folder has the file."""
         found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
         return list(reversed(found)) or [self.file(name)]
 
     def file(self, name: str) -> Path:
-        """Returns one file next to the folders of kinds, such as models.yaml."""
+        """Finds a file next to the folders of kinds, such as models.yaml. Raises ConfError if there is
+        none."""
         if (found := self._first(name)) is not None:
             return found
         looked = ", ".join(str(f) for f in self.folders) or "nowhere"

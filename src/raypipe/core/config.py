@@ -1,7 +1,5 @@
-"""YAML files to frozen dataclasses. Every mistake is named with its file, its path in it, and what was meant.
-
-Knows YAML, dataclasses and type hints. Does not know what the values mean: `recipes` and `models` do.
-"""
+"""Conversion of YAML files to frozen dataclasses. Each error names the file, the path in it, and the expected
+value. Depends on YAML and type hints; `recipes` and `models` give the values their meaning."""
 
 from __future__ import annotations
 
@@ -23,9 +21,10 @@ from raypipe.core.errors import ConfError, RaypipeError
 
 T = TypeVar("T")
 Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
-"""Types that a file names instead of spelling out (a model, a table of fitted numbers): type -> reader."""
+"""Type -> reader. For values that a file names and does not spell out (a model, a table of fitted
+numbers)."""
 Found = list[RaypipeError] | None
-"""Gets every error; None: the first one is raised."""
+"""List that collects all errors; None: the first error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Where:
 
 
 class MisplacedValue(ConfError):
-    """Something in a configuration file that cannot be there, and its place."""
+    """An invalid value in a configuration file, with its place."""
 
     def __init__(self, where: Where, message: str) -> None:
         at = f"{where.file}: {where.path}" if where.path else where.file
@@ -52,11 +51,11 @@ class MisplacedValue(ConfError):
         self.where, self.message = where, message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.where, self.message)  # it may cross to another process
+        return type(self), (self.where, self.message)  # for pickle: the error may cross to another process
 
 
-class _StrictLoader(yaml.CSafeLoader):  # libyaml reads eight times as fast as Python, and is in all wheels
-    """Safe YAML in which a key that stands twice is an error, as the second would silently win."""
+class _StrictLoader(yaml.CSafeLoader):  # libyaml is eight times as fast as Python, and in all wheels
+    """Loader of safe YAML that refuses a repeated key. Plain YAML would silently take the second value."""
 
 
 def _mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -74,7 +73,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfError for a file that is missing, unreadable or no mapping."""
+    """Reads the mapping in a YAML file. Raises ConfError if the file is missing, unreadable or no mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -86,11 +85,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_value(text: str, what: str) -> Any:
-    """Returns one value in YAML, as a file would have it. Raises ConfError, naming `what`."""
+    """Parses a YAML value. Raises ConfError, naming `what`, if the text is invalid, too deep or too large."""
     depth = 0
     try:
-        # libyaml takes a frame of the stack for each level, and ends the process where there is none left.
-        # This takes .7 ms for models.yaml.
+        # libyaml uses a stack frame per level, and crashes the process if the stack overflows.
+        # This check takes .7 ms for models.yaml.
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_DEPTH:
@@ -99,22 +98,22 @@ def read_value(text: str, what: str) -> Any:
     except yaml.YAMLError as e:
         said = " ".join(str(e).split()).replace('in "<unicode string>", ', "in ")
         raise ConfError(f"{what}: is not valid YAML: {said}") from e
-    left, count = [value], 0
-    while left:  # aliases may repeat values without end, or far too often to be read
-        one = left.pop()
+    pending, count = [value], 0
+    while pending:  # aliases may repeat values endlessly, or too often to be read
+        one = pending.pop()
         count += 1
         if count > MOST_VALUES:
             raise ConfError(
                 f"{what}: expected at most {MOST_VALUES:,} values, found more: an alias repeats them"
             )
         if isinstance(one, dict | list):
-            left.extend(one.values() if isinstance(one, dict) else one)
+            pending.extend(one.values() if isinstance(one, dict) else one)
     return value
 
 
-MOST_DEPTH = 200  # levels; files that ship have six
+MOST_DEPTH = 200  # levels of nesting; the files of raypipe have six
 MOST_VALUES = 1_000_000
-"""Most values of a text, its aliases written out. The largest file that ships has some thousands."""
+"""Most values of a text, aliases expanded. The largest file of raypipe has some thousands."""
 
 
 _KINDS: Mapping[type, str] = {
@@ -125,11 +124,11 @@ _KINDS: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
 }
-SHOWN = 80  # characters of a value that a message repeats: a file of another kind is one long text
+SHOWN = 80  # most characters of a value in a message: a file of another kind is one long text
 
 
 def kind_of(value: Any) -> str:
-    """Returns what a value is, in the words of a configuration file."""
+    """Describes a value in the words of a configuration file, such as "a whole number (5)"."""
     if value is None:
         return "nothing"
     name = _KINDS.get(type(value), type(value).__name__)
@@ -140,7 +139,7 @@ def kind_of(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns what may have been meant, or everything that is known."""
+    """Suggests the closest known word, or lists all known words."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'nothing'}"
@@ -148,13 +147,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 @functools.cache
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """The types of the fields that a class is made of: read once, since that costs more than their values."""
+    """Returns the types of a class's init fields. Cached: reading them costs more than their values."""
     hints = typing.get_type_hints(cls)
     return types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init})
 
 
 def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of: str = "") -> None:
-    """Raises ConfError for a key that is not known. `of`: what it would be a field of, for the message."""
+    """Raises ConfError for an unknown key. `of`: words after the key in the message, which name its owner."""
     for key in tree:
         if key not in set(known):
             raise where.error(f"unknown field {key!r}{of}; {did_you_mean(str(key), known)}")
@@ -163,8 +162,8 @@ def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of
 def build(
     cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({}), found: Found = None
 ) -> T:
-    """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found.
-    With `found` nothing is raised, and what comes where there is an error is None."""
+    """Builds a dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and
+    found. With `found`, errors are collected there instead, and a mapping with an error gives None."""
 
     before = len(found or ())
     with collected(found):
@@ -192,7 +191,7 @@ def build(
 
 @contextmanager
 def collected(found: Found) -> Iterator[None]:
-    """Keeps an error in `found`; None: it is raised."""
+    """Collects an error of the block in `found`; raises it if `found` is None."""
     try:
         yield
     except RaypipeError as e:
@@ -204,15 +203,15 @@ def collected(found: Found) -> Iterator[None]:
 def problems(
     cls: type[Any], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})
 ) -> list[RaypipeError]:
-    """Everything for which `build` would raise, one error each; none: it would not. What a combination of
-    fields is refused for shows once every field alone is right."""
+    """Returns all errors for which `build` would raise. A combination of fields is checked only if each field
+    is valid."""
     found: list[RaypipeError] = []
     build(cls, tree, where, resolve, found)
     return found
 
 
 def reader(hint: Any, resolve: Resolve = types.MappingProxyType({})) -> Callable[[Any, Where], Any]:
-    """Reads a value of this type, as a field of it is read."""
+    """Returns a function that reads a value of this type as `build` reads a field."""
     return lambda value, where: _value(hint, value, where, resolve)
 
 
@@ -264,7 +263,7 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found) 
 
 def _scalar(hint: Any, value: Any, where: Where) -> Any:
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) <= sys.float_info.max:  # nan is neither
+        if not abs(value) <= sys.float_info.max:  # also refuses NaN
             raise where.error(f"expected a finite number, found {kind_of(value)}")
         return float(value)
     if hint is Any or (isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool))):

@@ -1,7 +1,7 @@
-"""HTTP clients of this process, and why a connection failed, in a sentence that says what to do.
+"""HTTP clients of this process, and explanations of failed connections with advice.
 
 Proxies and certificates come from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY,
-SSL_CERT_FILE). Knows httpx; knows no server.
+SSL_CERT_FILE). Depends on httpx, and on no server.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ C = TypeVar("C")
 
 
 def open_client(make: Callable[..., C], **options: Any) -> C:
-    """A client of httpx with these options. Raises ConfError for a proxy or a file of certificates that it
-    cannot use."""
+    """Opens an httpx client with these options. Raises ConfError if a proxy or certificate file cannot be
+    used."""
     proxies = getproxies()
     used = [kind for kind in ("http", "https", "all", "no") if kind in proxies]
     try:
         for kind in used:
-            _ = kind == "no" or urlsplit(proxies[kind]).port  # ValueError past 65535, which httpx passes on
+            _ = kind == "no" or urlsplit(proxies[kind]).port  # ValueError above 65535; httpx does not check
         return make(**options)
     except (ImportError, ValueError, httpx.InvalidURL) as e:
         named = ", ".join(f"{kind.upper()}_PROXY" for kind in used)
@@ -41,28 +41,28 @@ def open_client(make: Callable[..., C], **options: Any) -> C:
 
 
 def why_failed(error: Exception, url: str) -> str:
-    """The reason of a failed request to `url`, and what to do.
+    """Explains why a request to `url` failed, with advice.
 
     >>> why_failed(httpx.ConnectError("refused"), "http://127.0.0.1:9/v1")
     'nothing answers there: ConnectError: refused. Start the server, or correct the address'
     """
-    said = f"{type(error).__name__}: {error}"
-    if "CERTIFICATE_VERIFY_FAILED" in said:
+    reason = f"{type(error).__name__}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
         return (
-            f"its certificate is not trusted: {said}. Put the certificate of its authority into a file and "
+            f"its certificate is not trusted: {reason}. Put the certificate of its authority into a file and "
             f"name it in SSL_CERT_FILE"
         )
-    if "[SSL" in said:
-        return f"no TLS is spoken there: {said}. Write http:// where the server has no certificate"
+    if "[SSL" in reason:
+        return f"no TLS is spoken there: {reason}. Write http:// where the server has no certificate"
     if proxy := proxy_of(url):
-        return f"the proxy {proxy} does not lead there: {said}. Correct it, or list the host in NO_PROXY"
+        return f"the proxy {proxy} does not lead there: {reason}. Correct it, or list the host in NO_PROXY"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
-        return f"the connection broke off: {said}"
-    return f"nothing answers there: {said}. Start the server, or correct the address"
+        return f"the connection broke off: {reason}"
+    return f"nothing answers there: {reason}. Start the server, or correct the address"
 
 
 def proxy_of(url: str) -> str:
-    """The proxy that leads to an address, without a password, and its variable; "": none.
+    """Returns the proxy for an address, without its password, and the proxy's variable; "" without a proxy.
 
     >>> proxy_of("http://127.0.0.1/")
     ''

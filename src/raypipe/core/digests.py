@@ -1,8 +1,8 @@
-"""Identity: the canonical form of a value, the digest of a model, and the origin of fitted numbers.
+"""Identity of values: canonical forms, digests of models, and the origin of fitted numbers.
 
-Knows plain values, mappings and frozen dataclasses; knows no recipe, no store and no fit. Digests are made of
-these forms, so a form never changes: another Python, another field order or another mapping order gives the
-same.
+Depends on plain values, mappings and frozen dataclasses; not on recipes, stores or fits. Digests are computed
+from canonical forms, so the form of a value never changes. It depends neither on the Python version nor on
+the order of fields or of a mapping's keys.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ NOT_IDENTITY = frozenset(
         "adopted",
     }
 )
-"""Fields of a Model that say what it is called and where it lies. `weights` names what is in it; of a remote
-model the endpoint and its dialect, too; and how a generator is asked, where its entry says so."""
+"""Fields of a Model outside its identity: names, locations, and settings that `weights` covers. `weights`
+names the content; for a remote model also endpoint and dialect, for a generator its request settings."""
 
 
 ADDED: Mapping[str, bool] = {"added": True}
-"""Metadata of a field that came after records of its class were in use: with its default it is in no digest,
-so what was computed before the field was there still counts."""
+"""Metadata of a field that was added to a record class in use. With its default value the field is in no
+digest, so results from before the field still count."""
 
 
 def identifying(record: Any) -> dict[str, Any]:
-    """The fields of a step, or another record, that are in its digest."""
+    """Returns the fields of a step, or of another record, that are part of its digest."""
     found = {f.name: (f, getattr(record, f.name)) for f in dataclasses.fields(record)}
     return {n: v for n, (f, v) in found.items() if not (f.metadata.get("added") and v == f.default)}
 
 
 def stable(value: object) -> str:
-    """The canonical form of None, bool, int, float, str, tuples, mappings and frozen dataclasses of these.
+    """Returns the canonical form of a plain value.
 
-    Types are told apart (1, 1.0, True and "1" have four forms); the order of fields and of a mapping's keys
-    does not matter; a Model and a Reference are what their identity says.
+    Plain are None, bool, int, float, str, tuples, mappings and frozen dataclasses of these. Types are told
+    apart: 1, 1.0, True and "1" have four forms. The order of fields and of a mapping's keys does not matter.
+    A Model and a Reference are represented by their identity.
 
-    Raises TypeError for anything else: what has no stable form must not reach a digest.
+    Raises TypeError for any other value: it must not reach a digest.
 
     >>> stable({"top": 5, "by": ("dense", None)})
     '{"by":("dense",null),"top":5}'
@@ -95,35 +96,35 @@ def stable(value: object) -> str:
 
 
 def model_identity(model: Model) -> str:
-    """32 hex digits that name everything about a model that decides its numbers: what it computed is stored
-    under them. An adopted model has those of the other one."""
+    """Returns 32 hex digits that identify everything that decides a model's numbers. Its results are stored
+    under them. An adopted model has the identity of the model that it is adopted as."""
     return own_identity(model.original)
 
 
 def own_identity(model: Model) -> str:
-    """The same of the model itself, adopted or not: what computes now, an engine or a server, is named so."""
+    """Returns the model's own identity, even if it is adopted. It names the running engine or server."""
     fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
     return digest("model", stable({k: v for k, v in fields.items() if k not in NOT_IDENTITY}))
 
 
-HALVES = 2  # parts of a data set: one is fitted on, the other says how good the fit is
-_DIGITS = 8  # of a question's digest: 2,706 questions meet one of 1,353 others by chance once in 1,200 runs
+HALVES = 2  # parts of a data set: one to fit on, one to measure the fit
+_DIGITS = 8  # hex digits of a question's digest: 2,706 questions and 1,353 others collide once in 1,200 runs
 
 
 @dataclass(frozen=True, slots=True)
 class FittedOn:
-    """Origin of fitted numbers. Scores of questions that a fit has seen are marked."""
+    """Origin of fitted numbers. Reports mark scores of questions that were used in the fit."""
 
     data: str  # name and digest of the data
-    split: str  # which rows of it
-    metric: str  # what was fitted, and how well it does there
-    n: int = 0  # questions
-    recipe: str = ""  # name of the recipe; "": of any
-    basis: str = ""  # digest of the steps that the numbers rest on; "": they rest on no recipe
-    seen: str = ""  # digests of these questions' texts, parted by spaces; "": not kept
+    split: str  # rows of the data that were used
+    metric: str  # the fitted measure and its value there
+    n: int = 0  # number of questions
+    recipe: str = ""  # name of the recipe; "": any
+    basis: str = ""  # digest of the steps that the numbers depend on; "": none
+    seen: str = ""  # digests of these questions' texts, separated by spaces; "": not stored
 
     def has_seen(self, text: str) -> bool:
-        """Returns whether a question with this text was among those of the fit.
+        """Returns whether the fit used a question with this text.
 
         >>> on = FittedOn("demo", "half 0", "score", seen=seen_rows(["who wrote it?"]))
         >>> on.has_seen("who wrote it?"), on.has_seen("who sang it?")
@@ -133,18 +134,18 @@ class FittedOn:
 
 
 def row_digest(text: str) -> str:
-    """Names a question by its text: ids are often line numbers, which other data have, too."""
+    """Returns a short digest of a question's text. Ids are often line numbers, which other data share."""
     return digest("seen", text)[:_DIGITS]
 
 
 def seen_rows(texts: Iterable[str]) -> str:
-    """The questions of a fit as `FittedOn` keeps them."""
+    """Returns the digests of a fit's questions in the form of `FittedOn.seen`."""
     return " ".join(sorted({row_digest(t) for t in texts}))
 
 
 def half_of(key: str) -> int:
-    """The half, 0 or 1, that a question belongs to, by its id, or by its group where questions come in
-    groups. Nothing but the key decides, so a question stays in its half whatever else the data hold.
+    """Returns the half of the data, 0 or 1, that a question belongs to. `key`: its id, or its group if it has
+    one. Only the key decides, so a question stays in its half whatever else the data hold.
 
     >>> [half_of(id) for id in ("q1", "q2", "q3", "q4")]
     [1, 0, 0, 1]
@@ -153,5 +154,5 @@ def half_of(key: str) -> int:
 
 
 def part_of(key: str, parts: int, salt: str) -> int:
-    """Returns one of 0..parts - 1 for a key; another salt deals them otherwise."""
+    """Maps a key to a number in 0..parts - 1. Another salt gives another mapping."""
     return int(digest(salt, key)[:8], 16) % parts

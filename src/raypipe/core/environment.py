@@ -1,4 +1,4 @@
-"""Environment of this process: CPUs and their name, versions of packages, and the commit of the code."""
+"""Environment of this process: CPUs, versions of packages, and the commit of the code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ WRITTEN = PACKAGE / "COMMIT"  # a wheel has this file; hatch_build.py writes it
 
 
 def commit() -> str:
-    """The commit that the package was built from, or that of its checkout, with -dirty where files differ; ""
-    where neither is known."""
+    """Returns the commit that the package was built from, or else that of its checkout. "": neither is known.
+    The commit of a checkout with changed files ends in -dirty."""
     if WRITTEN.is_file():
         return WRITTEN.read_text(encoding="ascii").strip()
     return commit_of(PACKAGE)
 
 
 def commit_of(folder: Path) -> str:
-    """The commit of the checkout that a folder is in, with -dirty where files differ; "" outside of one."""
+    """Returns the commit of the checkout around a folder; "" without one. It ends in -dirty if files
+    differ."""
     try:
         said = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
@@ -32,13 +33,13 @@ def commit_of(folder: Path) -> str:
             text=True,
             timeout=10,
         )
-    except (OSError, subprocess.TimeoutExpired):  # no git here, or a checkout too slow to look at
+    except (OSError, subprocess.TimeoutExpired):  # git is not installed, or the checkout is too slow
         return ""
     return said.stdout.strip() if said.returncode == 0 else ""
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Package -> version, of those that are installed."""
+    """Returns the version of each installed package among `packages`, by name."""
     found = {}
     for name in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -47,15 +48,16 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Counts the CPUs of this process's affinity, or of the quota of its cgroups where that is less, at least
-    one. Threads beyond a quota stop each other for the rest of each period. `root`: of proc and sys."""
+    """Counts the CPUs that this process may use, at least one. Its affinity or its cgroups' quota limits
+    them, whichever is less. Threads beyond a quota stop each other for the rest of each period. `root` holds
+    proc and sys."""
     seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(seen, *map(math.ceil, [seen, *_quotas(root)])))
 
 
 def _quotas(root: Path) -> list[float]:
-    """CPUs' worth of time that each cgroup around this process allows, of version 2 and of version 1."""
-    found = list[float]()
+    """Returns the CPU limit of each cgroup around this process. Reads cgroups of versions 1 and 2."""
+    quotas = list[float]()
     lines = (line.split(":", 2) for line in _text(root / "proc/self/cgroup").split())
     for _, controllers, path in lines:
         if controllers and "cpu" not in controllers.split(","):
@@ -68,8 +70,8 @@ def _quotas(root: Path) -> list[float]:
             else:
                 limits = _text(place / "cpu.max").split()
             if len(limits) == 2 and all(limit.isdecimal() for limit in limits) and int(limits[1]):
-                found.append(int(limits[0]) / int(limits[1]))  # "max" and -1: no limit
-    return found
+                quotas.append(int(limits[0]) / int(limits[1]))  # "max" and -1: no limit
+    return quotas
 
 
 def _text(file: Path) -> str:
@@ -80,11 +82,11 @@ def _text(file: Path) -> str:
 
 
 def processor() -> str:
-    """The name of this machine's CPU."""
+    """Returns the name of this machine's CPU."""
     return value_in(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
 
 
 def value_in(file: Path, name: str) -> str:
-    """The value of the first line `name: value` of a file; "" where there is none."""
+    """Returns the value of the first line `name: value` of a file; "" without such a line."""
     lines = (line.partition(":") for line in _text(file).splitlines())
     return next((v.strip() for k, _, v in lines if k.strip() == name), "")

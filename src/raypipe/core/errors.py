@@ -1,4 +1,4 @@
-"""An exception type per action of the caller, each with its exit code."""
+"""Exception types, one for each action that a caller can take, each with its exit code."""
 
 from __future__ import annotations
 
@@ -6,82 +6,82 @@ import errno
 
 
 class RaypipeError(Exception):
-    """A message says where, what was expected, what was found and what to do."""
+    """Base of all errors. The message says where, what was expected, what was found and what to do."""
 
     exit_code = 70
 
 
 class ConfError(RaypipeError):
-    """A recipe, model, cluster file or command-line argument is wrong."""
+    """A wrong recipe, model file, cluster file or command-line argument."""
 
     exit_code = 2
 
 
 class FieldsRefused(ConfError):
-    """A server refuses fields of a chat that are from now on left out: the recipe is to be read again."""
+    """A server's refusal of chat fields. Later chats omit them, so the recipe must be read again."""
 
 
 class DataError(RaypipeError):
-    """Input data cannot be used as a whole: a missing, truncated or mislabelled file."""
+    """Input data that cannot be used as a whole: a missing, truncated or mislabelled file."""
 
     exit_code = 3
 
 
 class DiskFull(RaypipeError):
-    """There is no room for what would be written. What is stored stays readable."""
+    """A disk without room for a write. Stored data stay readable."""
 
     exit_code = 2
 
 
 def is_full(error: BaseException) -> bool:
-    """Returns whether an error says that a disk is full. Lance has no errno, only words."""
+    """Returns whether an error means that a disk is full. Errors of Lance have no errno, only a text."""
     return isinstance(error, OSError) and (
         error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
     )
 
 
 class ModelMissing(RaypipeError):
-    """A model is named and is not here; the message has the command that gets it."""
+    """A model that is named but is not on this machine. The message has the command that fetches it."""
 
     exit_code = 4
 
 
 class FaultBudgetExceeded(RaypipeError):
-    """More rows could not be done than a run may lose; everything that could be done is stored."""
+    """More failed rows than a run may lose. All rows that succeeded are stored."""
 
     exit_code = 6
 
 
 class CapReached(RaypipeError):
-    """A run has spent what its command allows (--max-usd, ...); the same command continues what is stored."""
+    """A run that has reached a cap of its command (--max-usd, ...). The same command continues its work."""
 
     exit_code = 8
 
 
 class ClusterTooSmall(RaypipeError):
-    """The plan needs more CPUs, GPUs or memory than the cluster has; the message has the numbers."""
+    """A cluster with fewer CPUs or GPUs, or less memory, than the plan needs. The message has the numbers."""
 
     exit_code = 5
 
 
 class Unavailable(RaypipeError):
-    """A store, device, engine or service cannot be used now, which is no row's fault: omit its stage, or try
-    again later. Raised where the call is made: only there is it known whose the trouble is."""
+    """A store, device, engine or service that cannot be used at the moment. No row is to blame: omit the
+    stage, or try again later. Raised at the call itself: only there is the cause known."""
 
     exit_code = 69
 
 
 class OutOfMemory(Unavailable):
-    """A model had too little memory for a call: a smaller one may succeed."""
+    """Too little memory for a model's call. A smaller call may succeed."""
 
 
 class WorkerBroken(Unavailable):
-    """This process cannot compute: its device failed, or a model cannot be loaded. Another one may."""
+    """A process that cannot compute: its device failed, or a model cannot be loaded. Another one may."""
 
 
 class Overloaded(RaypipeError):
-    """More is waiting than can be done soon: ask again after a while."""
+    """A service with more waiting requests than it can serve soon. Try again after a while."""
 
 
 class LawBroken(DataError):
-    """A step does not do what every step must (`recipes.laws`): a defect in it, and no row's fault."""
+    """A defect in a step, which breaks a law of all steps (`recipes.laws`). No row is to blame."""

@@ -1,8 +1,5 @@
-"""The contract of what can be searched, exactly or approximately, and the records that it gives. Protocols
-and plain values only.
-
-The tables of a store and the pages of one request keep it (`store.index`).
-"""
+"""Contract of exact and approximate search, and the records that it returns. Protocols and plain values only.
+The tables of a store and the pages of one request implement it (`store.index`)."""
 
 from __future__ import annotations
 
@@ -20,13 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approximate:
-    """Settings by which a whole snapshot is searched by an approximate index in place of the exact
-    product."""
+    """Settings of approximate search, in place of exact search over a whole snapshot."""
 
     index: Literal["ivf_rq"]  # LanceDB's inverted file with RaBitQ codes; an eval builds it
-    probes: int  # partitions that are looked into for a question
-    refine: int  # times `top` candidates are scored again with their whole vectors
-    min_recall: float  # 0..1: least share of the exact best that any measured question must find
+    probes: int  # partitions that are searched for a question
+    refine: int  # candidates as a multiple of `top`, scored again with whole vectors
+    min_recall: float  # 0..1: least share of the exact best that each measured question must find
 
     def __post_init__(self) -> None:
         if self.probes < 1 or self.refine < 1:
@@ -37,27 +33,27 @@ class Approximate:
 
 @dataclass(frozen=True, slots=True)
 class AnnRecall:
-    """Recall of an approximate search: its share of the exact product's best, measured over some
-    questions."""
+    """Recall of an approximate search, measured over some questions: the share of the exact best chunks that
+    it finds."""
 
-    index: str  # its name, which is its identity
+    index: str  # name of the index, which is its identity
     top: int
     probes: int
     refine: int
     questions: int
-    mean: float  # of the shares of the exact best, 0..1
-    fifth: float  # 5 % of the questions have at most this share
-    worst: float
-    worst_question: str  # its id
+    mean: float  # mean share of the exact best that is found, 0..1
+    fifth: float  # 5th percentile of that share
+    worst: float  # least share of a question
+    worst_question: str  # id of that question
 
 
 @dataclass(frozen=True, slots=True)
 class VectorHit:
-    """A chunk that a vector search found."""
+    """A chunk found by a vector search."""
 
     source: str  # source id
-    span: Span  # of the chunk itself
-    passage: Span  # of the passage it belongs to: its parent, or itself
+    span: Span  # span of the chunk itself
+    passage: Span  # span of its passage: its parent, or the chunk itself
     score: float  # inner product of unit vectors, -1..1
 
     @property
@@ -68,10 +64,10 @@ class VectorHit:
 
 @dataclass(frozen=True, slots=True)
 class PassageWords:
-    """The words of the passages in a scope, as flat arrays: what BM25 needs and nothing else.
+    """Words of the passages in a scope, as flat arrays: the input of BM25.
 
-    A word belongs to the passage in which it starts. Passages are ordered by source (in the scope's order;
-    the whole snapshot: by id), then by span.
+    A word belongs to the passage that holds its first character. Passages are ordered by source, then by
+    span. Sources have the order of the scope; in a whole snapshot they are ordered by id.
     """
 
     chunks: tuple[str, ...]  # passage ids, distinct
@@ -81,22 +77,22 @@ class PassageWords:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Occurrences of the words of a look-up in a segment of a snapshot, as flat arrays. The passages of a
-    segment are numbered from 0."""
+    """Occurrences of looked-up words in one segment of a snapshot, as flat arrays. Passages of the segment
+    are numbered from 0."""
 
-    lengths: np.ndarray  # (passages,) int32: words of each; -1 for one that is not in the snapshot any more
-    rows: np.ndarray  # (passages,) int64: the number of each in the whole snapshot; -1 as above
+    lengths: np.ndarray  # (passages,) int32: words of each; -1: the passage has left the snapshot
+    rows: np.ndarray  # (passages,) int64: number of each in the whole snapshot; -1 as above
     starts: np.ndarray  # (words + 1,) int64: word i is in passages[starts[i]:starts[i + 1]]
-    passages: np.ndarray  # (pairs,) int64, ascending for each word, none twice
-    counts: np.ndarray  # (pairs,) int64: how often the word is in that passage
+    passages: np.ndarray  # (pairs,) int64: passages of each word, ascending and distinct
+    counts: np.ndarray  # (pairs,) int64: occurrences of the word in that passage
 
 
 class Postings(Protocol):
-    """Occurrences of some words in all passages of a snapshot, read segment by segment."""
+    """Occurrences of looked-up words in all passages of a snapshot, read segment by segment."""
 
     @property
     def passages(self) -> int:
-        """Passages of the snapshot."""
+        """Number of passages in the snapshot."""
         ...
 
     @property
@@ -106,83 +102,86 @@ class Postings(Protocol):
 
     @property
     def found(self) -> np.ndarray:
-        """(words,) int64: in how many passages each word of the look-up is."""
+        """(words,) int64: number of passages that contain each looked-up word."""
         ...
 
     def segments(self) -> AsyncIterator[Occurrences]:
-        """Returns what each segment has of these words; a segment without any of them is left out."""
+        """Yields the occurrences of the words by segment. Segments without any of them are skipped."""
         ...
 
     async def frequencies(self) -> np.ndarray:
-        """(distinct words of the snapshot,) int64: in how many passages each is, in no order."""
+        """Returns (distinct words of the snapshot,) int64: the number of passages with each word,
+        unordered."""
         ...
 
     async def chunks(self, rows: np.ndarray) -> list[str]:
-        """The passage ids of these numbers ((n,) int64), in order."""
+        """Returns the ids of the passages with these numbers ((n,) int64), in order."""
         ...
 
     async def rows_of(self, chunks: Collection[str]) -> np.ndarray:
-        """(n,) int64: the numbers of these passages, ascending; those that the snapshot has not are left
-        out."""
+        """Returns the numbers of these passages as (n,) int64, ascending. Passages outside the snapshot are
+        omitted."""
         ...
 
 
 class Index(Protocol):
     """A searchable snapshot: the store's tables, or a request's own pages in memory. A scope is a tuple of
-    source ids; None is everything. A source in a scope that the index does not hold is no error: an empty or
-    faulty page has no passages."""
+    source ids; None is everything. A scope may name sources that the index lacks, such as empty or faulty
+    pages."""
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
-        """The `top` best chunks for each row of vectors ((n, dim) float32, unit rows) within its scope, best
-        first; ties by (source, span). Exact. Raises ConfError if no vectors of this model are here."""
+        """Finds the `top` best chunks for each row of `vectors` within its scope, exactly. `vectors`: (n,
+        dim) float32, unit rows. Chunks are ordered best first, ties by (source, span). Raises ConfError if
+        the index has no vectors of this model."""
         ...
 
     async def near(
         self, model: Model, vectors: np.ndarray, top: int, how: Approximate
     ) -> list[list[VectorHit]]:
-        """About the `top` best chunks of everything for each row of vectors, best first; ties by (source,
-        span). Scores are exact, and some of the best may not be found. Raises ConfError as `search`, and
-        where there is no such index; pages in memory have none and are searched exactly."""
+        """Finds about the `top` best chunks of the snapshot for each row of `vectors`. Their order is as in
+        `search`. Scores are exact, but some of the best may be missing. Pages in memory are searched exactly.
+        Raises ConfError as `search` does, and if a store has no approximate index."""
         ...
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
-        """The text of each passage id, in order. Raises KeyError for a source that is not here."""
+        """Returns the text of each passage id, in order. Raises KeyError if a source is not in the index."""
         ...
 
     async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
-        """The whole parsed text of each source id, in order; None where the index does not hold it."""
+        """Returns the whole parsed text of each source id, in order. None: the index does not hold the
+        source."""
         ...
 
     async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Returns what each source's page carries and does not show, as spans of its parsed text, ascending
-        and apart, in order; () where the index does not hold the source."""
+        """Returns the spans of text that each source's page contains but does not show. Sources are in order,
+        spans of the parsed text ascending and apart. (): the index does not hold the source."""
         ...
 
     async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
-        """The blocks of each source's parsed text, ascending and apart, in order; () where the index does not
-        hold the source or its borders are not known."""
+        """Returns the blocks of each source's parsed text. Sources are in order, blocks ascending and apart.
+        (): the index does not hold the source, or its borders are unknown."""
         ...
 
     async def layouts(self, sources: Sequence[str]) -> list[Layout | None]:
-        """Returns the place and time of the file of each source, in order; None where it is of none."""
+        """Returns the path, pages and date of each source's document, in order. None: it has no document."""
         ...
 
     async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
-        """The ids of all sources with fields for which all conditions hold, ascending. Raises ConditionError
-        for one that the fields do not fit."""
+        """Returns the ids of all sources whose fields meet all conditions, ascending. Raises ConditionError
+        if a condition does not fit the fields."""
         ...
 
     async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
-        """Those citations, and parts of them, for which a condition holds."""
+        """Returns the citations that meet a condition, each reduced to its sources that meet it."""
         ...
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        """The words that the corpus step `tokenize` kept, for every passage in the scope."""
+        """Returns the words of every passage in the scope. The corpus step `tokenize` has stored them."""
         ...
 
     async def postings(self, analyzer: str, words: np.ndarray) -> Postings | None:
-        """Looks up words ((words,) uint64, ascending and distinct) in the whole snapshot. None where this
-        index keeps no postings of the analyzer: `words` then gives equal scores, from more memory."""
+        """Looks up words ((words,) uint64, ascending and distinct) in the whole snapshot. None if the index
+        has no postings of the analyzer: the method `words` then gives equal scores, but takes more memory."""
         ...

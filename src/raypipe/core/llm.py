@@ -1,8 +1,8 @@
 """Chats, sampling and replies of language models as plain values, the contract of generators, and prices.
 
-Chats and sampling are hashable and have a stable form, so a reply can be cached by them. Prices are in no
-digest; one that is not given is not 0: money is then not known, and what it leaves out is named. Knows the
-records alone; an engine, an endpoint and a scripted fake keep the same contract.
+Chats and sampling are hashable and have a stable form, so replies are cached by them. Prices are in no
+digest. A missing price is not 0: the total is then unknown, and the parts without a price are named. Depends
+only on the records. An engine, an endpoint and a scripted fake keep the same contract.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MessageRole: TypeAlias = Literal["system", "user", "assistant"]
 Finish: TypeAlias = Literal["stop", "length"]
 
 STEP = "generate"
-"""The step that a generator's faults name; a step that knows its name in the recipe puts that there."""
+"""Step name in a generator's faults. A step replaces it by its own name in the recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class Message:
     """A turn of a chat."""
 
     role: MessageRole
-    content: str  # plain text: what looks like a template's token in it never becomes one
+    content: str  # plain text: a template's token in it is read as text
 
 
 Chat: TypeAlias = tuple[Message, ...]
 Chats: TypeAlias = Sequence[Chat]
 
 Alone: TypeAlias = Callable[[], None]
-"""Called by an engine when a call begins that runs alone."""
+"""Callback of an engine, called when a call starts during which no other call runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The reply is one of these, to the letter."""
+    """Constraint: the reply equals one of these options."""
 
     options: tuple[str, ...]
 
@@ -49,21 +49,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """The reply matches this from its first to its last character."""
+    """Constraint: the whole reply matches this pattern."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """The reply is JSON that this schema allows, without white space between its parts."""
+    """Constraint: the reply is JSON by this schema, without white space between its parts."""
 
     text: str  # the schema, as JSON text: its bytes are its identity
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The reply is a sentence of this grammar, whose first rule is `start`."""
+    """Constraint: the reply is a sentence of this grammar, whose first rule is `start`."""
 
     text: str  # Lark's notation
 
@@ -72,7 +72,7 @@ Constraint: TypeAlias = Choice | Regex | JsonSchema | Grammar
 
 
 REPEATED = (4, 64)
-"""Tokens of a text whose repetition ends a reply, where that is asked for (`Sampling.repeats`): from 4 on, as
+"""Fewest and most tokens of a text whose repetition ends a reply (`Sampling.repeats`). The least is 4, as
 digits and blanks repeat in right answers; 64 are two or three sentences."""
 _RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (1, math.inf),
@@ -86,25 +86,25 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings by which a reply is drawn. All of it is identity."""
+    """Settings by which a reply is drawn. All of them are part of the reply's identity."""
 
-    max_tokens: int  # of the reply, in the model's own tokens
+    max_tokens: int  # most tokens of the reply, in the model's own tokens
     temperature: float = 0.0  # 0: the most probable token each time
-    top_p: float = 1.0  # 0..1: share of probability that is drawn from
-    seed: int = 0  # of the draw, set again for each chat: a reply does not depend on its neighbours
+    top_p: float = 1.0  # 0..1: share of the probability to draw from
+    seed: int = 0  # seed of the draw, reset for each chat: a reply does not depend on its neighbours
     frequency_penalty: float = 0.0  # -2..2
     presence_penalty: float = 0.0  # -2..2
-    stop: tuple[str, ...] = ()  # the reply ends before the first of these
-    logprobs: bool = False  # whether `Generated.logprob` is wanted
+    stop: tuple[str, ...] = ()  # the reply ends before the first of these texts
+    logprobs: bool = False  # True: `Generated.logprob` is filled in
     constraint: Constraint | None = None
     repeats: int = field(default=0, metadata={"added": True})  # `digests.ADDED`
-    """The reply is cut where a text (of REPEATED tokens) stands this often in a row; 0: it is not."""
+    """A reply is cut once a text of REPEATED tokens occurs this often in a row; 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 0 and 0.0 are one identity
         for name, (low, high) in _RANGES.items():
-            if not low <= (value := getattr(self, name)) <= high:  # NaN is within nothing
+            if not low <= (value := getattr(self, name)) <= high:  # also refuses NaN
                 raise ValueError(f"{name}: expected {low} to {high}, found {value}")
         if self.repeats and not 2 <= self.repeats <= 100:
             raise ValueError(f"repeats: expected 0, or 2 to 100, found {self.repeats}")
@@ -118,26 +118,26 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    text: str  # never "": a model that says nothing is a fault
+    text: str  # never "": an empty reply is a fault
     finish: Finish  # stop: it ended by itself, at a stop text or at its constraint's end; length: it was cut
-    prompt_tokens: int  # of the rendered chat
-    cached_tokens: int  # of these, how many were not computed again; 0 where an endpoint does not say
-    generated_tokens: int  # of the reply
+    prompt_tokens: int  # tokens of the rendered chat
+    cached_tokens: int  # prompt tokens that were not computed again; 0 if an endpoint gives no count
+    generated_tokens: int  # tokens of the reply
     logprob: float | None = None  # sum over the reply's tokens, after constraint, temperature and top_p
 
 
 Replies: TypeAlias = list[Generated | Fault]
-"""A reply for each chat, in order."""
+"""One reply or fault for each chat, in order."""
 
 ReplyPieces: TypeAlias = AsyncIterator[str | Generated | Fault]
-"""The text of a reply piece by piece, then the whole reply or its fault."""
+"""Pieces of a reply's text, then the whole reply or its fault."""
 
 
 class Generator(Protocol):
-    """Replies to chats, in their order; each row has a reply or a fault of its own.
+    """A language model that replies to chats in order. Each chat gets one reply or one fault.
 
-    `adapter` names LoRA weights that ride on the model; None is the model itself. Any number of calls may run
-    at once. Raises ConfError for what no row can get: an unknown adapter, a constraint that does not compile.
+    `adapter` names LoRA weights to apply to the model; None: the model itself. Calls may run concurrently.
+    Raises ConfError for an error of all rows: an unknown adapter, or a constraint that does not compile.
     """
 
     async def __call__(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies: ...
@@ -146,23 +146,23 @@ class Generator(Protocol):
 MILLION = 1_000_000
 HOUR_S = 3600.0
 JUDGE = "judge"
-"""In the place of a step: the model that judges answers."""
+"""Name in place of a step's, for the model that judges answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
-    """US dollars per million tokens of one language model."""
+    """Prices of one language model, in US dollars per million tokens."""
 
     prompt: float
     reply: float
-    cached: float | None = None  # of prompt tokens that a prefix cache had; None: as `prompt`
+    cached: float | None = None  # price of prompt tokens in a prefix cache; None: as `prompt`
 
     def __post_init__(self) -> None:
         if min(self.prompt, self.reply, self.cached or 0) < 0:
             raise ValueError("usd_per_mtok: expected no price below 0")
 
     def usd(self, prompt: float, cached: float, generated: float) -> float:
-        """Price of some tokens. `cached` are among those of the prompt.
+        """Returns the price of some tokens in US dollars. `cached` tokens are part of `prompt`.
 
         >>> TokenPrice(1.0, 4.0, 0.5).usd(2_000_000, 1_000_000, 500_000)
         3.5
@@ -171,24 +171,24 @@ class TokenPrice:
         return ((prompt - cached) * self.prompt + cached * of_cache + generated * self.reply) / MILLION
 
     def in_batches(self) -> TokenPrice:
-        """The price of chats that are sent in files: half, at every provider that has a batch API."""
+        """Returns the prices of chats sent in files: half, at every provider with a batch API."""
         cached = None if self.cached is None else self.cached / 2
         return TokenPrice(self.prompt / 2, self.reply / 2, cached)
 
     def dearest(self) -> float:
-        """Price of a token, whatever it is."""
+        """Returns the highest price of one token."""
         return max(self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of a run of a recipe on a cluster, as far as its files say."""
+    """Prices of a recipe's run on a cluster, as far as the configuration files give them."""
 
     tokens: Mapping[str, TokenPrice] = field(default_factory=dict)  # step -> price of its language model
     machines: float | None = None  # US dollars per hour of all machines together; None: some have no price
-    actors: Mapping[str, int] = field(default_factory=dict)  # step -> processes that do it at a time
+    actors: Mapping[str, int] = field(default_factory=dict)  # step -> processes that run it at the same time
     gpus: Mapping[str, float] = field(default_factory=dict)  # step -> GPUs held while it runs
-    unpriced: tuple[str, ...] = ()  # what has no price: machines, and models behind endpoints
+    unpriced: tuple[str, ...] = ()  # parts without a price: machines, and models behind endpoints
 
     @property
     def known(self) -> bool:

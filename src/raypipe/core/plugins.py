@@ -1,14 +1,14 @@
-"""Code from outside: one object named where it is used, `mypkg.steps:Shout`, and folders of plugins, each of
-which adds names to the core by one table.
+"""Code from outside raypipe: single objects, and plugin folders that add names to raypipe.
 
-A module of a path is imported from the Python path; the command line puts the current folder on it. Part of
-its identity is the digest of its source file and of what that imports from its own package, or from next to
-it, however deep. Installed packages that it imports are none of it, nor are files of data.
+A single object is named in the place that uses it: `mypkg.steps:Shout`. Its module is imported from the
+Python path, to which the command line adds the current folder. The digest of the source file is part of the
+object's identity. It also covers modules that the file imports, at any depth, from its own package or folder.
+It covers neither other installed packages nor data files.
 
-A table is found by the entry-point group `raypipe.plugins`, in any installed package. It has names and, for
-each, the MODULE:NAME of what it stands for. Reading the names imports the tables alone; what a name stands
-for is imported when it is asked for. Nothing here knows which plugins exist, nor the form of a step, a reader
-or a metric: it is checked where one is asked for.
+A plugin folder adds names by one table, found by the entry-point group `raypipe.plugins` of any installed
+package. A table maps each name to the MODULE:NAME of an object. Reading the names imports only the tables; an
+object is imported when it is needed. Nothing here depends on which plugins exist, or on the form of a step, a
+reader or a metric. The code that needs an object checks its form.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from raypipe.core.errors import ConfError
 
 _NAME = r"[A-Za-z_]\w*"
 _PATH = re.compile(rf"\A({_NAME}(?:\.{_NAME})*):({_NAME})")
-_SOURCE = "__raypipe_source__"  # on a module: digest of its file when it was imported
+_SOURCE = "__raypipe_source__"  # attribute of a module: digest of its file at import
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """An object imported from outside, for identity and messages."""
+    """An object imported from outside raypipe, for identity and messages."""
 
     path: str  # MODULE:NAME
-    source: str  # digest of its source file and of the own modules that it imports, 32 hex digits
+    source: str  # digest of its source file and of its package's modules that it imports, 32 hex digits
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Plugin:
 
 
 def is_path(text: object) -> bool:
-    """Returns whether a text names something outside, rather than something that raypipe ships.
+    """Returns whether a text names an object from outside, not a name that raypipe ships.
 
     >>> is_path("mypkg.steps:Shout"), is_path("rerank"), is_path("C:\\\\data")
     (True, False, False)
@@ -61,25 +61,25 @@ def is_path(text: object) -> bool:
 
 
 def load(path: str, what: str) -> tuple[Any, Plugin]:
-    """Imports what a path names. `what`: what is expected there, for messages: "a step".
+    """Imports the object that a path names. `what`: its expected kind, for messages, such as "a step".
 
-    Raises ConfError for a path of another form, a module that is not found or raises, a name that it has not,
-    and a file, of it or of what it imports, that changed after it was imported.
+    Raises ConfError if the path has another form, the module is missing or raises, or the module lacks the
+    name. Raises ConfError also if the source file, or a file that it imports, changed after the import.
     """
-    importlib.invalidate_caches()  # a file that was written a moment ago
-    # Bytecode counts as fresh by the second and the size of its source: an edit within that second that keeps
-    # the size would run old code under the digest of the new.
+    importlib.invalidate_caches()  # finds a file that was written a moment ago
+    # Python accepts bytecode by the size of its source and its time in whole seconds. An edit of equal size
+    # within that second would run old code under the digest of the new.
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         found, module = _found(path, what)
     finally:
         sys.dont_write_bytecode = written
-    home = sys.modules.get(getattr(found, "__module__", ""), module)  # where it is written
+    home = sys.modules.get(getattr(found, "__module__", ""), module)  # the module that defines it
     return found, Plugin(path, _source(home, path))
 
 
 def find(path: str, what: str) -> Any:
-    """Imports what a path in an installed package names, whatever its source. Raises as `load`."""
+    """Imports the object of a path in an installed package, without a digest. Raises ConfError as `load`."""
     return _found(path, what)[0]
 
 
@@ -122,31 +122,31 @@ def _source(module: ModuleType, path: str) -> str:
 
 
 def _own_modules(name: str, file: Path) -> dict[str, bytes]:
-    """Module -> source, of a module and of all that it imports, at any depth, from its package or from the
-    folder that this stands in. Packages without code are left out."""
+    """Returns name -> source of a module and of its imports, at any depth. Imports count if they are from the
+    module's package or folder. If packages are installed in that folder, only the package counts. Packages
+    without code are omitted."""
     folder, top = file.parents[name.count(".") + (file.name == "__init__.py")], name.partition(".")[0]
-    alone = folder in {Path(sysconfig.get_path(p)) for p in ("stdlib", "purelib", "platlib")}
-    found, left = {name: file.read_bytes()}, [(name, file)]
-    while left:
-        for other in _imports(*left.pop()):
+    installed = folder in {Path(sysconfig.get_path(p)) for p in ("stdlib", "purelib", "platlib")}
+    found, pending = {name: file.read_bytes()}, [(name, file)]
+    while pending:
+        for other in _imports(*pending.pop()):
             place = folder.joinpath(*other.split("."))
             source = next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
-            if source is None or other in found or (alone and other.partition(".")[0] != top):
+            if source is None or other in found or (installed and other.partition(".")[0] != top):
                 continue
             if (content := source.read_bytes()).strip():
                 found[other] = content
-                left.append((other, source))
+                pending.append((other, source))
     return found
 
 
 def _imports(name: str, file: Path) -> Iterator[str]:
-    """Names that may be modules, of all import statements of a module, those in functions too, and of the
-    packages that it stands in."""
+    """Yields names that may be modules: a module's imports, also in functions, and its own packages."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     yield from (name[: m.start()] for m in re.finditer(r"\.", name))
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # where it is imported, that says so
+    except (SyntaxError, ValueError):  # importing the module reports it
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -162,7 +162,7 @@ def _imports(name: str, file: Path) -> Iterator[str]:
 
 
 def modules_of(plugin: Plugin) -> list[ModuleType]:
-    """The imported modules of its package: what another process needs, where it cannot import them."""
+    """Returns the imported modules of a plugin's package. A process that cannot import them needs these."""
     top = plugin.package
     return [m for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}.")]
 
@@ -172,71 +172,71 @@ GROUP = "raypipe.plugins"
 
 T = TypeVar("T")
 Names: TypeAlias = Mapping[str, str]
-"""Name -> MODULE:NAME of what it stands for."""
+"""Name -> MODULE:NAME of its object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the command line."""
 
-    group: str  # of `raypipe --help`: data, run, look, release, serve or tools
-    module: str  # that declares it, and may declare others (`api.cli.command.command`)
+    group: str  # group in `raypipe --help`: data, run, look, release, serve or tools
+    module: str  # module that declares this and maybe other commands (`api.cli.command.command`)
     about: str  # one line that begins with a verb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginTable:
-    """The names that one plugin folder adds."""
+    """Names added by one plugin folder."""
 
     corpus_steps: Names = field(default_factory=dict)
-    """Verb of a recipe -> class of a step."""
+    """Verb of a recipe's corpus half -> class of the step."""
     question_steps: Names = field(default_factory=dict)
-    """The same, of the question half."""
+    """Verb of a recipe's question half -> class of the step."""
     entries: Names = field(default_factory=dict)
     """Kind of an entry of graphs.yaml -> its type, a core.references.Reference."""
     files: Names = field(default_factory=dict)
-    """Folder of conf -> dataclass that the YAML files there hold."""
+    """Folder of conf -> dataclass of the YAML files in it."""
     readers: Names = field(default_factory=dict)
-    """Format of data -> a readers.formats.LineFormat, or a function of a file."""
+    """Format of data -> a readers.formats.LineFormat, or a function that reads a file."""
     markers: Mapping[str, str] = field(default_factory=dict)
-    """Name of a file -> format of the folder that has it."""
+    """Name of a file -> format of the folder that holds it."""
     loss_stages: Names = field(default_factory=dict)
-    """Verb -> evaluation.loss_paths.EvidencePath that begins with such a step."""
+    """Verb of a step -> the evaluation.loss_paths.EvidencePath that begins with the step."""
     loss_places: Mapping[str, str] = field(default_factory=dict)
-    """Place on such a path -> what is said of golds lost there."""
+    """Place on such a path -> description of golds lost there."""
     datasets: Names = field(default_factory=dict)
-    """Name -> function that writes an invented data set into a folder."""
+    """Name -> function that writes an invented dataset into a folder."""
     forgets: Names = field(default_factory=dict)
-    """Kind of a folder outside of a store -> evaluation.forgotten.TextFolders."""
+    """Kind of a folder outside a store -> evaluation.forgotten.TextFolders."""
     commands: Mapping[str, Command] = field(default_factory=dict)
-    """Name of a command -> the group it is listed in, its module, and what it does."""
-    conf: str = ""  # folder of configuration, which is looked through last; "": none
+    """Name of a command -> its group, module and description."""
+    conf: str = ""  # folder of configuration, searched last; "": none
     locked: bool = False
-    """A steps.lock holds its steps to their versions, as it does those of the core. Then a step is identified
-    by the name of its class and its version. Else by its path and the digest of its source, too."""
+    """True: a steps.lock holds its steps to their versions, as it does the core's. Class name and version
+    then identify a step. Otherwise its path and the digest of its source are part of its identity, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A name that a plugin adds."""
+    """A name added by a plugin."""
 
     plugin: str  # name of its entry point
     table: PluginTable
     value: Any  # MODULE:NAME, mostly
 
     def load(self, what: str) -> Any:
-        """Imports what it stands for; `what` is expected there, for messages. Raises ConfError."""
+        """Imports the object of the name. `what`: its expected kind, for messages. Raises ConfError."""
         return find(self.value, what)
 
 
 @functools.cache
 def tables() -> Mapping[str, PluginTable]:
-    """Name of a plugin -> its table. Raises ConfError for a table that cannot be imported, or is none."""
-    import tomllib  # for plugins alone, as the next
+    """Returns the tables of all installed plugins by name. Raises ConfError for a wrong or repeated one."""
+    import tomllib  # only plugins need this and the next import
     from importlib.metadata import entry_points  # 20 ms
 
-    # The metadata of an editable install are as old as the install, and a source tree has none: a checkout's
-    # own plugins are those of its pyproject.toml.
+    # A checkout's own plugins come from its pyproject.toml: the metadata of an editable install are as old as
+    # the install, and a source tree has none.
     project = Path(__file__).parents[3] / "pyproject.toml"
     said = tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.is_file() else {}
     here = said.get("name") == "raypipe"
@@ -263,8 +263,8 @@ def tables() -> Mapping[str, PluginTable]:
 
 @functools.cache
 def registered(kind: str) -> Mapping[str, Registered]:
-    """Name -> what plugins add under it. `kind`: a field of PluginTable. Raises ConfError for a name that two
-    of them add."""
+    """Returns the names that plugins add to one kind. `kind`: a field of PluginTable. Raises ConfError if two
+    plugins add the same name."""
     found: dict[str, Registered] = {}
     for plugin, table in tables().items():
         for name, value in getattr(table, kind).items():
@@ -275,15 +275,16 @@ def registered(kind: str) -> Mapping[str, Registered]:
 
 
 def conf_folders() -> list[Path]:
-    """The folders of configuration that plugins bring."""
+    """Returns the configuration folders of all plugins."""
     return [Path(table.conf) for table in tables().values() if table.conf]
 
 
 class Registry(Mapping[str, T]):
-    """The core's own names of a kind, then those of plugins. A name of the core reads no table."""
+    """Names of one kind: the core's own, then the plugins'. A name of the core needs no table."""
 
     def __init__(self, kind: str, own: Mapping[str, T], what: str) -> None:
-        """`kind`: a field of PluginTable; `what`: what a name stands for, for messages: "a step"."""
+        """Combines the core's names with the plugins' names. `kind`: a field of PluginTable. `what`: the kind
+        of the objects, for messages, such as "a step"."""
         self._kind, self.own, self._what = kind, own, what
 
     def __getitem__(self, name: str) -> T:
@@ -304,8 +305,8 @@ class Registry(Mapping[str, T]):
         return len(self.own) + len(self._added())
 
     def added(self, name: str) -> Registered | None:
-        """Returns what a plugin registered under `name`, or None if the core defines it. Raises KeyError if
-        neither does."""
+        """Returns the plugin's entry for `name`, or None if the core defines the name. Raises KeyError if it
+        is unknown."""
         return None if name in self.own else self._added()[name]
 
     def _added(self) -> Mapping[str, Registered]:

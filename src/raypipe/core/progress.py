@@ -1,7 +1,7 @@
-"""Progress with time to go, for work that takes minutes, and clocks. Knows counts and seconds, not the work.
+"""Progress of work that takes minutes, with the time left, and clocks. Depends on counts and seconds only.
 
-On a terminal a bar; elsewhere (a log, a job's driver) a plain line every ten seconds, also where nothing
-moves; nothing if silent.
+On a terminal it shows a bar. Elsewhere (a log, a job's driver) it prints a line every ten seconds, even
+without progress. If silent, it prints nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-EVERY_S = 10.0  # between two plain lines of one task
+EVERY_S = 10.0  # seconds between two lines of one task in a log
 
 
 class PartInHand:
-    """The part that this process computes, and the listener that hears how far it is."""
+    """The part that this process computes, and a listener that is told its progress."""
 
     def __init__(self) -> None:
         self._part, self._units = "", 0
-        self.listener: Callable[[str, int], None] | None = None  # gets a part, and units of it so far
+        self.listener: Callable[[str, int], None] | None = None  # gets a part, and the units computed so far
 
     @contextmanager
     def heard_by(self, listener: Callable[[str, int], None]) -> Iterator[None]:
-        """Lets a listener hear of the parts of a block."""
+        """Sets the listener of the parts that a block computes."""
         before, self.listener = self.listener, listener
         try:
             yield
@@ -41,7 +41,7 @@ class PartInHand:
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Names the part that a block computes."""
+        """Sets the name of the part that a block computes."""
         self._part, self._units = part, 0
         try:
             yield
@@ -49,18 +49,18 @@ class PartInHand:
             self._part = ""
 
     def add(self, units: int) -> None:
-        """Counts units that were just computed."""
+        """Counts units that were just computed, and tells the listener."""
         self._units += units
         if self.listener is not None and self._part:
             self.listener(self._part, self._units)
 
 
 IN_HAND = PartInHand()
-"""The part of this process: a model knows neither the part that it computes for nor who waits for it."""
+"""The part of this process. A model counts units here without knowing the part or its listener."""
 
 
 def clock(seconds: float) -> str:
-    """A duration as it stands on a clock.
+    """Formats a duration as on a clock.
 
     >>> clock(32.4), clock(75), clock(3725)
     ('0:32', '1:15', '1:02:05')
@@ -74,8 +74,8 @@ def clock(seconds: float) -> str:
 def heartbeat(
     say: Callable[[str], None], phase: str, every_s: float = 5.0
 ) -> Iterator[Callable[[str], None]]:
-    """Says every few seconds what is under way and for how long, until the block ends. Gives the function
-    that names the next phase. For work that has no count."""
+    """Reports every few seconds which phase is running and for how long, until the block ends. For work
+    without a count. Yields a function that names the next phase."""
     phases, start, ended = [phase], time.monotonic(), threading.Event()
 
     def beat() -> None:
@@ -93,21 +93,21 @@ def heartbeat(
 
 @dataclass(slots=True)
 class ProgressTask:
-    """A kind of work that is under way. Made by `Progress.task`."""
+    """One kind of work in progress, made by `Progress.task`."""
 
-    verb: str  # parsed, embedded, answered: what was done to a unit
+    verb: str  # parsed, embedded, answered
     unit: str  # pages, chunks, questions
-    total: int | None  # units in all; None: not known
-    started: float  # on the progress's clock, seconds
+    total: int | None  # number of units; None: unknown
+    started: float  # seconds on the progress's clock
     shown_by: Progress = field(repr=False)
-    inside: str = ""  # units that are counted inside parts: `unit`, or others, which are shown next to it
+    inside: str = ""  # unit of counts inside parts: `unit` or another, which is shown next to it
     done: int = 0
-    done_inside: int = 0  # of finished parts
-    parts: dict[str, int] = field(default_factory=dict)  # part under way -> units inside it so far
-    first: tuple[float, int] | None = None  # seconds to the first units, models loaded, and their count
-    tokens: int = 0  # that language models wrote meanwhile
-    silence: float = math.inf  # seconds from the start to the first of these: engines take a minute to load
-    said: float = 0.0  # when its last plain line was written, seconds from the start
+    done_inside: int = 0  # units inside finished parts
+    parts: dict[str, int] = field(default_factory=dict)  # unfinished part -> units inside it so far
+    first: tuple[float, int] | None = None  # seconds to the first units, models loaded; their count
+    tokens: int = 0  # tokens that language models wrote meanwhile
+    silence: float = math.inf  # seconds from the start to the first token: engines take a minute to load
+    said: float = 0.0  # time of its last line in a log, seconds from the start
     bar: TaskID | None = None  # on a terminal
     ended: bool = False
 
@@ -118,8 +118,8 @@ class ProgressTask:
         self.end(fine=kind is None)
 
     def end(self, fine: bool = True) -> None:
-        """Stops its clock, and says in a log how long it took; `fine`: all went well. The end of a `with`
-        block over it does so."""
+        """Stops the clock and logs the time that the work took. `fine`: False if the work failed. The end of
+        a `with` block over the task calls it."""
         if self.ended:
             return
         self.ended, bars = True, self.shown_by.bars
@@ -132,24 +132,24 @@ class ProgressTask:
         self.shown_by.say(f"{self.verb} {count} {self.unit}{self.units_inside()} {end}{self.speed(took)}")
 
     def advance(self, units: int, part: str = "", inside: int = 0) -> None:
-        """Shows that this many more units are done. `part`: of a part that ends, with units `inside` it."""
+        """Adds finished units. `part`: a part that has ended; `inside`: the units counted inside it."""
         self.parts.pop(part, None)
         self.done += units
         self.done_inside += inside
         self._moved()
 
     def within(self, part: str, units: int) -> None:
-        """Shows how far a part is that has not ended."""
+        """Sets the units computed so far inside a part that has not ended."""
         self.parts[part] = units
         self._moved()
 
     def reach(self, done: int) -> None:
-        """Sets how many units are done."""
+        """Sets the number of finished units."""
         self.advance(done - self.done)
 
     @property
     def count(self) -> int:
-        """Units that are done, those of parts under way among them."""
+        """Number of finished units, plus the units inside unfinished parts if both have the same unit."""
         if self.inside != self.unit:
             return self.done
         now = self.done + sum(self.parts.values())
@@ -167,13 +167,13 @@ class ProgressTask:
         self.look(elapsed)
 
     def look(self, elapsed: float) -> None:
-        """Says in a log where the work stands, if the last line is older than EVERY_S."""
-        if elapsed - self.said >= EVERY_S and self.count != self.total:  # its last line is that of its end
+        """Logs the progress if the last line is older than EVERY_S."""
+        if elapsed - self.said >= EVERY_S and self.count != self.total:  # `end` writes the last line
             self.said = elapsed
             self.shown_by.say(self.line(elapsed))
 
     def units_inside(self) -> str:
-        """Units inside the parts, where they are not those of the task."""
+        """Returns the count of units inside parts, as text; "" if they are the task's own units."""
         inside = self.done_inside + sum(self.parts.values())
         return f", {inside} {self.inside}" if inside and self.inside not in ("", self.unit) else ""
 
@@ -184,12 +184,12 @@ class ProgressTask:
             self.silence = min(self.silence, max(0.0, self.shown_by.now() - self.started - seconds))
 
     def speed(self, elapsed: float) -> str:
-        """Tokens written a second since the first, where any were."""
+        """Returns the tokens written per second since the first one, as text; "" without tokens."""
         writing = elapsed - self.silence
         return f", {self.tokens / writing:.0f} tokens/s" if self.tokens and writing > 0 else ""
 
     def line(self, elapsed: float) -> str:
-        """Returns where the work stands after this many seconds."""
+        """Formats the line of a log after this many seconds."""
         count = self.count
         if self.total is None:
             return f"{self.verb} {count} {self.unit}{self.units_inside()}, {clock(elapsed)} so far"
@@ -206,7 +206,7 @@ class ProgressTask:
 
 
 class Progress:
-    """Shows the tasks made with it while its block runs.
+    """Display of the tasks made with it, while its block runs.
 
     >>> import sys
     >>> seconds = iter([0.0, 10.0, 30.0, 40.0])
@@ -239,7 +239,7 @@ class Progress:
             self.look()
 
     def look(self) -> None:
-        """Says in a log where work stands that does not move."""
+        """Logs tasks that do not advance."""
         for task in [t for t in self._tasks if not t.ended]:
             task.look(self.now() - task.started)
 
@@ -251,8 +251,8 @@ class Progress:
             self.bars.stop()
 
     def task(self, verb: str, unit: str, total: int | None, inside: str = "") -> ProgressTask:
-        """Starts showing one kind of work: `with progress.task(...) as pages:` ends it, and else the end of
-        the progress does. `inside`: units that are counted inside its parts."""
+        """Starts showing one kind of work. A `with` block over the task ends it; otherwise the end of the
+        progress does. `inside`: unit of the counts inside its parts."""
         task = ProgressTask(verb, unit, total, self.now(), self, inside)
         if self.bars is not None:
             task.bar = self.bars.add_task(verb, total=total, unit=unit)
@@ -280,7 +280,7 @@ def _bars(stream: TextIO) -> RichProgress:
 
 
 class SharedClock:
-    """Seconds that advance by a part of the wall time: one of as many as there are pieces.
+    """Clock for concurrent pieces of work. While n pieces run, it advances by 1/n of the wall time.
 
     >>> moments = iter([0.0, 0.0, 2.0, 2.0, 6.0, 6.0, 7.0])
     >>> clock = SharedClock(lambda: next(moments))
@@ -304,7 +304,7 @@ class SharedClock:
 
     @contextmanager
     def piece(self) -> Iterator[None]:
-        """Counts the block as a piece of work."""
+        """Counts the block as one running piece of work."""
         self()
         self._pieces += 1
         try:

@@ -1,9 +1,8 @@
-"""The nouns: what is searched, what is asked, what was found and said.
+"""Records of the data: sources, questions, hits, replies and golds. Depends only on the standard library.
 
-Knows nothing but the standard library. Every record is frozen and slotted, has no behaviour beyond derived
-values, and is turned into Arrow only by `arrow.py`. Questions are few and nested, so they travel as lists of
-records; chunks are millions and flat, so they have no record and travel as `pa.Table` columns
-(`protocols.py`).
+Every record is frozen and slotted, and has no behaviour beyond derived values. Only `arrow.py` converts
+records to Arrow. Questions are few and nested, so they travel as lists of records. Chunks are millions and
+flat, so they have no record and travel as columns of a `pa.Table` (`protocols.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ Label: TypeAlias = str
 """A reply's class: a class name of the recipe, or one of the five below."""
 ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT = "answered", "abstained", "invalid", "skipped", "fault"
 TRACE = "trace"
-"""Label of a reply that tells what a step did and how long it took: no evidence, and another in every run."""
+"""Label of a reply that records a step's work and duration. It is no evidence and varies by run."""
 
 Outcome: TypeAlias = Literal["", "answered", "abstained", "false_premise", "ranked", "fault"]
 RANKED: Outcome = "ranked"
-"""Outcome of a question that a recipe without `decide` is done with: it has a ranking, and no answer is asked
-for."""
+"""Outcome of a question after a recipe without `decide`. It has a ranking, and no answer is wanted."""
 
 IDK = "i don't know"
 """The abstention that CRAG's rules recognise: lower case, straight apostrophe."""
@@ -36,12 +34,12 @@ Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
 BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "row", "cell", "menu"]
-"""Kinds of a block of a page. title: of the page itself; item: of a list; row: the first cell of a table's
-row, or all of a row that has its cells between `|`; cell: another cell; menu: links and controls."""
+"""Kinds of a page's blocks. title: of the page itself; item: of a list; row: the first cell of a table's row,
+or a whole row with `|` between its cells; cell: another cell; menu: links and controls."""
 
 
 def digest(*parts: str | bytes) -> str:
-    """32 hex digits that name these parts in order; lengths are mixed in, so ("ab","c") != ("a","bc")."""
+    """Returns 32 hex digits for these parts in order. Lengths count, too: ("ab","c") != ("a","bc")."""
     pieces: list[bytes] = []
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -50,13 +48,13 @@ def digest(*parts: str | bytes) -> str:
 
 
 def source_id(kind: SourceKind, content: str) -> str:
-    """The id of a source: the digest of its kind and content, so equal pages are one source."""
+    """Returns the id of a source: the digest of its kind and content. Equal pages are one source."""
     return digest(kind, content)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that can be searched. Never updated: changed content is another source."""
+    """A text that can be searched. Never updated: changed content is another source."""
 
     id: str  # source_id(kind, content)
     kind: SourceKind  # page: HTML; the other kinds: plain text
@@ -65,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A search result of a question: where it came from, and the sources it brought (None: none)."""
+    """A search result of a question: its address, and its sources (None: missing)."""
 
     question: str  # question id
     rank: int  # from 0, in the order of the search results
@@ -76,7 +74,7 @@ class Citation:
     name: str | None  # source id
 
     def sources(self) -> tuple[str, ...]:
-        """The sources it brought, page first."""
+        """Returns the ids of its sources, page first."""
         return tuple(s for s in (self.page, self.snippet, self.name) if s is not None)
 
 
@@ -87,54 +85,54 @@ class Document:
     id: str  # external id: a paper, a BEIR document
     title: str  # may be ""
     source: str  # source id; of a BEIR document the content is the title, a newline, and the text
-    fields: Mapping[str, str] = field(default_factory=dict)  # what it says of itself, by name, as text
+    fields: Mapping[str, str] = field(default_factory=dict)  # its metadata: name -> value as text
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A part of a text that has a name: a page, a section."""
+    """A named part of a text: a page or a section."""
 
-    start: int  # [start, end) in the source's parsed text; equal: nothing of it is there
+    start: int  # [start, end) in the source's parsed text; equal: it has no text
     end: int
-    label: str  # of a page as it is printed: "7", "iv"; of a section its heading
+    label: str  # printed number of a page ("7", "iv"), or heading of a section
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Place of a document of a folder, and its pages and sections: what a citation says of a quote."""
+    """Path, pages and sections of a document in a folder. Citations use them to locate a quote."""
 
-    id: str  # of the document
+    id: str  # id of the document
     source: str  # source id
     url: str  # path from the folder, as a relative URL
     title: str
-    pages: tuple[Mark, ...]  # the first page of the file first, one for each; () where it has none
+    pages: tuple[Mark, ...]  # one for each page of the file, in order; () without pages
     sections: tuple[Mark, ...]  # ascending; each ends where the next begins
     modified: str = ""
-    """The day that the document gives itself, as 2025-03-01, else the time of its file when it was read, as
-    2025-03-01T09:30:00, UTC; "": it is no file."""
+    """Date that the document states, as 2025-03-01. Without one: the time of its file when it was read, as
+    2025-03-01T09:30:00, UTC. "": it has no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that may answer. It has no text: text is fetched by id where it is read.
+    """A passage that may answer the question. Its text is fetched by id when it is needed.
 
-    A passage is the parent where the split makes parents, else the chunk. Rankers add scores under their own
-    names and never overwrite one another's, so the row says why a passage is there.
+    A passage is the parent if the split makes parents, else the chunk. Each ranker adds a score under its own
+    name and never overwrites another's, so the row shows why a passage was found.
     """
 
     chunk: str  # passage id: chunk_id(source, span)
     source: str  # source id
-    span: Span  # of the passage in the source's parsed text
+    span: Span  # span of the passage in the source's parsed text
     scores: Mapping[str, float] = field(default_factory=dict)  # ranker -> score, bigger is better
 
 
 def chunk_id(source: str, span: Span) -> str:
-    """The id of a passage, which says where its text is: `source:start-end`."""
+    """Returns the id of a passage, which locates its text: `source:start-end`."""
     return f"{source}:{span[0]}-{span[1]}"
 
 
 def parse_chunk_id(chunk: str) -> tuple[str, Span]:
-    """The source and span that a passage id names. Raises ValueError for anything else."""
+    """Splits a passage id into source and span. Raises ValueError for any other text."""
     source, _, span = chunk.rpartition(":")
     start, _, end = span.partition("-")
     if not source:
@@ -144,7 +142,7 @@ def parse_chunk_id(chunk: str) -> tuple[str, Span]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of a source's parsed text with a border before and after it: no sentence crosses one."""
+    """A run of a source's parsed text between two borders. No sentence crosses a border."""
 
     start: int  # in the source's parsed text
     end: int
@@ -153,7 +151,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Place of a reply's evidence, to the character."""
+    """Exact place of evidence for a reply."""
 
     source: str  # source id
     span: Span  # in the source's parsed text
@@ -163,33 +161,33 @@ class Quote:
 class Reply:
     """A step's reply about a question."""
 
-    text: str  # "" only where the label is skipped or fault; what could not be read is kept
+    text: str  # "" only if the label is skipped or fault; an unreadable text is kept
     label: Label
-    confidence: float | None = None  # 0..1, where the step states one
-    logprob: float | None = None  # sum over the reply's tokens, where the model gave one
-    quotes: tuple[Quote, ...] = ()  # its evidence, best first, where the step knows it
-    fault: Fault | None = None  # what went wrong, where the label is fault, or kept, and the step knows
+    confidence: float | None = None  # 0..1, if the step states one
+    logprob: float | None = None  # sum over the reply's tokens, if the model gives it
+    quotes: tuple[Quote, ...] = ()  # its evidence, best first, if the step gives it
+    fault: Fault | None = None  # what went wrong, if the label is fault or kept and the step gives it
 
 
 UNREADABLE: Final = "unreadable"
-"""Reason of a fault where a model replied, and its step cannot read what it said."""
+"""Reason of a fault: the model replied, but the step cannot read the reply."""
 
 SKIPPED_REPLY = Reply(text="", label=SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Expected trouble with one row: data on the row, never an empty answer, never a block that dies."""
+    """An expected failure of one row, kept as data. It neither becomes an empty answer nor ends the block."""
 
     step: str  # name of the step in the recipe
     reason: str  # a short fixed word: too_large, not_html, timeout, ...
     detail: str  # for people: what was expected and what was found
-    transient: bool  # True: caused by time, load or a dead service; never stored, asked again
+    transient: bool  # True: caused by time, load or a dead service; never stored, tried again
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An earlier message of a conversation. Of either role it is a text of strangers."""
+    """An earlier message of a conversation. The text of either role comes from strangers."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -197,14 +195,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question on its way through a recipe. Gold answers and labels are not here: see `Gold`."""
+    """A question on its way through a recipe. It holds no gold answers or labels: see `Gold`."""
 
     id: str
-    text: str  # as it was asked; behind a step `stand_alone` as it stands without its earlier turns
-    body: str = ""  # longer description, where the dataset has one
+    text: str  # as asked; after a step `stand_alone`, rewritten to need no earlier turns
+    body: str = ""  # longer description, if the dataset has one
     asked_at: str = ""  # as the dataset writes it: "MM/DD/YYYY, HH:MM:SS PT" in CRAG
-    citations: tuple[Citation, ...] | None = None  # what may be searched; None: the whole named snapshot
-    replies: Mapping[str, Reply] = field(default_factory=dict)  # by the `into` name of the step that wrote it
+    citations: tuple[Citation, ...] | None = None  # sources to search; None: the whole named snapshot
+    replies: Mapping[str, Reply] = field(default_factory=dict)  # `into` of a step -> reply
     hits: tuple[Hit, ...] = ()  # candidate passages, each once
     order: tuple[str, ...] = ()  # chunk ids of the ranking, best first; a subset of the hits
     answer: str = ""  # set by decide; "" before
@@ -213,25 +211,25 @@ class Question:
     faults: tuple[Fault, ...] = ()
     degraded: tuple[str, ...] = ()  # stages omitted because of time or a dead service
     due: float | None = None  # deadline, seconds since the epoch; in no digest
-    where: str = ""  # condition on the fields of what may be searched (`text.filters`); "": none
-    turns: tuple[Turn, ...] = ()  # earlier ones of its conversation, oldest first
+    where: str = ""  # condition on fields of documents to search (`text.filters`); "": none
+    turns: tuple[Turn, ...] = ()  # earlier turns of its conversation, oldest first
 
     def sources(self) -> tuple[str, ...] | None:
-        """Distinct source ids that may be searched, in citation order; None: the whole snapshot."""
+        """Returns the distinct source ids to search, in citation order; None: the whole snapshot."""
         if self.citations is None:
             return None
         return tuple(dict.fromkeys(s for c in self.citations for s in c.sources()))
 
 
 def faults_of(question: Question) -> list[Fault]:
-    """The faults of a question and of its replies, each once."""
+    """Returns the distinct faults of a question and its replies."""
     replies = (r.fault for r in question.replies.values() if r.fault is not None)
     return list(dict.fromkeys((*question.faults, *replies)))
 
 
 def quotes_of(question: Question) -> tuple[Quote, ...]:
-    """Returns what the answer rests on, best first; of an abstention the closest that was found: the quote of
-    a reply that did not dare to answer, else the first passage of the ranking."""
+    """Returns the quotes of the reply that became the answer, best first. An abstention without such a reply
+    gets the closest evidence. This is the first quote of any reply, else the first passage of the ranking."""
     if (reply := question.replies.get(question.origin)) is not None:
         return reply.quotes
     if question.outcome != ABSTAINED:
@@ -241,14 +239,14 @@ def quotes_of(question: Question) -> tuple[Quote, ...]:
 
 
 def ranking(question: Question) -> list[Hit]:
-    """The hits of a question: its ranking, best first, then the candidates that did not make it."""
+    """Returns the hits of a question: its ranking, best first, then the unranked candidates."""
     by_chunk = {h.chunk: h for h in question.hits}
     chosen = dict.fromkeys(question.order)
     return [by_chunk[c] for c in chosen] + [h for h in question.hits if h.chunk not in chosen]
 
 
 def urls(question: Question) -> dict[str, str]:
-    """Source id -> url of the question's best-ranked citation with this source."""
+    """Returns source id -> url of the question's best-ranked citation with this source."""
     found: dict[str, str] = {}
     for citation in sorted(question.citations or (), key=lambda c: c.rank):
         for source in citation.sources():
@@ -257,24 +255,24 @@ def urls(question: Question) -> dict[str, str]:
 
 
 def answer_of(question: Question) -> str | None:
-    """Returns what was answered; None: the question failed, was never answered, or was only ranked."""
+    """Returns the answer. None: the question failed, was not answered yet, or was only ranked."""
     return None if question.outcome in ("", FAULT, RANKED) else question.answer
 
 
 OTHERS: Final = "_others"
-"""Ending of the name of a reply that quotes other values for the answer of the reply that it is named
-after."""
+"""Suffix in the name of a second reply. It quotes other values for the answer of the reply named before the
+suffix."""
 
 
 def other_values(question: Question) -> tuple[Quote, ...]:
-    """Returns where other sources state another value than the answer's: each is that value, newest first."""
+    """Returns the quotes in which other sources state another value than the answer's, newest first."""
     reply = question.replies.get(question.origin + OTHERS)
     return reply.quotes if reply else ()
 
 
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
-"""Forms of an annotator's answer: with spans of the paper, in own words, yes or no, or that it has no
-answer."""
+"""Forms of an annotator's answer. In order: spans of the paper, own words, yes or no, no answer in the
+paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,18 +286,18 @@ class AnnotatorAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """The right answers of a question, by the dataset. Only scoring, fitting and judging read it."""
+    """Right answers of a question, from the dataset. Only scoring, fitting and judging read them."""
 
     question: str  # question id
-    answers: tuple[str, ...] = ()  # the answer, then its alternatives; (): documents are judged alone
+    answers: tuple[str, ...] = ()  # the answer, then its alternatives; (): only documents are judged
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, static_or_dynamic, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # document id -> relevance, relevant from 1 on
-    annotators: tuple[AnnotatorAnswer, ...] = ()  # of a paper's question, in the order of the file
+    annotators: tuple[AnnotatorAnswer, ...] = ()  # annotators of a paper's question, in file order
 
 
 CAPTURED_ID: Final = "captured-"
-"""The begin of ids of captured questions. No row of a data set may have such an id: what users asked is shown
-to no one."""
+"""Prefix of the ids of captured questions. No row of a dataset may have it: users' questions are shown to no
+one."""
 PAPER: Final = "paper"
 """Label of a question about a paper: the paper's id."""
 UNANSWERABLE: Final = "Unanswerable"
@@ -309,7 +307,8 @@ _CAPTION = f"{FLOAT}: "
 
 
 def paragraph(evidence: str) -> str:
-    """A paragraph as the parsed text of its paper has it: white space folded, of a float its caption.
+    """Returns a paragraph in the form of parsed text. White space is folded; a figure or table is its
+    caption.
 
     >>> paragraph("FLOAT SELECTED: Table 1:  Sizes.")
     'Table 1: Sizes.'

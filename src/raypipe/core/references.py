@@ -1,8 +1,6 @@
-"""References: what a field of a step names in graphs.yaml or under examples/, and how a kit opens it.
-
-A reference is a frozen dataclass, as a step is. What decides what it gives is its identity; where it lies is
-not. Knows neither a file format nor a server: each type opens its own.
-"""
+"""References: entries of graphs.yaml or files under examples/ that a step's field names. A kit opens them. A
+reference is a frozen dataclass, as a step is. Its identity is whatever decides its content, not its location.
+Each type opens its own files or servers: nothing here depends on a format or a server."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-"""Path and body of a request to a server -> its result, null included."""
+"""Path and body of a request to a server -> its result, which may be null."""
 
 
 def domain_of(path: str) -> str:
-    """Names the domain that a request is about, as refresh periods do; "" where the path names none.
+    """Returns the domain of a request's path; "" if the path has none. Refresh periods use these names.
 
     >>> domain_of("/sports/nba/get_games_on_date")
     'sports'
@@ -36,100 +34,101 @@ def domain_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of graphs.yaml that says where a file lies."""
+    """An entry of graphs.yaml that locates a file."""
 
     kind: str
-    where: str = ""  # file, folder or address; "": `--graph NAME=WHERE` says it
+    where: str = ""  # file, folder or address; "": `--graph NAME=WHERE` gives it
 
 
 @dataclass(frozen=True, slots=True)
 class EntryContext:
-    """The configuration around an entry: what its fields may name."""
+    """Configuration around an entry, to which the entry's fields may refer."""
 
     files: Conf
     resolve: Resolve
-    where: Where  # of the entry in graphs.yaml
+    where: Where  # place of the entry in graphs.yaml
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The parts of a kit that a reference is opened with."""
+    """Parts of a kit that are needed to open a reference."""
 
     embedder: Callable[[Model], Embed]
     clock: Callable[[], float]  # seconds, from any origin
-    close_later: Callable[[Callable[[], Awaitable[None]]], None]  # what is called when the kit is closed
+    close_later: Callable[[Callable[[], Awaitable[None]]], None]  # takes a function to call on closing
 
 
 @dataclass(frozen=True, slots=True)
 class Reference(Generic[T]):
-    """An entry of graphs.yaml, resolved. A kit gives what `open` makes of it, a T."""
+    """A resolved entry of graphs.yaml. A kit returns the T that `open` makes of it."""
 
     name: str  # in graphs.yaml; not identity
     where: str  # file, folder or address; "": not known; not identity
-    version: str  # of its content: a digest, or what the entry declares
+    version: str  # version of its content: a digest, or what the entry declares
 
-    kinds: ClassVar[tuple[str, ...]]  # of its entries: `kind` in graphs.yaml
-    about: ClassVar[str]  # what one is, for messages: "a graph"
-    place: ClassVar[str]  # says what `--graph NAME=` takes, and whence: "FILE; `mytool build` makes one"
-    entry: ClassVar[type[Any]] = Entry  # a dataclass, as graphs.yaml has it
+    kinds: ClassVar[tuple[str, ...]]  # values of `kind` in graphs.yaml for its entries
+    about: ClassVar[str]  # its noun in messages: "a graph"
+    place: ClassVar[str]  # the value of `--graph NAME=` and its origin: "FILE; `mytool build` makes one"
+    entry: ClassVar[type[Any]] = Entry  # dataclass of its entries in graphs.yaml
     is_evidence: ClassVar[bool] = True
-    """Answers rest on it, as on a graph's rows: fitted numbers hold for other content under the same name.
-    False for what only shows how to answer, as examples do."""
+    """True: answers rest on its content, as on a graph's rows. Fitted numbers also hold for other content
+    under its name. False: it only shows how to answer, as examples do."""
 
     @classmethod
     def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:
-        """Makes the reference of an entry at the place that is said; "": it can be named and not opened."""
+        """Makes the reference of an entry. `place`: location of its content; "": it can be named, not
+        opened."""
         if not place:
             return cls(name, "", "nowhere")
-        path = Path(place).absolute()  # workers may stand elsewhere
+        path = Path(place).absolute()  # a worker may have another working directory
         return cls(name, str(path), cls.version_at(path))
 
     @classmethod
     def lies_at(cls, entry: Any, place: str) -> bool:
-        """Says whether a place that `--graph` gives without a name is meant for this entry."""
+        """Returns whether a place that `--graph` gives without a name belongs to this entry."""
         return False
 
     @classmethod
     def version_at(cls, path: Path) -> str:
-        """Names the content of a file or folder. Raises DataError for one that cannot be read."""
+        """Returns the version of a file's or folder's content. Raises DataError if it cannot be read."""
         raise NotImplementedError
 
     def open(self, tools: Tools) -> T:
-        """Opens it. Raises as `require`, and OSError where a file cannot be read."""
+        """Opens the reference. Raises as `require` does, and OSError if a file cannot be read."""
         raise NotImplementedError
 
     def require(self) -> None:
-        """Raises ConfError for an unknown place and for content that the recipe was not resolved with,
-        DataError for files that are none."""
+        """Checks that the place is known and the content is that of the resolved recipe. Raises ConfError if
+        not, and DataError if its files have another form."""
         self.require_place()
         self.require_version(self.version_at(Path(self.where)))
 
     def identity(self) -> tuple[object, ...]:
-        """Gives the values that are its identity."""
+        """Returns the values that are its identity."""
         return (self.version,)
 
     def periods(self) -> Mapping[str, float] | None:
-        """Domain -> seconds that replies to its requests hold; those of other domains never change. None: it
-        sends no requests."""
+        """Returns the seconds for which replies to its requests hold, by domain. Replies of other domains
+        never expire. None: it sends no requests."""
         return None
 
     def through(self, opened: T, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> T:
-        """Gives the same, opened, with its requests going through a wrapper, as a memo's, and with vectors
-        from this function; where it has any."""
+        """Sends the requests of the opened reference through `wrap`, such as a memo's, and takes its vectors
+        from `embedder`. Returns the result. By default there are neither requests nor vectors."""
         return opened
 
     def title(self) -> str:
-        """Names it in messages."""
+        """Returns the reference's name for messages."""
         return f"{self.about.removeprefix('a ')} {self.name!r}"
 
     def require_place(self) -> None:
-        """Raises ConfError for a reference whose place is not known."""
+        """Raises ConfError if the reference has no place."""
         if not self.where:
             raise ConfError(f"{self.title()}: expected a location, as --graph {self.name}={self.place}")
 
     def require_version(self, found: str) -> None:
-        """Raises ConfError for files that are not those that a recipe was resolved with: another process may
-        see other files under the same path, and a release outlives an edit."""
+        """Raises ConfError if the files differ from the resolved recipe's. Another process may see other
+        files under the same path, and a release outlives an edit."""
         if found != self.version:
             raise ConfError(
                 f"{self.title()}: {self.where} is not what the recipe was resolved with: expected "
@@ -140,21 +139,21 @@ class Reference(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ShownExample:
-    compared: str  # what the question is compared with
+    compared: str  # the text to compare with the question
     text: str  # as the prompt shows it
-    group: str  # of a group one example is shown at most
-    document: str  # that it asks about; "": none
+    group: str  # at most one example of a group is shown
+    document: str  # document that it asks about; "": none
 
 
 class ExampleFile(ABC):
-    """Examples in a form of their own: what a file under examples/ holds. A plugin registers its form."""
+    """Examples in a format of their own, from a file under examples/. A plugin registers its format."""
 
-    FOLDER: ClassVar[str] = "examples"  # of conf
+    FOLDER: ClassVar[str] = "examples"  # folder under conf
 
     @abstractmethod
     def count(self) -> int:
-        """Says how many examples there are."""
+        """Returns the number of examples."""
 
     @abstractmethod
     def shown(self) -> Sequence[ShownExample]:
-        """Gives the examples, in the order of the file."""
+        """Returns the examples, in the order of the file."""

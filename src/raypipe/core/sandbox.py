@@ -1,17 +1,16 @@
-"""Runs a function of bytes under hard limits: in one long-lived child process, killed at the limit.
+"""Sandbox for a function of bytes: one long-lived child process, killed at hard limits.
 
-No signal interrupts C code and no thread can be killed, so the limits are the child's own: two kernel timers,
-armed for each request, end it where no Python handler could run (SIGALRM for time on the wall, SIGPROF for
-time on the CPU), and its address space is capped once. Requests stream through two pipes, so a good one costs
-its copying and no more. The child is started, not forked, so a process with threads can have one. It ends
-when its input ends: also when this process is killed.
+No signal interrupts C code and no thread can be killed, so the child limits itself. Two kernel timers, armed
+for each request, end it where no Python handler could run: SIGALRM for wall time, SIGPROF for CPU time. Its
+address space is capped once. Requests stream through two pipes, so a good one costs only its copying. The
+child is started, not forked, so a process with threads can have one. It ends when its input ends, also if
+this process is killed.
 
-A child that ends does not say whose fault that is: a machine without memory kills it, too. So the next child
-answers a request of the caller's own first, the probe, and where the system killed the one before, it fills
-as much memory as that one had. Only a request that ended TRIES children, with a probe answered after each, is
-refused for good, with a reason. Where a probe is not answered, no request is to blame: WorkerBroken.
-
-Does not know what is in a request (`text.html`: pages).
+A child's end does not prove that its request is to blame: a machine without memory kills children, too. So
+the next child first answers the probe, an ordinary request from the caller. If the system killed the child
+before, the next one also fills as much memory as that one had. A request is refused for good, with a reason,
+only after it ended TRIES children and a probe was answered after each. If a probe is not answered, no request
+is to blame, and WorkerBroken is raised. The content of a request does not matter here (`text.html`: pages).
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from typing import Literal, TypeAlias
 from raypipe.core.errors import Unavailable, WorkerBroken
 
 Parts: TypeAlias = tuple[bytes, ...]
-"""A request, in pieces that are joined on the way: a large one is not copied to get a header."""
+"""A request in pieces, which are joined on the way. A large one is not copied to add a header."""
 
-_REQUEST = struct.Struct("<IQ")  # bytes that follow; of memory, which the child fills up to first
-_REPLY = struct.Struct("<BI")  # outcome, bytes that follow
+_REQUEST = struct.Struct("<IQ")  # size of the request; bytes of memory to fill first
+_REPLY = struct.Struct("<BI")  # outcome; size of the reply
 _OUTCOMES: tuple[Literal["done", "memory", "error"], ...] = ("done", "memory", "error")
 
 TRIES = 2  # children that one request may end: the first may have been killed by chance
-_STALL_S = 30.0  # over the wall limit: a child that even its own alarm does not end, or that does not start
-_LOOK_S = 0.01  # between two looks at a child's memory: 10 MB, at a GB/s
+_STALL_S = 30.0  # seconds over the wall limit, for a child that does not start or that its alarm does not end
+_LOOK_S = 0.01  # seconds between two looks at a child's memory, which grows by 10 MB at a GB/s
 _PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes five times a page
 
 
@@ -53,26 +52,26 @@ _PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes f
 class SandboxLimits:
     wall_s: float
     cpu_s: float
-    memory_bytes: int  # on top of what the child has when it starts
+    memory_bytes: int  # on top of the child's memory at its start
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     reason: Literal["timeout", "memory", "crash", "error"]
-    detail: str  # expected and found; error: what the function raised
+    detail: str  # expected and found; of an error: the function's exception
     transient: bool = False  # True: load may have caused it
 
 
 class Cancelled(Exception):
-    """The caller no longer waits for the answers."""
+    """A caller that stopped waiting for the answers."""
 
 
 class Sandbox:
-    """Answers requests in a child process that it starts with the first. Safe to share between threads."""
+    """A child process that answers requests. It starts with the first request, and threads may share it."""
 
     def __init__(self, function: str, limits: SandboxLimits, probe: bytes = b"") -> None:
-        """`function`: "module:name" of a function of bytes that returns bytes. `probe`: an ordinary request,
-        which any child answers that is well; an exception is an answer."""
+        """Stores the settings; starts no child. `function`: "module:name" of a function from bytes to bytes.
+        `probe`: an ordinary request that every healthy child answers; an exception is an answer."""
         self._function, self._limits, self._probe = function, limits, probe
         self._child: _Child | None = None
         self._lock = threading.Lock()
@@ -80,14 +79,15 @@ class Sandbox:
     def run(
         self, requests: Sequence[Parts], stop: threading.Event | None = None, before: Parts | None = None
     ) -> list[bytes | Refused]:
-        """The answer to each request, or its refusal, in order. One request's trouble is never another's.
+        """Returns the answer to each request, or its refusal, in order. Trouble with one request never
+        affects another.
 
-        `before`: what each child has to answer before these, such as a file to open. Raises Cancelled once
-        `stop` is set, which is looked at between requests: the rest are not computed. Raises WorkerBroken
-        where a child has ended and the next does not answer the probe.
+        `before`: a request that each child answers first, such as a file to open. Raises Cancelled once
+        `stop` is set; it is checked between requests. Raises WorkerBroken if a child has ended and the next
+        does not answer the probe.
         """
         out: list[bytes | Refused] = []
-        ended = 0  # children, by the request that comes next
+        ended = 0  # number of children that the next request ended
         with self._lock:
             while len(out) < len(requests):
                 if stop is not None and stop.is_set():
@@ -109,13 +109,14 @@ class Sandbox:
         stop: threading.Event | None,
         before: Parts | None,
     ) -> Refused | None:
-        """Adds answers. Returns why the next request has none, once another child has answered the probe."""
+        """Adds answers to `out`. Returns None if all requests have one, else the reason why the next has
+        none. In that case another child has answered the probe."""
         child = self._child = self._child or _Child(self._function, self._limits)
         why, left = None, len(requests)
         opens = before is not None and child.before is not before
         for answer in child.answers([before, *requests] if before is not None and opens else requests):
             if isinstance(answer, Refused) and answer.reason == "memory":
-                why = answer  # what is left of its memory is in pieces
+                why = answer  # the rest of its memory is in pieces
                 break
             if opens:
                 opens, child.before = False, before
@@ -123,7 +124,7 @@ class Sandbox:
             out.append(answer)
             left -= 1
             if left and stop is not None and stop.is_set():
-                self.close()  # it reads on
+                self.close()  # otherwise it would answer the rest
                 raise Cancelled
         if not left:
             return None
@@ -131,10 +132,11 @@ class Sandbox:
         return self._verdict(why or child.end(), child.memory if child.killed else 0)
 
     def _verdict(self, why: Refused, memory: int) -> Refused:
-        """Returns why a child ended, which had `memory` bytes if the system killed it.
+        """Returns the reason why a child ended. `memory`: bytes that the child had if the system killed it,
+        else 0.
 
-        Raises WorkerBroken where no other child is well. Where one is, but cannot have as much memory, the
-        next run may.
+        The reason is transient if another child works, but cannot have as much memory: the next run may
+        succeed. Raises WorkerBroken if no other child works.
         """
         if memory and self._trouble(memory):
             why = replace(why, transient=True)
@@ -147,7 +149,7 @@ class Sandbox:
         return why
 
     def _trouble(self, memory: int = 0) -> Refused | None:
-        """Starts a child that fills `memory` bytes and answers the probe. Returns why it did not."""
+        """Starts a child that fills `memory` bytes and answers the probe. Returns why it failed, or None."""
         self._child = child = _Child(self._function, self._limits)
         answer = next(child.answers([(self._probe,)], memory), None)
         if answer is not None and not (isinstance(answer, Refused) and answer.reason == "memory"):
@@ -166,7 +168,7 @@ class _Child:
     def __init__(self, function: str, limits: SandboxLimits) -> None:
         self._limits = limits
         arguments = [function, *(str(n) for n in (limits.wall_s, limits.cpu_s, limits.memory_bytes))]
-        # -P and the path: it finds the modules that this process finds, none by chance in a working directory
+        # -P and the path: the child imports this process's modules, none from a working directory
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
         try:
             self._process = subprocess.Popen(
@@ -187,21 +189,21 @@ class _Child:
             for pipe in (self._to, self._from):
                 fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
         self._stalled = False
-        self.before: Parts | None = None  # what it answered before other requests
-        self.memory = 0  # bytes that it had when it was last looked at
+        self.before: Parts | None = None  # request that it answered before others
+        self.memory = 0  # bytes that it had at the last look
         self.kill = weakref.finalize(self, _kill, self._process)
 
     @property
     def killed(self) -> bool:
-        """Returns whether it was killed from outside, as a system without memory does."""
+        """True if it was killed from outside, as a system without memory does."""
         return self._process.returncode == -signal.SIGKILL and not self._stalled
 
     def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:
-        """The answer to each request as it arrives; fewer if the child ends or stalls (`end` says why).
-        `memory`: bytes that it fills before each."""
+        """Yields the answer to each request as it arrives. Yields fewer if the child ends or stalls (see
+        `end`). `memory`: bytes that the child fills before each request."""
         framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r)), memory), *r))
         out = deque(memoryview(part) for part in framed)
-        came, left = bytearray(), len(requests)
+        received, left = bytearray(), len(requests)
         allowed = self._limits.wall_s + _STALL_S
         deadline = time.monotonic() + allowed
         poll = select.poll()
@@ -210,7 +212,7 @@ class _Child:
         while left:
             ready = dict(poll.poll(_LOOK_S * 1000))
             if not ready:
-                with suppress(OSError, IndexError, ValueError):  # it has ended, or this is no Linux
+                with suppress(OSError, IndexError, ValueError):  # it has ended, or this is not Linux
                     pages = Path(f"/proc/{self._process.pid}/statm").read_text("ascii").split()[1]
                     self.memory = max(self.memory, int(pages) * resource.getpagesize())
                 if time.monotonic() > deadline:
@@ -222,14 +224,14 @@ class _Child:
                 data = os.read(self._from, _PIPE_BYTES)
                 if not data:
                     return
-                came += data
-                while left and (reply := _take(came)) is not None:
+                received += data
+                while left and (reply := _take(received)) is not None:
                     left -= 1
                     deadline = time.monotonic() + allowed
                     yield reply
 
     def end(self) -> Refused:
-        """Why the child, now killed or dead, did not answer."""
+        """Returns the reason why a child that has ended did not answer."""
         code = self._process.returncode
         limits = self._limits
         if code == -signal.SIGPROF:
@@ -242,42 +244,42 @@ class _Child:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Lets a child go that has ended or will not: never blocks on it."""
+    """Closes a child's pipes and ends the child, within a second or so."""
     assert process.stdin and process.stdout
     process.stdin.close()
     process.stdout.close()
     try:
-        process.wait(1.0)  # it may be ending by itself, and its own reason is the one to keep
+        process.wait(1.0)  # it may be ending by itself; its own exit code tells the reason
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def _send(pipe: int, parts: deque[memoryview]) -> bool:
-    """Writes what fits now. False when there is nothing more to write, or the reader is gone."""
+    """Writes as many bytes as fit. Returns False if nothing remains to write or the reader has ended."""
     while parts:
         try:
             sent = os.write(pipe, parts[0]) if len(parts[0]) else 0
         except BlockingIOError:
             return True
         except BrokenPipeError:
-            return False  # the end of its output tells that it is gone
+            return False  # the end of its output shows that it has ended
         parts[0] = parts[0][sent:]
         if not len(parts[0]):
             parts.popleft()
     return False
 
 
-def _take(came: bytearray) -> bytes | Refused | None:
-    """The first whole reply, removed from what arrived; None if it is not whole yet."""
-    if len(came) < _REPLY.size:
+def _take(received: bytearray) -> bytes | Refused | None:
+    """Removes the first whole reply from the bytes that arrived, and returns it. None: it is incomplete."""
+    if len(received) < _REPLY.size:
         return None
-    outcome, size = _REPLY.unpack_from(came)
+    outcome, size = _REPLY.unpack_from(received)
     whole = _REPLY.size + size
-    if len(came) < whole:
+    if len(received) < whole:
         return None
-    content = bytes(memoryview(came)[_REPLY.size : whole])
-    del came[:whole]
+    content = bytes(memoryview(received)[_REPLY.size : whole])
+    del received[:whole]
     kind = _OUTCOMES[outcome]
     return content if kind == "done" else Refused(kind, content.decode())
 
@@ -290,10 +292,10 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
     answer: Callable[[bytes], bytes] = getattr(importlib.import_module(module), name)
     requests = os.fdopen(0, "rb", buffering=1 << 20)
     replies = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
-    os.dup2(2, 1)  # what a library prints goes to the log, not among the replies
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides
+    os.dup2(2, 1)  # a library prints to the log, not among the replies
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the parent decides
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # the only system that enforces it: so much above what is used now
+    if sys.platform == "linux":  # the only system that enforces it: the limit on top of current use
         with open("/proc/self/statm", encoding="ascii") as statm:
             used = int(statm.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + memory_bytes, used + memory_bytes))
@@ -305,20 +307,20 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
         signal.setitimer(signal.ITIMER_REAL, wall_s)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         with suppress(MemoryError):
-            bytearray(min(memory, memory_bytes * 3 // 4))  # the limit is its own, not the machine's
+            bytearray(min(memory, memory_bytes * 3 // 4))  # MemoryError: its own limit, not the machine's
         outcome = "done"
         try:
             content = answer(request)
         except MemoryError:
             outcome, content = "memory", b"expected at most %d bytes of memory, found more" % memory_bytes
-        except Exception as e:  # whatever the function makes of a hostile request is that request's refusal
+        except Exception as e:  # any exception over a hostile request refuses only that request
             outcome, content = "error", f"{type(e).__name__}: {e}"[:500].encode("utf-8", "replace")
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             replies.writelines((_REPLY.pack(_OUTCOMES.index(outcome), len(content)), content))
             replies.flush()
-        except BrokenPipeError:  # the parent has let go of this child
+        except BrokenPipeError:  # the parent has closed the pipes
             os._exit(0)
 
 

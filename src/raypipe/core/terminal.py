@@ -1,8 +1,8 @@
-"""Text for a terminal: what a page, a file or a server says cannot command it.
+"""Output to a terminal that text from pages, files and servers cannot control.
 
-A control character in it could clear the screen, set the title or the clipboard, or turn the order of what
-stands on a line. All that a command prints passes through here, and each such character is shown by its
-number. Knows streams and rich's consoles; knows no command.
+A control character could clear the screen, set the title or the clipboard, or reorder a line. All output of a
+command passes through here, and each such character is shown by its number. Depends on streams and rich's
+consoles, not on commands.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # but tab and line feed
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and line feed
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # as libraries print them
 
 
 def shown(text: str) -> str:
-    r"""The text with its control characters as JSON escapes them, so that JSON stays the same.
+    r"""Escapes the control characters of a text as JSON does, so JSON keeps its meaning.
 
     >>> shown("a\x1b[2Jb\u202ec\r\n")
     'a\\u001b[2Jb\\u202ec\\u000d\n'
@@ -32,7 +32,7 @@ def shown(text: str) -> str:
 
 
 class ShownStream:
-    """A stream of text that shows control characters; colours that a library prints go."""
+    """A text stream that escapes control characters, and drops colours that libraries print."""
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
@@ -51,8 +51,8 @@ class ShownStream:
 
 @contextmanager
 def shown_streams(keep: bool = False) -> Iterator[None]:
-    """Shows the control characters of all that is printed; letters that an encoding lacks are shown by their
-    numbers. `keep`: after the block, too."""
+    """Escapes control characters in everything printed by the block. Letters outside the stream's encoding
+    are shown by their numbers. `keep`: True also escapes after the block."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -66,8 +66,8 @@ def shown_streams(keep: bool = False) -> Iterator[None]:
 
 
 def open_console(stream: TextIO, width: int | None = None) -> Console:
-    """A console on a stream, whose own colours and bars reach the terminal."""
-    from rich.console import Console  # 40 ms, which help saves
+    """Opens a console on a stream. Its own colours and bars reach the terminal."""
+    from rich.console import Console  # takes 40 ms, which help does without
     from rich.segment import Segment
 
     class ShownConsole(Console):

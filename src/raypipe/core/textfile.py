@@ -1,4 +1,4 @@
-"""Text files: read line by line, written whole. Does not know what the lines mean."""
+"""Text files: read line by line, written whole. Nothing here depends on the meaning of the lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raypipe.core.errors import ConfError, DataError, DiskFull, RaypipeError, Un
 
 T = TypeVar("T")
 
-_LINE_BYTES = 64 << 20  # a longer line is no row of anything: stop before it fills the memory
+_LINE_BYTES = 64 << 20  # a longer line cannot be a row: stop before it fills the memory
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -28,7 +28,7 @@ def _refuse(constant: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line and its place, for messages."""
+    """A line with its file and number, for messages."""
 
     path: Path
     number: int  # from 1
@@ -48,7 +48,8 @@ class TextLine:
         return found
 
     def fields(self, names: str) -> list[str]:
-        """The fields of a line of exactly these names, separated by white space."""
+        """Splits the line at white space. Raises DataError if it does not have one field for each of
+        `names`."""
         values = self.text.split()
         if len(values) != len(names.split()):
             raise self.error(f"{len(names.split())} fields ({names})", self.text)
@@ -62,10 +63,8 @@ class TextLine:
 
 
 def lines(path: Path) -> Iterator[TextLine]:
-    """The lines of a UTF-8 file, plain or .gz, blank ones too. A byte order mark and CR LF are taken off.
-
-    Raises DataError for a file that is missing, truncated, mislabelled or not UTF-8.
-    """
+    """Yields all lines of a UTF-8 file, plain or .gz, also blank ones. Removes a byte order mark and line
+    ends. Raises DataError if the file is missing, truncated, mislabelled or not UTF-8."""
     number = 0
     try:
         with _open(path) as stream:
@@ -106,7 +105,8 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that writes or removes a file. Raises DiskFull or Unavailable for errors of the file system."""
+    """Converts errors of a block that writes or removes a file. Raises DiskFull if the disk is full, and
+    Unavailable for other errors of the file system."""
     try:
         yield
     except RaypipeError:
@@ -120,8 +120,8 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, whose file replaces `path` when the block succeeds. Until then, and on failure, the
-    old one stays. What a killed process left of it goes when the block succeeds."""
+    """Yields a temporary path; its file replaces `path` when the block succeeds. Until then, and on failure,
+    the old file remains. Success also removes temporary files of killed processes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,8 +137,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[TextIO]:
-    """The same as a stream of text. A lone surrogate, which UTF-8 cannot hold, is written as its JSON
-    escape."""
+    """Opens a stream of text whose file replaces `path` as in `replacing`. Lone surrogates, which UTF-8
+    cannot hold, are written as JSON escapes."""
     with (
         replacing(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
@@ -154,12 +154,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Writes a JSON value, as `replaced` does. NaN is refused: it is not JSON."""
+    """Writes a JSON value, as `replaced` does. Raises ValueError for NaN, which is not JSON."""
     write_text(path, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
-    """Writes objects as JSON, one a line, as `replaced` does; how many there were."""
+    """Writes objects as lines of JSON, as `replaced` does. Returns their number."""
     count = 0
     with replaced(path) as out:
         for found in objects:
@@ -169,9 +169,9 @@ def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
 
 
 def require_writable(folder: Path, name: str) -> None:
-    """Raises ConfError, naming the argument `name`, for a folder that cannot be made or written.
+    """Checks that a folder can be made and written, before any work for it starts. Makes nothing.
 
-    Called before any work for it starts. Makes nothing.
+    Raises ConfError, which names the argument `name`, if it cannot.
     """
     there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
     if not there.is_dir():
@@ -181,15 +181,15 @@ def require_writable(folder: Path, name: str) -> None:
 
 
 def require_file(path: str | Path, name: str) -> None:
-    """Raises ConfError, naming the argument `name`, for a place where no file can be written. Called before
-    any work for it starts. Makes nothing."""
+    """Checks that a file can be written, before any work for it starts. Makes nothing. Raises ConfError,
+    which names the argument `name`, if it cannot."""
     if Path(path).is_dir():
         raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
     require_writable(Path(path).absolute().parent, name)
 
 
 def _runs(pid: str) -> bool:
-    """Returns whether a process is alive; True for what is no number of one."""
+    """Returns whether a process is alive. True if `pid` is no process id."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -200,10 +200,10 @@ def _runs(pid: str) -> bool:
 
 
 def json_lines(text: str | bytes) -> list[Any]:
-    r"""Returns the values of lines of JSON, without blank lines. A line ends at a line feed and nowhere else.
+    r"""Parses lines of JSON, and skips blank lines. Only a line feed ends a line. Texts are written as they
+    are, so other separators, such as U+2028, may be inside one.
 
-    Texts are written as they are, so other separators, such as U+2028, may stand inside one. Raises
-    ValueError.
+    Raises ValueError if a line is not JSON.
 
     >>> json_lines('["a\u2028b"]\n\n{"c": 1}\n') == [["a\u2028b"], {"c": 1}]
     True
@@ -213,7 +213,7 @@ def json_lines(text: str | bytes) -> list[Any]:
 
 
 def written(value: Any) -> str:
-    """A number, a date or true as a person writes it: 5.0 is 5."""
+    """Formats a number, date or boolean for people: 5.0 is 5, True is yes."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

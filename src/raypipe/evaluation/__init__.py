@@ -1,1 +1,1 @@
-"""A dataset from its files to a scored report."""
+"""Evaluation: takes a dataset from its files to a scored report."""

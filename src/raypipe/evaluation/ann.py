@@ -1,7 +1,8 @@
-"""The approximate indexes of a recipe: built where they are missing, and held against the exact product.
+"""Approximate vector indexes of a recipe: builds missing ones, and measures their recall against exact
+search.
 
-Recall is measured over stored questions that search the whole store: the share of the exact best `top` chunks
-that the approximate search finds, an equally good chunk in the place of another included.
+Recall is the share of the exact best `top` chunks that the approximate search finds; an equally good chunk
+counts as found. It is measured on stored questions that search the whole store.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.vector_search import ann_index, build_ann, keep_recall
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
-QUESTIONS = 200  # on which recall is measured: 5 % of them are ten
+QUESTIONS = 200  # questions to measure recall on: 5 % of them are ten
 
 
 def recalls(pipeline: Pipeline) -> list[AnnRecall]:
-    """Builds the indexes that a recipe searches, where they are missing or lack vectors, and measures those
-    that were not measured with its settings. Returns the recall of each, in the order of the stages. Raises
-    RecallTooLow, DataError where no stored question searches the whole store, and as `built`."""
+    """Builds and measures the approximate indexes that a recipe searches; returns their recall by stage.
+    Builds an index if it is missing or lacks vectors. Measures it if it was never measured with its settings.
+    Raises RecallTooLow, DataError if no stored question searches the whole store, and the errors of `built`.
+    """
     built(pipeline)
     if any(state.recall is None for state in ann_states(pipeline.store, pipeline.recipe)):
         for stage, recall in measured(pipeline):
@@ -43,8 +45,8 @@ def recalls(pipeline: Pipeline) -> list[AnnRecall]:
 
 
 def built(pipeline: Pipeline) -> list[str]:
-    """Builds the indexes that a recipe searches, where they are missing or lack vectors. Returns the tables
-    whose index was built. Raises ConfError, and StoreError for vectors that are not there."""
+    """Builds the indexes that are missing or lack vectors. Returns the names of their tables. Raises
+    ConfError, and StoreError if the vectors are missing."""
     done: list[str] = []
     with driving(pipeline.store, f"ann {pipeline.recipe.name}"):
         for stage in ann_stages(pipeline.recipe):
@@ -56,8 +58,8 @@ def built(pipeline: Pipeline) -> list[str]:
 
 
 def measured(pipeline: Pipeline, count: int = QUESTIONS) -> list[tuple[AnnStage, AnnRecall]]:
-    """Measures each approximate search of a recipe over at most `count` stored questions, and keeps the
-    result in the store. Raises DataError where no stored question searches the whole store."""
+    """Measures each approximate search of a recipe on at most `count` stored questions. Stores the results.
+    Raises DataError if no stored question searches the whole store."""
     questions = sample(pipeline, count)
     index = LanceIndex(tables_now(pipeline.store, pipeline.recipe))
     found = []
@@ -73,7 +75,7 @@ def measured(pipeline: Pipeline, count: int = QUESTIONS) -> list[tuple[AnnStage,
 
 
 def sample(pipeline: Pipeline, count: int) -> list[Question]:
-    """At most `count` stored questions that search the whole store, drawn by a hash of their ids."""
+    """Returns at most `count` stored questions that search the whole store, drawn by a hash of their ids."""
     ids = pipeline.store.scan("questions", ["id"])["id"].to_pylist()
     drawn = pipeline.questions(sorted(ids, key=lambda id: digest("ann", id)))
     everything = pipeline.recipe.searches_all()
@@ -89,8 +91,8 @@ def sample(pipeline: Pipeline, count: int) -> list[Question]:
 async def _searched(
     pipeline: Pipeline, stage: AnnStage, index: LanceIndex, questions: Sequence[Question]
 ) -> tuple[list[list[VectorHit]], list[list[VectorHit]]]:
-    """Returns what the exact and the approximate search find. Vectors of questions are those of earlier runs,
-    where the memo has them."""
+    """Returns the hits of the exact and of the approximate search. Question vectors come from the memo if it
+    has them."""
     step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
     template = getattr(step, "query", PLAIN)
     render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)
@@ -106,8 +108,8 @@ async def _searched(
 
 
 def share(exact: Sequence[VectorHit], near: Sequence[VectorHit]) -> float:
-    """Returns how much of the exact best an approximate search found, 0..1: its hits that score no less than
-    the last of them.
+    """Returns the share of the exact hits that an approximate search found, 0..1. An approximate hit counts
+    if it scores at least as high as the last exact hit.
 
     >>> hits = [VectorHit("a", (0, 1), (0, 1), score) for score in (0.9, 0.8, 0.8, 0.1)]
     >>> share(hits[:2], [hits[0], hits[2]]), share(hits[:2], [hits[0], hits[3]])
@@ -119,7 +121,7 @@ def share(exact: Sequence[VectorHit], near: Sequence[VectorHit]) -> float:
 
 
 def recall_over(shares: Sequence[float], ids: Sequence[str], index: str, stage: AnnStage) -> AnnRecall:
-    """Mean, 5 % and worst of these shares, of the questions with these ids."""
+    """Summarizes these shares: their mean, 5 % quantile and worst. `ids`: the question of each share."""
     worst = min(range(len(shares)), key=lambda i: (shares[i], ids[i]))
     fifth = sorted(shares)[math.ceil(len(shares) / 20) - 1]
     found = len(shares), float(np.mean(shares)), fifth, shares[worst], ids[worst]

@@ -1,8 +1,7 @@
-"""All answers of a run, passed once, a batch at a time: each leaves its row in results.parquet, and what
-scoring and the report need of it.
+"""Single pass over all answers of a run: writes results.parquet, and collects what scoring and reports need.
 
-Knows the pipeline, the metrics and the report's records; decides no verdict. Never are more than a batch of
-answers in memory, however many there are.
+Answers pass in batches, so memory does not grow with their number. Depends on the pipeline, the metrics and
+the report's records; gives no verdicts.
 """
 
 from __future__ import annotations
@@ -61,28 +60,28 @@ HEADINGS = ("title", "heading")
 
 @dataclass(slots=True)
 class Collected:
-    """Facts kept of the answers when they have passed."""
+    """Facts collected from all answers of a run."""
 
     faults: AnswerFaults
-    rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order
-    texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
+    rows: list[Prediction] = field(default_factory=list)  # answers with a gold of the kind, in order
+    texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the questions in `rows`
     stated: dict[str, float | None] = field(default_factory=dict)
-    """Question id -> confidence of its answer, of those that no fit has seen and that got one; None: the step
-    states none."""
-    without_truth: int = 0  # questions that the dataset has no such gold of
-    answered_by: Counter[str] = field(default_factory=Counter)  # name of a reply -> answers that are its text
+    """Question id -> stated confidence of its answer; None: its step states none. Only answered questions
+    that no fit has seen."""
+    without_truth: int = 0  # questions without a gold of the kind
+    answered_by: Counter[str] = field(default_factory=Counter)  # reply name -> answers taken from it
     citations: int = 0
     empty_pages: int = 0  # citations without a page
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
-    sources: set[str] = field(default_factory=set)  # ids of all that is cited
-    everything: bool = False  # True: some question may search everything in the store
-    lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> where its gold was lost, if it was
-    routing: Routing | None = None  # routers and calls against golds; None: not looked at yet
-    loss_notes: tuple[str, ...] = ()  # what could not be told apart
-    prompt_injection: PromptInjection | None = None  # orders in pages that reached an answer
-    replies: Counter[str] = field(default_factory=Counter)  # of language models, by name, that the memo has
-    cut: Counter[str] = field(default_factory=Counter)  # of these, that ended by their length
-    kept: dict[str, str] = field(default_factory=dict)  # question id -> the earlier run that answered it
+    sources: set[str] = field(default_factory=set)  # ids of all cited sources
+    everything: bool = False  # True: some question may search the whole store
+    lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> place of its loss if it is a miss
+    routing: Routing | None = None  # scores of routers and calls; None: not computed yet
+    loss_notes: tuple[str, ...] = ()  # losses that cannot be located, for people
+    prompt_injection: PromptInjection | None = None  # injected instructions in pages that an answer followed
+    replies: Counter[str] = field(default_factory=Counter)  # reply name -> language model replies in the memo
+    cut: Counter[str] = field(default_factory=Counter)  # reply name -> replies cut at the length limit
+    kept: dict[str, str] = field(default_factory=dict)  # question id -> earlier run that gave its answer
 
 
 def collect(
@@ -93,18 +92,18 @@ def collect(
     form: GoldForm,
     seconds: Mapping[str, Mapping[str, float]],
 ) -> Collected:
-    """Passes the answers of these questions, in order, into the table of results.
+    """Passes the answers of these questions, in order, into the table of results; returns the collected
+    facts.
 
-    `sources`: what they are answered from; of an answer kept from an earlier run, which another recipe may
-    have given, only scores and evidence are looked at. `form`: of the golds to score by. `seconds`: question
-    id -> stage -> seconds, where this run answered it. Prompt injections that answers follow are looked for
-    where the recipe has a language model. Raises KeyError for a passage without a text: a defect, no step
-    makes one.
+    `sources`: the evidence of the answers. Of an answer kept from an earlier run, perhaps of another recipe,
+    only scores and evidence are used. `form`: form of the golds. `seconds`: question id -> stage -> seconds,
+    if this run answered it. If the recipe has a language model, answers are checked for injected prompts.
+    Raises KeyError for a passage without a text; no step makes one, so it would be a defect.
     """
     store, recipe = pipeline.store, pipeline.recipe
     found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
     found.kept = {id: key.kept for id, key in sources.kept.items()}
-    searching = {"": index}  # id of the run that answered -> what it searched; "": this one
+    searching = {"": index}  # run that answered -> the index it searched; "": this run
     for past in filter(None, (find(store, id) for id in dict.fromkeys(found.kept.values()))):
         searching[past.run] = LanceIndex(searched_at(store.uri, description(past.recipe), past.tables))
     documents, roots, kit = layouts_at(store), folder_roots(store), LocalKit(index)
@@ -156,16 +155,16 @@ def collect(
 
 
 def _turns_read(recipe: Recipe, question: Question, text: str) -> dict[str, dict[str, Any]]:
-    """Name of a reply -> the conversation that a question was made to stand alone from, in its prompt's
-    place; nothing for a question without turns."""
+    """Returns the conversations behind questions that a step made stand-alone, by reply name. The table shows
+    one in the place of the reply's prompt. Returns nothing for a question without turns."""
     into = [n for s in recipe.question if of_turns(s.step) for n in named(s.step.writes(), "replies")]
     said = [{"role": t.role, "content": t.text} for t in question.turns]
     return {n: {"prompt": [*said, {"role": "user", "content": text}]} for n in into if said}
 
 
 def _count(question: Question, answered: Question, found: Collected, own: bool) -> None:
-    """Counts what a question may search, which a step may have narrowed since, and, of an answer of this
-    recipe (`own`), who gave it and what stopped it."""
+    """Counts a question's citations, as they were before any step narrowed them. If `own`, this recipe gave
+    the answer: counts also its faults and the reply that it comes from."""
     if own:
         found.faults.add(answered)
     if own and answered.origin:
@@ -187,8 +186,8 @@ def _pair(
     paragraphs: Mapping[str, tuple[str, ...]],
     cut: Container[str],
 ) -> None:
-    """Adds what is scored of these answers; of rankings the documents, of a question that failed none. `cut`:
-    ids of questions whose answer ended by its length."""
+    """Pairs these answers with their golds, and adds the pairs to the rows of `found`. For rankings, pairs
+    documents; a failed question has none. `cut`: ids of questions whose answer hit the length limit."""
     if form != "grades":
         rows, without = pair(batch, golds, {})
         evidence = ((r, paragraphs.get(r.question, ())) for r in rows)
@@ -211,8 +210,8 @@ def _pair(
 async def _texts(
     searching: Mapping[str, Index], batch: Sequence[Question], kept: Mapping[str, str], form: GoldForm
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Chunk -> text of the passages that the table needs, and question id -> paragraphs of papers, both of
-    what the run searched that answered. `kept`: question id -> that run, where it is an earlier one."""
+    """Returns chunk -> text for the passages that the table needs, and question id -> paragraphs of papers.
+    Reads each from the index that the answering run searched. `kept`: question id -> that earlier run."""
     text, paragraphs = dict[str, str](), dict[str, tuple[str, ...]]()
     for run, index in searching.items():
         some = [q for q in batch if kept.get(q.id, "") == run]
@@ -224,9 +223,8 @@ async def _texts(
 
 
 async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[str, tuple[str, ...]]:
-    """Question id -> the paragraphs of the best quote of its answer, as the parsed text has them, but for
-    headings; where the answer quotes nothing, of the best passage of the ranking. None of a question without
-    an answer."""
+    """Maps question ids to the paragraphs that overlap the best quote of the answer, without headings. If the
+    answer quotes nothing, the best passage of the ranking is used. Omits questions without an answer."""
     best: dict[str, Quote] = {}
     for q in batch:
         hits, quotes = {h.chunk: h for h in q.hits}, quotes_of(q)
@@ -250,7 +248,7 @@ _NOT_CACHED = Fault(STEP, "not_cached", "the memo holds no reply to this chat", 
 
 
 class Unasked(ForwardingKit[Kit]):
-    """A kit whose language models reply nothing."""
+    """A kit whose language models return no reply to any chat."""
 
     def generator(self, model: Model) -> Generator:
         async def generate(
@@ -262,12 +260,10 @@ class Unasked(ForwardingKit[Kit]):
 
 
 class PromptLookup:
-    """The prompts of a recipe's stored replies, rendered again, and looked up in the memo with their tokens.
-
-    A step that generates is run on the stored question, with the memo in the model's place. Where it makes
-    the reply that is stored, its chat is the one that was asked; else nothing is said. No model is asked.
-    `missing` says why there are none: a tokenizer that a step counts with is not on this machine.
-    """
+    """Lookup of the prompts and token counts behind stored replies. Runs each generating step on the stored
+    question, with the memo in the place of the model. If the step then makes the stored reply, its chat is
+    the one that was sent; else the prompt is unknown. No model is called. `missing` explains why prompts are
+    missing: the tokenizer of a step is not on this machine."""
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""
@@ -284,7 +280,7 @@ class PromptLookup:
             self._stages.append((stage, step, recorder, ask))
 
     async def of(self, batch: Sequence[Question]) -> dict[str, dict[str, dict[str, Any]]]:
-        """Question id -> name of a reply -> its prompt and what it took, as results.parquet has them."""
+        """Maps question ids to reply names to prompt and token counts, in the form of results.parquet."""
         found: dict[str, dict[str, dict[str, Any]]] = {q.id: {} for q in batch}
         for stage, step, recorder, ask in self._stages:
             into = step.into

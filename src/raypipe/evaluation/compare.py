@@ -1,7 +1,7 @@
-"""Two scored runs over the same questions: better, worse, the same, or cannot tell, and where it comes from.
+"""Comparison of two scored runs over the same questions: a verdict, and the stages that cause the difference.
 
-Joins the questions by id. Knows what was measured of each (`scored_run`); reads no file and computes no
-answer.
+The verdict is better, worse, the same, or cannot tell. Questions are joined by id. `scored_run` provides the
+measures; this module computes no answers. It reads stores only to find causes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store
 
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
-"""Measures that rest on a rule and a judge: two runs are compared by them only where these are the same."""
+"""Measures that depend on a rule and a judge. They are compared only if both runs have the same."""
 NOISE, UNKNOWN = "same inputs, another reply", "not known"
-"""Causes that are no step: an engine's noise; a run without a record."""
+"""Causes that are not steps: noise of an engine, and a run without a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricDifference:
-    """A metric of two runs."""
+    """Difference of two runs in one measure."""
 
     metric: str
     found: PairedDifference
@@ -47,65 +47,65 @@ class MetricDifference:
 
 @dataclass(frozen=True, slots=True)
 class SliceDifference:
-    """The score of the questions that share one label."""
+    """Difference of two runs on the questions that share one label."""
 
-    label: str  # domain, question_type, ...
+    label: str  # name of the label: domain, question_type, ...
     value: str
     found: PairedDifference
-    p: float  # corrected for the number of slices (Holm)
+    p: float  # p value, Holm-corrected for the number of slices
     verdict: Conclusion
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The questions whose paths part at one place."""
+    """A step at which answers began to differ, and its share of the difference."""
 
-    step: str  # the first with another result; one of changes.NO_STEP; NOISE; UNKNOWN
-    field: str  # what differs in the recipe there or before: `rerank.model`; "" where nothing does
-    moved: int  # questions with another answer or another path
-    up: int  # of these: better scored than before
-    down: int
-    difference: float  # their share of the difference; all shares sum to it
+    step: str  # first step with another result; or one of changes.NO_STEP; NOISE; UNKNOWN
+    field: str  # recipe field that differs at or before this step: `rerank.model`; "": none
+    moved: int  # questions with another answer or other intermediate results
+    up: int  # moved questions that are scored better than before
+    down: int  # moved questions that are scored worse
+    difference: float  # share of the score difference; all shares sum to it
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A run against the first."""
+    """Comparison of a run with the first run."""
 
     before: str
     after: str
-    same_run: bool  # both name one run, so nothing can differ
+    same_run: bool  # True: both names lead to one run, so nothing can differ
     rule: str
     judge: str
-    kind: str  # of the data
-    measure: str  # what `score` is the difference of
-    trim: str  # how answers were cut; "": not
+    kind: str  # kind of the data
+    measure: str  # measure whose difference `score` is
+    trim: str  # cut of the answers before judging; "": none
     people: tuple[int, int]  # verdicts that people's labels changed, before and after
-    seen: tuple[int, int]  # questions of `score` that a fit or adapter of the recipe saw, before and after
+    seen: tuple[int, int]  # questions of `score` that a fit or adapter has seen, before and after
     margin: float
     verdict: Conclusion
-    p: float  # corrected for the number of runs compared (Holm)
+    p: float  # p value, Holm-corrected for the number of compared runs
     score: PairedDifference
-    rates: tuple[MetricDifference, ...]  # the other measures, over the questions that both score by them
-    only_before: tuple[str, ...]  # ids of questions that the other run does not have
+    rates: tuple[MetricDifference, ...]  # the other measures, over the questions that have them in both runs
+    only_before: tuple[str, ...]  # ids of questions that only the first run has
     only_after: tuple[str, ...]
-    unscored: tuple[str, ...]  # in both, and not scored in one of them: left out
-    other_questions: tuple[str, ...]  # ids that name another question in each: left out
-    kept: tuple[str, ...]  # in both, and one of them kept an earlier run's answer: left out
-    slices: tuple[SliceDifference, ...]  # but for a label's value that all n questions have
-    causes: tuple[Cause, ...]  # by size of their share
+    unscored: tuple[str, ...]  # ids in both runs, unscored in one of them: left out
+    other_questions: tuple[str, ...]  # ids that name different questions in the two runs: left out
+    kept: tuple[str, ...]  # ids in both runs, with a kept answer of an earlier run: left out
+    slices: tuple[SliceDifference, ...]  # without label values that all n questions share
+    causes: tuple[Cause, ...]  # largest share first
 
 
 @dataclass(slots=True)
 class _Pairs:
-    """The questions that both runs score, in order of id."""
+    """Values of the questions that both runs score, in order of id."""
 
     ids: list[str]
     before: Floats  # (questions,) values
     after: Floats
-    span: float  # how far apart two values can lie
+    span: float  # width of the measure's range
     groups: list[str] | None
-    unscored: tuple[str, ...] = ()  # ids in both runs that are left out: see RunComparison
+    unscored: tuple[str, ...] = ()  # ids in both runs that are left out, as in RunComparison
     other_questions: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
@@ -117,25 +117,25 @@ class _Pairs:
         return cls(ids, before, after, measure.high - measure.low, groups)
 
     def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
-        """Compares all questions, or those in these places."""
+        """Compares the two runs over all questions, or over those at the indexes `chosen`."""
         at = list(range(len(self.ids)) if chosen is None else chosen)
         groups = None if self.groups is None else [self.groups[i] for i in at]
         return paired(self.before[at], self.after[at], self.span, groups)
 
     def whole(self) -> bool:
-        """Says if all values are whole numbers."""
+        """Returns whether all values are whole numbers."""
         return all(np.array_equal(values, np.round(values)) for values in (self.before, self.after))
 
 
 def compare(
     runs: Sequence[ScoredRun], margin: float = MARGIN, group: str | None = None, measure: str | None = None
 ) -> tuple[RunComparison, ...]:
-    """Each run against the first, `p` corrected for their number.
+    """Compares each run with the first. Corrects `p` for the number of comparisons.
 
-    `group`: the label whose values are groups of questions that count as one each; None: that of the kind of
-    the data, if it has one. `measure`: what is compared; None: the first of the kind. Raises ConfError for a
-    measure that the kind does not have, and DataError for runs of other kinds, rules or judges, and for runs
-    without a common scored question.
+    `group`: label whose values are groups of questions; each group counts as one. None: the label of the kind
+    of data, if it has one. `measure`: None: the first of the kind. Raises ConfError if the kind lacks the
+    measure. Raises DataError if the runs differ in kind, rule or judge, and if they have no common scored
+    question.
     """
     first, *others = runs
     for other in others:
@@ -149,7 +149,7 @@ def compare(
     joined = [_joined(first, other, known[name], group) for other in others]
     scores = [pairs.difference() for pairs in joined]
     whole, out = holm([s.p for s in scores]), list[RunComparison]()
-    own = group_label(first.kind)  # a paper is no slice
+    own = group_label(first.kind)  # such as the paper of a question: not worth a slice
     for b, pairs, score, p in zip(others, joined, scores, whole, strict=True):
         a, members = first, by_label((first.labels[id], i) for i, id in enumerate(pairs.ids))
         parts = [(k, at) for k, at in sorted(members.items()) if len(at) < score.n and k[0] != own]
@@ -188,18 +188,19 @@ def compare(
 
 
 def measures_of(kind: str) -> Sequence[Measure]:
-    """The measures of a kind as a report names it: of one from outside without the digits of its source."""
+    """Returns the measures of a kind, as reports name it: a kind from outside raypipe is NAME@DIGEST
+    there."""
     return open_kind(kind.partition("@")[0]).measures
 
 
 def group_label(kind: str) -> str | None:
-    """The label by which questions of a kind move together, by its name in a report; None: there is none."""
+    """Returns the label that groups dependent questions of a kind, or None. `kind`: as reports name it."""
     return group_of(open_kind(kind.partition("@")[0]))
 
 
 def measure_of(what: str, name: str, kind: str) -> Measure:
-    """The measure of a kind of data that is named. Raises ConfError for one that the kind does not have.
-    `what`: how it was given."""
+    """Returns the named measure of a kind. Raises ConfError if the kind lacks it. `what`: the setting, for
+    the message."""
     known = {m.name: m for m in measures_of(kind)}
     if name not in known:
         raise ConfError(f"{what}: kind {kind} has no such; {did_you_mean(name, known)}")
@@ -219,7 +220,7 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
     common = sorted(a.values.keys() & b.values.keys())
     name = measure.name
     other = {q for q in common if q in a.texts and q in b.texts and not same_question(a.texts[q], b.texts[q])}
-    kept = ((a.kept | b.kept) & set(common)) - other  # no answers of these recipes
+    kept = ((a.kept | b.kept) & set(common)) - other  # answers of other recipes
     left = [q for q in common if q not in other | kept]
     scored = [q for q in left if name in a.values[q] and name in b.values[q]]
     if not scored:
@@ -238,14 +239,14 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
 
 
 def same_question(one: str, two: str) -> bool:
-    """Returns whether two texts are one question; how it is spaced does not count."""
+    """Returns whether two texts are the same question, apart from white space."""
     return one.split() == two.split()
 
 
 def _refuse(
     a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Set[str], kept: Set[str]
 ) -> NoReturn:
-    """Raises DataError for two runs without a question that both score."""
+    """Raises DataError if two runs have no question that both score."""
     if empty := next((run for run in (a, b) if not run.values), None):
         raise DataError(
             f"{empty.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
@@ -276,8 +277,8 @@ def _refuse(
 def _rates(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], pairs: _Pairs, lead: str
 ) -> tuple[MetricDifference, ...]:
-    """The other measures. Those that rest on a judge only where the runs have the same, and those with
-    fractions, whose p is drawn and takes seconds, only where the first measure has some, too."""
+    """Compares the runs by the other measures. Skips measures that depend on a judge if the judges differ.
+    Skips measures with fractions if the first measure has none: resampling for their p takes seconds."""
     drawn = not pairs.whole()
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []
@@ -293,8 +294,8 @@ def _rates(
 
 
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
-    """Returns where the answers differ. The shares of the difference sum to it: a question whose value moved
-    is in exactly one cause."""
+    """Returns the causes of the differences. A question whose value changed counts in exactly one cause, so
+    the shares sum to the difference."""
     by_id: dict[str, tuple[str, str]] = {}
     stores = [_store_of(*pair) for pair in ((a.record, b.record), (b.record, a.record))]
     known = all(stores)
@@ -315,12 +316,12 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
 
 
 def _store_of(run: Run | None, other: Run | None) -> Store | None:
-    """The store that has the answers of a run: where it ran, else where the other one did, which may be a
-    copy; None: neither is there and has them."""
+    """Returns the store with the answers of a run, or None. Tries the run's own store, then that of the other
+    run, which may be a copy."""
     if run is None or other is None:
         return None
     for uri in dict.fromkeys((run.store, other.store)):
-        with suppress(RaypipeError):  # a store that cannot be reached says nothing
+        with suppress(RaypipeError):  # a store that cannot be reached is skipped
             if (store := Store.find(uri)) is not None and answer_keys(store, run.run):
                 return store
     return None

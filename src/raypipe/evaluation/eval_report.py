@@ -1,6 +1,7 @@
-"""The answers of a run scored, by rule, judge and people, and the record of all that was planned and done.
+"""Scoring of a run's answers by rule, judge and people, and the run's record.
 
-Knows metrics, judges, labels, counters, plans and stored tables; computes no answer and writes no file.
+The record (`runs.record.Run`) combines scores, counters, plan and table statistics. No answers are computed
+and no files written here.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from raypipe.runs.stage_records import describe, models_of
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 
-# Counts of the readers that say what was put right on the way in.
+# Counts of repairs that readers made to the input.
 NORMALISED = (
     "blank_lines",
     "byte_order_marks",
@@ -67,22 +68,22 @@ NORMALISED = (
     "made_questions",
     "unreviewed_questions",
 )
-SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
+SOURCES_AT_ONCE = 4096  # sources whose chunks are counted in one read: some 10 MB
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswers:
-    """Measures of a run's answers."""
+    """Verdicts and measures of a run's answers."""
 
     answers: Collected
     kind: kinds.DataKind
-    rows: Sequence[Prediction]  # those with a gold, with what judge and people say of them
+    rows: Sequence[Prediction]  # answers with a gold, with the verdicts of judge and people
     marks: Marks
     scores: kinds.RunScores
     right: Mapping[str, bool | None]  # question id -> whether its answer is right; None: not scored
-    lost: Losses | None  # where the misses were lost; None: not looked for
-    judge: JudgeLine | None  # None: there was no judge
-    labels: LabelLine | None  # None: no labels were given
+    lost: Losses | None  # places of the misses; None: not looked for
+    judge: JudgeLine | None  # None: no judge
+    labels: LabelLine | None  # None: no labels given
     cut: tuple[CutReplies, ...]
 
 
@@ -97,9 +98,9 @@ def score_answers(
     spend: Spend | None,
     counts: Counts,
 ) -> ScoredAnswers:
-    """Scores what was collected of a recipe's answers. `judge` decides what the rule leaves open, and `fresh`
-    asks it again; `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped.
-    `counts`: of the steps, by this run."""
+    """Scores the collected answers of a recipe. `judge` decides what the rule leaves open; `fresh` ignores
+    its cached replies; `labels` outrank rule and judge. `spend` checks a cap before the judge's calls; None:
+    no cap. `counts`: the steps' counters of this run."""
     rows, said = list(answers.rows), None
     if judge is not None:
         replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
@@ -110,7 +111,7 @@ def score_answers(
     for stage in recipe.question:
         calls = counts.get(stage.name, StageCounters()).calls
         short, replies_of = calls.tokens.cut, calls.replies.computed + calls.replies.cached
-        if isinstance(step := stage.step, Generate):  # one reply to a question, which is stored
+        if isinstance(step := stage.step, Generate):  # its replies are stored, at most one per question
             short, replies_of = answers.cut[step.into], answers.replies[step.into]
         if short:
             [most, *_] = [sampling.max_tokens for _, sampling, _ in chat_kinds(step)]
@@ -141,8 +142,8 @@ def score_answers(
 def verdicts(
     kind: kinds.DataKind, rows: Sequence[Prediction], scores: kinds.RunScores
 ) -> dict[str, bool | None]:
-    """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
-    its kind measures of it."""
+    """Maps question ids to whether the answer is right; None: not scored. A failed question is not scored,
+    even if its kind has measures for it."""
     rankings = kinds.gold_form(kind) == "grades"
     failed = {r.question for r in rows if (r.ranked if rankings else r.prediction) is None}
     values = ((r.question, scores.values[r.question]) for r in rows)
@@ -158,8 +159,8 @@ def run_record(
     measured: Sequence[Run],
     **known: Any,
 ) -> Run:
-    """The record of a run whose answers are scored. `read`: of the files it was given; `measured`: runs on
-    this machine; `known`: fields of the record that its begin and its tables say."""
+    """Builds the record of a run whose answers are scored. `read`: summary of the ingested files; `measured`:
+    runs on this machine; `known`: further fields of the record."""
     recipe, answers, worker = pipeline.recipe, scored.answers, pipeline.worker
     seconds, asks, prices = pipeline.clock.total(), asking(recipe), pipeline.caps.prices
     attempt = _lines(recipe, plan, done.since(), {})
@@ -206,7 +207,7 @@ def run_record(
 
 
 def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
-    """Returns what was scored, and what a fit of the recipe has seen of it."""
+    """Returns the record's fields about scores and about questions that a fit of the recipe has seen."""
     answers, scores, texts = scored.answers, scored.scores, scored.answers.texts
     fits, rows = fits_of(recipe), scored.rows
     unseen = {q for q, text in texts.items() if not has_seen(fits.values(), text)}
@@ -242,11 +243,11 @@ def _answers(recipe: Recipe, scored: ScoredAnswers) -> dict[str, Any]:
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
-    """Returns what these questions may search, counted in the stored tables."""
+    """Returns the record's fields about the searched sources, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
 
     def rows(table: str, *columns: str) -> Iterator[pa.Table | pa.RecordBatch]:
-        """Yields columns for the sources that were searched, a batch at a time."""
+        """Yields columns of a table for the searched sources, a batch at a time."""
         if answers.everything:
             return pipeline.store.batches(table, columns)
         some = batches(sorted(answers.sources), SOURCES_AT_ONCE)
@@ -267,8 +268,8 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, plan: Plan, counts: Counts, earlier: Counts) -> tuple[StepLine, ...]:
-    """A line for each stage. The work of a stage that calls no model is its rows. What earlier attempts
-    computed was in their own plans, and is added to this one's."""
+    """Returns a line for each stage. A stage that calls no model counts its rows as work. The work of earlier
+    attempts was in their own plans, so it is added to this plan's numbers."""
     planned, likely = plan.planned(), {s.step: s.expected for s in plan.steps}
     reasons = {s.step: tuple(s.reasons) for s in plan.steps}
     works = {s.name for s in recipe.corpus if not asked_models(s.step)}

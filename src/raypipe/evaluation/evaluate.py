@@ -1,8 +1,8 @@
-"""A dataset through a recipe to a score: ingest, plan, index, answer, score, and the report of it all.
+"""Eval of a dataset through a recipe: ingest, plan, index, answer, score, report.
 
-Knows the pipeline and the metrics. With `collect`, which passes the answers, the only reader of golds and
-labels after ingest. The plan is held against the disk; expired replies of a graph, an oracle, and what an
-earlier command has left to answer again are in it."""
+With `collect`, it is the only reader of golds and labels after ingest. The disk must have room for the plan.
+The plan covers expired replies of a graph, an oracle, and answers that an earlier command left undone.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ NOWHERE = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of an eval."""
+    """Result of an eval."""
 
     record: Run
     scored: ScoredAnswers
     folder: RunFolder
-    reused: int  # questions whose answers were there before this run
+    reused: int  # questions answered before this run
     faults: RowFaults
 
 
@@ -80,14 +80,13 @@ def evaluate(
     origin: Origin = NOWHERE,
     measured: Sequence[Run] = (),
 ) -> Evaluation:
-    """Runs what is missing, scores every question, and writes the report; the record is written last.
+    """Computes what is missing, scores every question, and writes the report; writes the record last.
 
-    Without `data`, which have the format of `how`: all that is stored. `judge` and `labels` are those that
-    `how` names, opened. `measured` are runs on other stores that say how fast this machine is.
-
-    Raises DataError if there are no questions, or none with a gold of the kind that is given, ConfError for
-    a rule or judge that the kind cannot use and for an oracle that has nothing to put or no such stage,
-    CapReached at a cap, and what ingest, index and answer raise.
+    Without `data`, whose format is in `how`, it evaluates all stored questions. `judge` and `labels` are the
+    opened forms of those in `how`. `measured`: runs on other stores that show how fast this machine is.
+    Raises DataError if there are no questions, or none with a gold of the given kind. Raises ConfError if the
+    kind cannot use the rule or the judge, and if the oracle finds no stage or no golds. Raises CapReached at
+    a cap, and the errors of ingest, index and answer.
     """
     if how.oracle is not None:
         require_stage(pipeline.recipe, how.oracle)
@@ -130,7 +129,7 @@ def evaluate(
             with about(recipe=pipeline.recipe.digest()):
                 scored = score_answers(store, recipe, answers, scoring, *asked_of)
             done.memo_damaged += damaged
-            withdraw(out)  # from here on the folder is not whole, until its record is there
+            withdraw(out)  # deletes the old record: the folder is incomplete until the new one is written
             results.about |= {"run": run, "store": store.uri}
             results.finish(scored.rows, scored.marks, scored.scores, misses(answers.lost, scored.right))
         mark = how.oracle or "labels" * any(holds_golds(s.step) for s in pipeline.recipe.question)
@@ -146,16 +145,16 @@ def evaluate(
 
 
 def _evidence(pipeline: Pipeline, questions: StoredQuestions, kept: Mapping[str, AnswerKey]) -> AnswerSources:
-    """Returns what these questions are answered from. `kept`: question id -> its answer by an earlier run;
-    one of this recipe and evidence is no other's."""
+    """Returns the evidence for answering these questions. `kept`: question id -> answer of an earlier run.
+    Drops an answer with this recipe's own key from `kept`, since it is an ordinary stored answer."""
     sources, own = pipeline.answer_sources(questions), pipeline.recipe.digest()
     keys = {q.id: sources.key(own, q) for q in questions if q.id in kept}
     return replace(sources, kept={id: kept[id] for id, key in keys.items() if kept[id].key != key})
 
 
 def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
-    """Reads files into the store; None where there are none. A cluster that is too small is refused before
-    the hour that a large file may take."""
+    """Reads the files into the store; returns None if there are none. A cluster that is too small is refused
+    first, since reading a large file may take an hour."""
     if not data:
         return None
     assert how.format is not None
@@ -166,8 +165,9 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
 def _write_run(
     pipeline: Pipeline, folder: RunFolder, keys: Sequence[AnswerKey], record_of: Callable[..., Run]
 ) -> Run:
-    """Compacts the tables, and writes the files and the page of a run, and its record into the store and into
-    its folder, there last. `record_of`: of the versions of its `tables`, and the `previous` run."""
+    """Compacts the tables, and writes the files, page and record of a run. The record goes into the store,
+    and last into the folder. `record_of` makes it from `tables` (their versions) and `previous` (a run id).
+    """
     store, recipe = pipeline.store, pipeline.recipe
     with pipeline.clock.part("storing"):
         pipeline.builder.compact()
@@ -186,8 +186,8 @@ def _write_run(
 def _answer_keys(
     digest: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str], scored: ScoredAnswers
 ) -> list[AnswerKey]:
-    """The key of each answer by the recipe of this digest, and what was scored of it. `todo`: ids of those
-    without an answer when the run began to answer."""
+    """Returns the key of each answer with its verdict and measures. `digest`: the recipe's. `todo`: ids of
+    the questions without an answer when the run began to answer."""
     verdicts = {v.question: v.outcome for v in scored.marks.verdicts}
     found = []
     for q in questions:
@@ -207,9 +207,9 @@ def oracle_recipe(
     how: EvalOptions,
     measured: Sequence[Run],
 ) -> tuple[Recipe, int, Plan | None]:
-    """The recipe, with golds in the place of a stage if an oracle is asked for, and for how many questions.
-    Golds of passages are looked for in the tables, which are made before: the plan of that is shown first and
-    returned. Raises ConfError where no question has a gold text."""
+    """Returns the recipe with the requested oracle, the number of golds in it, and perhaps a plan. Oracle
+    `passages` searches the corpus tables for golds, so these are built first: their plan is shown before, and
+    returned. Raises ConfError if no question has a gold answer."""
     if how.oracle is None:
         return pipeline.recipe, 0, None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -234,10 +234,10 @@ def plan_eval(
     measured: Sequence[Run],
     indexed: Plan | None,
 ) -> tuple[Plan, Collection[str], frozenset[str]]:
-    """The plan of a run, shown; the ids of the questions whose answers rest on replies of a graph that no
-    longer hold; and of all that are answered again: these, and what an earlier command has left. `measured`
-    are runs on other stores that say how fast this machine is; `indexed` is the plan of a corpus half that
-    is done already; None: none is. Raises DiskFull where there is no room for what is planned."""
+    """Plans a run and shows the plan. Returns (plan, ids of questions whose answers rest on expired replies
+    of a graph, ids of all questions to answer again). The last include those that an earlier command left
+    undone. `measured`: runs on other stores that show how fast this machine is. `indexed`: the plan of a
+    corpus half already built, or None. Raises DiskFull if the plan does not fit on the disk."""
     expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)
@@ -258,7 +258,7 @@ def _shown(
     measured: Sequence[Run],
     judge: JudgePlan | None,
 ) -> tuple[Plan, frozenset[str]]:
-    """The plan, shown, and the ids of the questions that will be answered again."""
+    """Plans, shows the plan, and returns it with the ids of the questions to be answered again."""
     asked, again, fresh = list(questions), set(expired), how.fresh
     if (left := pipeline.renewing()) is not None:
         asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
@@ -274,7 +274,7 @@ def _shown(
 def expired_answers(
     pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
 ) -> set[str]:
-    """Ids of the questions whose stored answer rests on a reply that no longer holds."""
+    """Returns the ids of questions whose stored answers rest on expired replies of a graph."""
     stages = [s for s in pipeline.recipe.question if any(ref.periods() for ref in requested_by(s.step))]
     if not stages:
         return set()

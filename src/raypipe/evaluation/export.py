@@ -1,6 +1,6 @@
-"""A finished run in other shapes: predictions, submissions, a TREC run, and a run of MLflow.
+"""Exports of a finished run: predictions, submissions to benchmarks, a TREC run, and a run of MLflow.
 
-Knows the run's folder, its table and the calls of MLflow's client; changes nothing of it, imports no MLflow.
+Reads the run's folder and its table. The caller passes in MLflow's client, so MLflow is not imported.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_text, recipe_values
 
 FileShape = Literal["predictions", "crag", "qasper", "trec", "oag"]
-SUBMITTED = 20  # papers of a question in OAG-QA's submission
+SUBMITTED = 20  # papers per question in OAG-QA's submission
 
 
 def export(
     folder: RunFolder, shape: FileShape, out: Path, documents: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """Writes a file of one shape and counts its lines, and what it had to say otherwise.
-
-    `documents`: source id -> ids of the documents of a collection that have this text; a passage of none is
-    known by its page's address. Raises DataError for a folder without a table, and for a ranking of nothing.
-    """
+    """Writes a file of one shape. Returns the number of its lines, and for some shapes of failed questions.
+    `documents`: source id -> ids of the documents with this text. A passage of no document is named by its
+    page's address. Raises DataError if the folder has no table, and if a ranking is needed but the recipe
+    ranks nothing."""
     table = folder.results
     if shape == "predictions":
         return {"lines": write_json_lines(out, prediction_lines(folder, read(folder.path)))}
@@ -44,14 +43,14 @@ def export(
     run = {row["id"]: _ranked(row, documents) for row in each(table)}
     if not any(run.values()):
         raise DataError(f"{table}: expected a ranking, found none: the recipe ranks nothing")
-    if shape == "trec":  # a document's place is that of its best passage; scores are falling numbers
+    if shape == "trec":  # a document ranks where its best passage does; scores are falling numbers
         for id, names in run.items():
             if odd := next((n for n in names if len(n.split()) != 1), None):
                 raise DataError(f"{table}: question {id}: {odd!r} is no name that a TREC run can hold")
         scores = {id: {n: float(len(names) - i) for i, n in enumerate(names)} for id, names in run.items()}
         write_run(out, scores, "raypipe")
         return {"lines": sum(map(len, run.values()))}
-    # OAG-QA's submission: a line for each question, by id and so as its file has them; empty where it failed.
+    # OAG-QA's submission: a line per question, sorted by id as in its own file; empty if the question failed.
     best = {id: run[id][:SUBMITTED] for id in sorted(run)}
     if odd := next((n for names in best.values() for n in names if set(n) & set(",\n\r")), None):
         raise DataError(f"{table}: {odd!r} is no id that a list with commas can hold")
@@ -65,7 +64,7 @@ def write_predictions(folder: RunFolder, record: Run) -> None:
 
 
 def prediction_lines(folder: RunFolder, record: Run) -> Iterator[dict[str, Any]]:
-    """The lines of predictions.jsonl, one for each question."""
+    """Yields the lines of predictions.jsonl, one per question."""
     judge, rule = record.judged_by, record.rule
     for row in each(folder.results, record.run):
         line = {
@@ -91,8 +90,8 @@ def prediction_lines(folder: RunFolder, record: Run) -> Iterator[dict[str, Any]]
 
 
 def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what CRAG's evaluation takes: question, answer and prediction, as texts. A question that failed
-    has no answer; CRAG has no word for it but "i don't know"."""
+    """Returns a line for CRAG's evaluation: question, answer and prediction as texts. The prediction of a
+    failed question is "i don't know", since CRAG has no mark for a failure."""
     return {
         "interaction_id": row["id"],
         "query": row["query"],
@@ -104,14 +103,14 @@ def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qasper_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what QASPER's evaluator takes of an answer, as the kind `qasper` scores it."""
+    """Returns a line for QASPER's evaluator, with the answer as the kind `qasper` scores it."""
     answer, evidence = said_of_paper(row["answer"], row["evidence"])
     marked = [f"{FLOAT}: {e}" if re.match(r"(Figure|Table) \d", e) else e for e in evidence]  # captions
     return {"question_id": row["id"], "predicted_answer": answer, "predicted_evidence": marked}
 
 
 def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[str]:
-    """The documents of a question, each at the place of its best passage."""
+    """Returns the documents of a question, each at the rank of its best passage."""
     found: dict[str, None] = {}
     for hit in row["hits"]:
         if hit["ranked"]:
@@ -120,27 +119,27 @@ def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[
     return list(found)
 
 
-RUN_TAG = "raypipe.run"  # by which a run that is there already is found
+RUN_TAG = "raypipe.run"  # tag that finds a run that is already logged
 MOST_CHARS = 500
-"""Of a param: servers of MLflow before 2.8 take no more. A longer text stands there as its digest; the text
-of the recipe has prompts whole."""
-FINISHED = "FINISHED"  # MLflow's word for a run that is whole
+"""Limit of a param, from servers of MLflow before 2.8. A longer text is logged as its digest; the logged
+recipe.txt has prompts in full."""
+FINISHED = "FINISHED"  # MLflow's status of a complete run
 
 
 @dataclass(frozen=True, slots=True)
 class MlflowRun:
-    """A run as MLflow has it."""
+    """A run as logged in MLflow."""
 
-    id: str  # MLflow's
+    id: str  # id in MLflow
     params: int
     metrics: int
-    artifacts: int  # files
-    there: bool  # True: it had been logged before, and nothing was
+    artifacts: int  # logged files
+    there: bool  # True: it was already logged, so nothing was sent
 
 
 def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
-    """Logs a finished run with a client of MLflow, whole or not at all: one that broke off is deleted and
-    logged again, one that is there is left as it is. Raises DataError for a folder of no finished run."""
+    """Logs a finished run with a client of MLflow, completely or not at all. An incomplete log of the run is
+    deleted first. A complete one is left unchanged. Raises DataError if the folder is not a finished run."""
     record = read(folder.path)
     open_table(folder.results, ["id"], record.run).close()  # raises for a folder without a table
     metrics = {_name(key): float(value) for key, value in _numbers(record) if value is not None}
@@ -183,7 +182,7 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
 
 
 def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
-    """Yields what a run measured. What is not known, such as a mean of nothing, is None."""
+    """Yields a run's measured numbers by name. An unknown one, such as the mean of no values, is None."""
     for m in record.measures:
         yield m.measure, m.mean
         yield f"{m.measure}/scored", m.scored
@@ -209,5 +208,5 @@ def _numbers(record: Run) -> Iterator[tuple[str, float | None]]:
 
 
 def _name(text: str) -> str:
-    """As MLflow takes names on every system: letters, digits and _ - . / and spaces."""
+    """Replaces characters that MLflow refuses in names; letters, digits, spaces and _ - . / are allowed."""
     return re.sub(r"[^\w./ -]", "-", text, flags=re.ASCII)

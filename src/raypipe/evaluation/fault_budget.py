@@ -1,8 +1,8 @@
-"""Faults of a run's rows: dead letters, pending rows, and rows that another step answered; and whether a run
-may have as many.
+"""Faults of a run's rows, and the check whether their number is allowed.
 
-Rows in are always rows done, dead letters, and pending rows, whose trouble was transient. A row is done, and
-its fault is kept, where another step answered it. Knows the pipeline and what it stored; runs nothing.
+Each row that goes in is done, a dead letter, or pending; a pending row had transient trouble. If a step fails
+on a row and another step answers it, the row is done and its fault is kept. This module reads stored rows and
+their faults; it runs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raypipe.store import Store
 from raypipe.store.ids import filters
 
 RowKind = Literal["lines", "files", "sources", "questions"]
-SHOWN = 3  # rows that an error names
+SHOWN = 3  # rows in an error's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +37,34 @@ class RowFault:
     """A row with a fault: a dead letter, pending, or answered by another step."""
 
     kind: RowKind
-    id: str  # source or question; file:line, for a line; folder/file, for a file of a folder
+    id: str  # id of a source or question; file:line for a line; folder/file for a file of a folder
     step: str
     reason: str
     detail: str
-    transient: bool  # True: pending, the next run tries it again
-    attempts: int  # over all runs
+    transient: bool  # True: the row is pending, and the next run tries it again
+    attempts: int  # attempts in all runs
     recovered: bool = False  # True: another step answered it, so it counts as done
 
 
 @dataclass(frozen=True, slots=True)
 class StepFaults:
-    """Rows that one step asked a model or a graph about, and those of them that got no reply."""
+    """Counts of one step that calls a model or a graph: its rows, and those without a reply."""
 
     step: str
     rows: int
-    unanswered: int
-    detail: str  # of the first of them: what the server said
+    unanswered: int  # rows without a reply
+    detail: str  # the server's message for the first unanswered row
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Outcome of the rows of a kind."""
+    """Counts of the rows of one kind by outcome."""
 
     kind: RowKind
     rows: int
     done: int
-    failed: int  # for good: only --retry-faults tries them again
-    pending: int  # the next run tries them
+    failed: int  # dead letters: only --retry-faults tries them again
+    pending: int  # rows that the next run tries again
 
     @property
     def undone(self) -> int:
@@ -73,25 +73,25 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class RowFaults:
-    """Rows with faults among some questions, their sources and the lines that were read, and their counts."""
+    """Faulty rows and counts of one run: its questions, their sources, and the lines that it read."""
 
-    rows: tuple[RowFault, ...]  # by kind, step, reason and id, recovered ones last
+    rows: tuple[RowFault, ...]  # sorted by kind, step, reason and id; recovered ones last
     counts: tuple[RowCounts, ...]
-    steps: tuple[StepFaults, ...] = ()  # with rows that got no reply
+    steps: tuple[StepFaults, ...] = ()  # steps that left some rows without a reply
 
 
 class AnswerFaults:
-    """Faults of answers, gathered one answer after the other."""
+    """Counter of the faults of answers. `add` takes one answer at a time."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.causes = Counter[tuple[str, str, bool, bool]]()  # step, reason, transient, recovered
-        self.details: dict[tuple[str, str, bool, bool], str] = {}  # of the first of each
+        self.details: dict[tuple[str, str, bool, bool], str] = {}  # detail of the first fault of each cause
         self.recovered: list[RowFault] = []
         self._asking = [s for s in recipe.question if _asks(s.step)]
         self._steps: dict[str, StepFaults] = {}
 
     def add(self, question: Question) -> None:
-        """Takes an answer as it is stored; one that is not stored has what stopped it as its fault."""
+        """Counts the faults of an answer. If it is not stored, the reason is among its faults."""
         done = question.outcome not in ("", FAULT)
         for f in faults_of(question):
             self.count(f.step, f.reason, f.detail, f.transient, done)
@@ -103,7 +103,7 @@ class AnswerFaults:
         for stage in self._asking:
             of = faults_at(stage, question)
             if of or (done and stage.admits(question)):
-                # A reply that cannot be read came; most faults of a graph are of the call that a model wrote.
+                # An unreadable reply is a reply. Most faults of a graph come from a call that a model wrote.
                 graph = bool(requested_by(stage.step))
                 lost = [f for f in of if f.transient or f.reason == "bad_request"]
                 lost = lost if graph else [f for f in of if f.reason != UNREADABLE]
@@ -120,7 +120,7 @@ class AnswerFaults:
         self.details.setdefault(cause, detail)
 
     def steps(self) -> list[StepFaults]:
-        """The steps that got no reply for some row."""
+        """Returns the steps that left some row without a reply."""
         return [s for s in self._steps.values() if s.unanswered]
 
 
@@ -129,8 +129,8 @@ def _asks(step: Step | CorpusStep) -> bool:
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
-    """Raises FaultBudgetExceeded, with numbers and the first rows, where a step got no reply for more rows,
-    or more rows failed, than are allowed, or where no question was answered, whatever is allowed."""
+    """Raises FaultBudgetExceeded if a step left too many rows without a reply, or if too many rows failed.
+    Raises it also if no question was answered. The message has the numbers and the first rows."""
     for s in faults.steps:
         if s.unanswered > budget.step_share * s.rows:
             raise FaultBudgetExceeded(
@@ -157,10 +157,10 @@ def row_faults(
     lines: Mapping[str, int],
     answers: AnswerFaults | None = None,
 ) -> RowFaults:
-    """The rows of a run with faults, and the rows of each kind, counted. `lines`: what was read
-    (`readers.ReadCounts`), nothing where no file was; then the lines of all files that the store ever read
-    are listed and not counted. A row that is neither done nor a dead letter is pending. `answers`: of these
-    questions; None: the stored answers are read."""
+    """Returns the faulty rows of a run, and counts by kind. A row is pending if it is neither done nor a dead
+    letter. `lines`: counts of the files just read (`readers.ReadCounts`). If empty, lines are not counted,
+    but the faulty lines of all files ever read are listed. `answers`: faults of these questions; None: read
+    from the stored answers."""
     wanted, tables = pipeline.sources(questions), table_names(pipeline.store, pipeline.recipe)
     evidence = pipeline.answer_sources(questions)
     keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
@@ -174,7 +174,7 @@ def row_faults(
         elif row["digest"] in keys and row["id"] in left:
             kind = "questions"
         else:
-            continue  # of other rows, or done since
+            continue  # a row of another run, or one that is done by now
         place = row["digest"], row["id"]
         found[place] = _undone(kind, row, found.get(place))
     shown = sorted(found.values(), key=lambda x: (x.kind, x.step, x.reason, x.id))
@@ -184,7 +184,7 @@ def row_faults(
         for answered in pipeline.answers(questions, evidence):
             answers.add(answered)
     recovered = sorted(answers.recovered, key=lambda x: (x.step, x.reason, x.id))
-    steps: list[StepFaults] = []  # of the corpus half, that got nothing from their model for some source
+    steps: list[StepFaults] = []  # corpus steps that got no reply from their model for some source
     for name in (s.name for s in pipeline.recipe.corpus if _asks(s.step)):
         if of := [x for x in shown if x.kind == "sources" and x.step == name]:
             steps.append(StepFaults(name, len(wanted), len(of), f"{of[0].reason}: {of[0].detail}"))
@@ -199,14 +199,14 @@ def _read_as(row: Mapping[str, Any]) -> RowKind:
 
 
 def _undone(kind: RowKind, r: Mapping[str, Any], earlier: RowFault | None = None) -> RowFault:
-    """A row of the table of faults; `earlier`: the same row, failed before."""
+    """Converts a row of the table of faults. Adds the attempts of `earlier`, a previous fault of the row."""
     transient = r["transient"] and (earlier is None or earlier.transient)
     attempts = r["attempts"] + (earlier.attempts if earlier else 0)
     return RowFault(kind, r["id"], r["step"], r["reason"], r["detail"], transient, attempts)
 
 
 def unread_rows(store: Store) -> tuple[RowFault, ...]:
-    """The lines and files that could not be read into a store, as they were read last."""
+    """Returns the lines and files that could not be read into the store when they were last tried."""
     rows = store.scan("faults", filter=next(filters("run", READS))).to_pylist()
     found = [_undone(_read_as(r), r) for r in rows]
     return tuple(sorted(found, key=lambda x: (x.kind, x.id)))
@@ -220,7 +220,7 @@ def _tally(
 
 
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
-    """Deletes the faults of sources and questions, so that the next run tries them again; how many."""
+    """Deletes the faults of sources and questions, so the next run tries them again. Returns their number."""
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
     wanted = [*table_names(store, pipeline.recipe), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):

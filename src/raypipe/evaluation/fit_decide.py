@@ -1,7 +1,7 @@
-"""Fits the probability that an answer is right, and the threshold below which none is given.
+"""Fit of `decide`: the probability that an answer is right, and the threshold below which none is given.
 
-One half of a run's questions is fitted on; the other says what the fit is worth, next to giving every answer
-and to a fixed threshold on what the replies state. Golds are read here, as in scoring, and nowhere before.
+Half of a run's questions is fitted on. The other half compares the fit with giving every answer, and with a
+fixed threshold on the confidence that replies state. Golds are read only here, as in scoring.
 """
 
 from __future__ import annotations
@@ -38,48 +38,48 @@ from raypipe.text.template import ByLabel
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-FOLDS = 5  # of the half that is fitted on; they choose the ridge and the threshold
-FEWEST = 5  # right answers, and wrong ones, to fit on: one for each fold
+FOLDS = 5  # folds of the fitted half; cross-validation over them chooses the ridge and the threshold
+FEWEST = 5  # right answers, and wrong answers, needed for a fit: one for each fold
 
 
 @dataclass(frozen=True, slots=True)
 class FittedWeight:
-    """A feature of the fit."""
+    """Weight of one feature."""
 
     feature: str
-    weight: float  # log odds for each unit
-    effect: float  # log odds for a standard deviation of the rows that were fitted on
+    weight: float  # log odds per unit
+    effect: float  # log odds per standard deviation over the fitted rows
 
 
 @dataclass(frozen=True, slots=True)
 class DecideFitReport:
-    """A fit of `decide`, and what it is worth on the half that it has not seen."""
+    """A fit of `decide`, and its scores on the half that it has not seen."""
 
     run: str
     recipe: str
     kind: str
     measure: str
-    split: str  # which rows were fitted on
+    split: str  # description of the fitted rows
     fitted_questions: int
-    fitted_answers: int  # of these: answered, so they were fitted on
-    unseen_questions: int  # of the other half
+    fitted_answers: int  # fitted questions that were answered
+    unseen_questions: int  # questions of the other half
     unseen_answers: int
-    not_scored: int  # questions of the run without a value of the measure: in neither half
-    seen_before: int  # scored questions of the other half that a fit of the recipe has seen: left out of it
+    not_scored: int  # questions without a value of the measure: in neither half
+    seen_before: int  # scored questions left out of the other half, since a fit of the recipe has seen them
     threshold: float
-    strength: float  # of the ridge
+    strength: float  # strength of the ridge penalty
     weights: tuple[FittedWeight, ...]  # largest effect first
     unseen: tuple[PolicyScore, ...]  # the fitted policy first
-    seen: tuple[PolicyScore, ...]  # the same on the half that was fitted on: not to be quoted
-    calibration: CalibrationReport  # of the probability, on the unseen answers
-    stated: CalibrationReport | None  # of what the replies state; None: not all state something
+    seen: tuple[PolicyScore, ...]  # the same on the fitted half: do not quote these
+    calibration: CalibrationReport  # calibration of the probability on the unseen answers
+    stated: CalibrationReport | None  # calibration of stated confidences; None: some reply states none
 
 
 def fit_decide(
     folder: Path, split: int, group: str | None = None, measure: str | None = None
 ) -> tuple[AnswerProbability, DecideFitReport]:
-    """Fits P(right) to one half of a finished run. Raises ConfError for a recipe without a `decide` that
-    can be fitted, DataError for too few answers."""
+    """Fits P(right) to one half of a finished run. Raises ConfError if the recipe has no `decide` that can be
+    fitted, and DataError if there are too few answers."""
     run = open_run(folder, split, group)
     stage, step, kind = _fittable(run)
     by, rows = measure_of(run, measure), run.rows()
@@ -128,9 +128,9 @@ def fit_decide(
 
 
 def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
-    """The step of the run's recipe that decides, and the kind of its data, scoring by the run's rule. Raises
-    ConfError where the step cannot be fitted, and for a kind whose golds are more than answers: a run's table
-    has none of that, so nothing says what "i don't know" would score."""
+    """Returns the deciding stage's name, its step, and the kind of data with the run's rule. Raises ConfError
+    if the step cannot be fitted, and if the kind's golds are not answers: a run's table holds no other golds,
+    so the score of "i don't know" would be unknown."""
     last = run.recipe.question[-1]
     if not decides(last.step) or "fitted" not in given_by_fit(last.step):
         raise ConfError(f"fit decide: recipe {run.recipe.title} ends with {last.name}; expected decide")
@@ -155,7 +155,7 @@ def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
 def _answer(
     run: FitRun, row: Mapping[str, Any], step: Decide, kind: DataKind, by: Measure
 ) -> DecidedAnswer | None:
-    """A question of the run; None: it has no value of the measure."""
+    """Converts a row of the run; returns None if it has no value of the measure."""
     value = (row["measures"] or {}).get(by.name)
     idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
     if value is None or not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
@@ -173,7 +173,7 @@ def _answer(
 def _fitted(
     folder: Path, seen: Sequence[DecidedAnswer], on: FittedOn
 ) -> tuple[AnswerProbability, float, dict[str, float]]:
-    """The fit, its ridge, and the effect of each feature."""
+    """Returns the fit, the strength of its ridge, and the effect of each feature."""
     answered = [a for a in seen if a.features is not None]
     right = np.array([a.right for a in answered], float)
     fine, wrong = int(right.sum()), int(len(right) - right.sum())
@@ -187,7 +187,7 @@ def _fitted(
     for name in sorted({n for f in every for n in f}):
         has = np.array([f.get(name, np.nan) for f in every])
         column = np.where(np.isnan(has), absent(name, float(np.nanmean(has))), has)
-        if column.std() > 0:  # the answers differ by it
+        if column.std() > 0:  # a constant feature has no weight
             columns[name] = column
     if not columns:
         raise DataError(
@@ -206,9 +206,9 @@ def _fitted(
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:
-    """The fold of each answer. Groups are dealt over the folds one after the other, in an order that their
-    keys give, so two groups are in two folds. Raises DataError where what is left to train on without a fold
-    has no right or no wrong answer."""
+    """Assigns each answer to a fold. Groups are dealt to the folds in turn, ordered by a hash of their keys:
+    a group is in one fold, two groups in two. Raises DataError if the answers outside a fold are all right or
+    all wrong."""
     keys = sorted({a.key for a in answered}, key=lambda k: digest("fold", k))
     fold = {k: i % FOLDS for i, k in enumerate(keys)}
     folds = np.array([fold[a.key] for a in answered])

@@ -1,7 +1,7 @@
-"""Fits the weights of a `fuse` step to a ranking measure, on one half of a run's questions.
+"""Fit of a `fuse` step's weights to a ranking measure, on one half of a run's questions.
 
-The scores are those that the run's rankers left on its hits, so no model is asked. The other half says what
-the weights are worth, next to the recipe's own, to equal ones and to the best score alone.
+The scores are those that the run's rankers left on its hits, so no model is called. The other half compares
+the fitted weights with the recipe's own, with equal weights, and with the best single score.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ from raypipe.store import Store
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST = 20  # judged questions to fit on; with fewer one question moves a mean by more than weights do
+FEWEST = 20  # judged questions needed for a fit; with fewer, one question moves a mean more than weights do
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRanking:
-    """A question with its candidates, as a fit sees them."""
+    """A question with judged documents and its candidates, ready for a fit."""
 
     question: Question
-    key: str  # what its half follows from
+    key: str  # text whose hash decides its half
     grades: Mapping[str, int]  # judged document -> relevance
-    columns: Floats  # (passages, scores) what each score adds for a weight of 1
-    documents: tuple[tuple[str, ...], ...]  # of each passage: those with its text
+    columns: Floats  # (passages, scores) contribution of each score at weight 1
+    documents: tuple[tuple[str, ...], ...]  # ids of the documents with the text of each passage
 
 
 @dataclass(frozen=True, slots=True)
 class WeightScore:
-    """A way to weigh the scores, on some questions."""
+    """Score of one set of weights on some questions."""
 
     weighing: str
     weights: Mapping[str, float]
-    score: float  # mean of the measure of the step's own ranking
-    interval: Interval | None  # 95 %
-    gain: PairedDifference | None  # of the fitted weights over these; None: these are they
-    verdict: Conclusion | None  # on that
+    score: float  # mean of the measure over the step's rankings
+    interval: Interval | None  # 95 % interval of the score
+    gain: PairedDifference | None  # gain of the fitted weights over these; None: these are the fitted ones
+    verdict: Conclusion | None  # conclusion about the gain
 
 
 @dataclass(frozen=True, slots=True)
 class FuseFitReport:
-    """A fit of fusion weights, and what it is worth on the half that it has not seen."""
+    """A fit of fusion weights, and their scores on the half that it has not seen."""
 
     run: str
     recipe: str
     step: str
     kind: str
     measure: str
-    split: str  # which rows were fitted on
+    split: str  # description of the fitted rows
     fitted_questions: int
     unseen_questions: int
-    left_out: int  # questions of the run without judged documents, or without candidates to weigh
-    seen_before: int  # judged questions of the other half that a fit of the recipe has seen: not in it
+    left_out: int  # questions without judged documents, or without candidates to weigh
+    seen_before: int  # judged questions left out of the other half, since a fit of the recipe has seen them
     unseen: tuple[WeightScore, ...]  # the fitted weights first
-    seen: tuple[WeightScore, ...]  # the same on the half that was fitted on: not to be quoted
+    seen: tuple[WeightScore, ...]  # the same on the fitted half: do not quote these
 
 
 def fit_fuse(
@@ -83,9 +83,9 @@ def fit_fuse(
     group: str | None = None,
     measure: str | None = None,
 ) -> tuple[FusionWeights, FuseFitReport]:
-    """Fits the weights of a step of a finished run's recipe; None: its last `fuse`. `scores` are weighed;
-    none: those that the step weighs now. Raises ConfError for a step or score that the run does not have,
-    DataError for data without judged documents and for too few questions."""
+    """Fits the weights of a fusion step in a finished run's recipe. `step`: the stage's name; None: the last
+    `fuse`. `scores`: the scores to weigh; none: those that the step weighs now. Raises ConfError if the run
+    lacks the step or a score. Raises DataError if no documents are judged or questions are too few."""
     run = open_run(folder, split, group)
     kind, by = open_kind(run.kind), measure_of(run, measure)
     if gold_form(kind) != "grades":
@@ -141,8 +141,8 @@ def fit_fuse(
 def _weighing(
     run: FitRun, step: str | None, rows: Sequence[Mapping[str, Any]], scores: Sequence[str]
 ) -> tuple[str, Fuse, tuple[str, ...]]:
-    """The step to fit, and the scores that it weighs. Raises ConfError for none of that name, and for scores
-    that no passage has, or that no stage before the step writes."""
+    """Returns the stage's name, its step, and the scores to weigh. Raises ConfError if no fusion step has the
+    name, and if a score is missing from all passages or from the stages before the step."""
     fusing = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
     if not fusing:
         raise ConfError(f"fit fuse: recipe {run.recipe.title} has no step fuse, so there is nothing to weigh")
@@ -174,8 +174,8 @@ def _weighing(
 def _judged(
     run: FitRun, store: Store, rows: Sequence[Mapping[str, Any]], bare: Fuse, names: Sequence[str]
 ) -> list[JudgedRanking]:
-    """The questions with judged documents and something to rank. A question whose candidates lack a score,
-    where the step makes a fault of that, is left out: it has no ranking whatever the weights."""
+    """Returns the questions that have judged documents and candidates to rank. If the step makes a fault of a
+    missing score, questions with such candidates are left out: no weights give them a ranking."""
     golds = golds_of(store, [r["id"] for r in rows], "grades")
     questions = [(run.key(r), question_of(r)) for r in rows]
     listed = documents_of(store, sorted({h.source for _, q in questions for h in q.hits}))
@@ -193,7 +193,7 @@ def _judged(
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """A step with other weights, and how its rankings are measured."""
+    """A fusion step whose weights can be replaced, and the measure to score its rankings by."""
 
     fuse: Fuse
     kind: DataKind
@@ -204,14 +204,15 @@ class _Weighed:
         return replace(self.fuse, fitted=None, weights=weights, norms=norms)
 
     def near(self, j: JudgedRanking, w: Floats) -> float:
-        """The measure of the ranking that these weights give: as the step ranks, up to ties."""
+        """Returns the measure of the ranking by these weights, computed from the columns; exact except for
+        ties."""
         totals = j.columns @ w
         order = sorted(range(len(totals)), key=lambda i: (-totals[i], j.question.hits[i].chunk))
         documents = dict.fromkeys(d for i in order[: self.fuse.top] for d in sorted(j.documents[i]))
         return self._value(j, list(documents))
 
     def exact(self, j: JudgedRanking, weights: Mapping[str, float]) -> float:
-        """The same by the step itself, over all its candidates: what a run with these weights scores."""
+        """Returns the measure of the ranking that the step itself makes with these weights."""
         done = self.by({n: w for n, w in weights.items() if w}).fused(j.question)
         listed = {h.source: d for h, d in zip(j.question.hits, j.documents, strict=True)}
         return self._value(j, ranked(ranked_documents(done, FINAL, listed, len(j.question.hits))))
@@ -223,7 +224,7 @@ class _Weighed:
     def scored(
         self, some: Sequence[JudgedRanking], ways: Mapping[str, Mapping[str, float]], group: str | None
     ) -> tuple[WeightScore, ...]:
-        """Returns what each way to weigh is worth on some questions, next to the first."""
+        """Scores each set of weights on some questions, compared with the first set."""
         groups = None if group is None else [j.key for j in some]
         used = {what: w for what, w in ways.items() if any(w.values())}
         values = {what: [self.exact(j, w) for j in some] for what, w in used.items()}

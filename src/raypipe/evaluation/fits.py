@@ -1,7 +1,7 @@
-"""Parts that fits share: the rows of a finished run, each in its half, and what a way to answer is worth on
-some.
+"""Shared parts of `fit_decide` and `fit_fuse`: opens a finished run, splits its rows, and scores policies.
 
-Reads the run's folder and its recipe; fits nothing and knows no model.
+Half of the questions is fitted on; the other half measures the fit. Reads the run's folder and its recipe;
+fits nothing and calls no model.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ class FitRun:
     folder: Path
     record: Run
     recipe: Recipe
-    split: int  # the half that is fitted on, 0 or 1
-    group: str | None  # label whose values are groups of questions; None: each question by itself
-    own_group: bool = False  # `group` is that of the kind of its data: a question may lack it
+    split: int  # half of the questions to fit on, 0 or 1
+    group: str | None  # label whose values group questions; a group is in one half. None: no groups
+    own_group: bool = False  # True: `group` comes from the kind of data, and a question may lack it
 
     @property
     def kind(self) -> str:
-        """The name that opens its data."""
+        """Name that opens the kind of its data: without the digest of a kind from outside raypipe."""
         return self.record.kind.partition("@")[0]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of its table, in order. Raises DataError for a question without the label of groups."""
+        """Returns the rows of the run's table, in order. Raises DataError if a question lacks the group
+        label."""
         found = list(each(RunFolder(self.folder).results))
         for row in found if self.group is not None and not self.own_group else ():
             if self.group not in row["labels"]:
@@ -57,15 +58,15 @@ class FitRun:
         return found
 
     def key(self, row: Mapping[str, Any]) -> str:
-        """Returns what a row's half follows from."""
+        """Returns the text whose hash assigns a row to a half: its group, or else its id."""
         return str(row["labels"].get(self.group, row["id"]))
 
     def halves(
         self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
     ) -> tuple[FittedOn, set[str], set[str], int]:
-        """Returns where numbers come from that are fitted for a stage to the scored rows of one half; the ids
-        of these rows; those of the other half that no fit has seen, so that they say what the fit is worth;
-        and how many of it a fit of the recipe that ran has seen: what rests on that is too good there."""
+        """Splits the scored rows into the fitted half and the unseen half. Returns (origin of the fitted
+        numbers of `stage`, ids of the fitted rows, ids of the unseen rows, number of rows left out). A row of
+        the other half is left out if a fit in the run's recipe has seen it."""
         known = [r for r in rows if r["id"] in scored]
         ours = [r for r in known if half_of(self.key(r)) == self.split]
         others = [r for r in known if half_of(self.key(r)) != self.split]
@@ -86,11 +87,9 @@ class FitRun:
 
 
 def open_run(folder: Path, split: int, group: str | None) -> FitRun:
-    """Opens the folder of a finished run. `group`: see FitRun; None: that of the kind of its data.
-
-    Raises ConfError for a half that there is not and a recipe that this raypipe would compute otherwise,
-    DataError for a folder that is none.
-    """
+    """Opens the folder of a finished run. `group`: see FitRun; None: the group label of the kind of its data.
+    Raises ConfError if `split` is not 0 or 1, if the run has an oracle or kept answers, and if this raypipe
+    would compute its recipe differently. Raises DataError if the folder is not a finished run."""
     if not 0 <= split < HALVES:
         raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
     record = read(folder)
@@ -105,13 +104,13 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
 
 
 def measure_of(run: FitRun, name: str | None) -> Measure:
-    """The measure of a run's kind of data that is named; None: the one that its report begins with."""
+    """Returns the named measure of the run's kind of data; None: the leading measure of its report."""
     chosen = name or run.record.lead
     return compare.measure_of(f"measure {chosen!r}", chosen, run.record.kind)
 
 
 def question_of(row: Mapping[str, Any]) -> Question:
-    """The question of a row with its replies and scores, as the steps left it."""
+    """Rebuilds a row's question with its replies and scores, as the steps left it."""
     hits = [Hit(h["chunk"], *parse_chunk_id(h["chunk"]), h["scores"]) for h in row["hits"]]
     replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
     order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
@@ -119,44 +118,44 @@ def question_of(row: Mapping[str, Any]) -> Question:
     return Question(row["id"], row["query"], replies=replies, hits=tuple(hits), order=order, **said)
 
 
-FIXED = 0.5  # the threshold that `extract` has by itself
+FIXED = 0.5  # default threshold of `extract`
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedAnswer:
-    """A scored question of a run."""
+    """A scored question of a run, with the features of its answer."""
 
     id: str
-    key: str  # what its half and fold follow from
+    key: str  # text whose hash decides its half and its fold
     labels: Mapping[str, str]
-    value: float  # of the measure, as the run answered
-    abstained: float  # of the measure, were it "i don't know"
-    right: bool  # the value is more than half of what it can be
+    value: float  # measure of the run's answer
+    abstained: float  # measure of "i don't know" in its place
+    right: bool  # True: the value is above the middle of the measure's range
     stated: float | None  # confidence of the reply
     features: Mapping[str, float] | None  # None: the run gave no answer, so there is nothing to decide
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyScore:
-    """A way to decide which answers are given, on some questions."""
+    """Score of a policy, which decides for each answer whether to give it, on some questions."""
 
     policy: str
-    threshold: float | None  # of what it goes by; None: it gives every answer
-    score: float  # mean of the measure
-    interval: Interval | None  # 95 %
-    answered: float  # share of the questions that get an answer
-    right: float | None  # share of these answers that is right; None: none is given
-    gain: PairedDifference | None  # of the fitted policy over this one; None: it is this one
-    verdict: Conclusion | None  # on that
+    threshold: float | None  # least confidence at which it gives an answer; None: it gives every answer
+    score: float  # mean of the measure if the policy decides
+    interval: Interval | None  # 95 % interval of the score
+    answered: float  # share of the questions with an answer
+    right: float | None  # share of the given answers that are right; None: no answer is given
+    gain: PairedDifference | None  # gain of the fitted policy over this one; None: this is the fitted one
+    verdict: Conclusion | None  # conclusion about the gain
 
 
 Surety = Callable[[DecidedAnswer], "float | None"]
 Policy = tuple[str, Surety, "float | None"]
-"""Name, what it goes by, threshold."""
+"""Name, confidence of an answer, threshold."""
 
 
 def policies_of(seen: Sequence[DecidedAnswer], probability: AnswerProbability) -> list[Policy]:
-    """The fitted policy and those that it is held against."""
+    """Returns the fitted policy, and the policies to compare it with."""
     found: list[Policy] = [
         ("fitted", lambda a: probability.probability(a.features or {}), probability.threshold),
         ("every answer", lambda a: 1.0, None),
@@ -192,7 +191,8 @@ def policy_scores(
 def held_against(
     values: Sequence[float], first: Sequence[float], by: Measure, groups: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Mean and interval of one way's values, and what the first way gains over it; None: it is the first."""
+    """Returns mean and interval of one policy's values, and the first policy's gain over it (None for
+    itself)."""
     gain = None if values is first else paired(values, first, by.high - by.low, groups)
     within = mean_interval(values, (by.low, by.high), groups)
     verdict = None if gain is None else conclude(gain)
@@ -200,5 +200,5 @@ def held_against(
 
 
 def short(x: float) -> float:
-    """As a file has it, with six digits: what is measured is what is written."""
+    """Rounds to six digits, as the fit's file has them, so the measured numbers are the written ones."""
     return float(f"{x:.6g}")

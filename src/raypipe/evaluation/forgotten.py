@@ -1,8 +1,8 @@
-"""Removal of forgotten texts from folders outside of a store: of runs, and of kinds that plugins write.
+"""Removal of forgotten texts (`raypipe forget`) from folders outside the store: of runs, and of plugins.
 
-A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
-before, and loses the answer, its replies and prompts, and the passages that are gone. A question that is
-forgotten itself loses its row. Files that raypipe did not write are named and left.
+A question whose answer rests on a forgotten text keeps its verdict and measures, so the run can still be
+compared. It loses its answer, replies, prompts and the forgotten passages. A question that is itself
+forgotten loses its row. Files that raypipe did not write are named and not changed.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from raypipe.store.adapters import adapter_names, adapter_recipe
 from raypipe.store.files import RECORDS
 from raypipe.store.text_places import FoundText, Gone
 
-ROWS = 100  # of a table in memory
+ROWS = 100  # rows of a table in memory together
 
 
 class TextFolders(Protocol):
-    """Folders outside of a store that hold texts of its questions, of a kind that a plugin writes."""
+    """A kind of folder outside the store that holds texts of its questions. Plugins implement it."""
 
     def find(self, places: Sequence[Path]) -> list[Path]:
-        """The folders of this kind in these places and below them."""
+        """Returns the folders of this kind in these places and below them."""
         ...
 
     def held(self, folder: Path, gone: Gone) -> tuple[str, int]:
-        """The digest of what a folder has, and how many of its rows show what is forgotten."""
+        """Returns the digest of a folder's content, and the number of its rows that show a forgotten text."""
         ...
 
     def take_out(self, folder: Path, gone: Gone) -> None:
-        """Takes such rows out. The same call again changes nothing; a folder without any rows left loses its
-        files."""
+        """Deletes the rows that show a forgotten text. A folder without remaining rows loses its files. A
+        second call changes nothing."""
         ...
 
 
 FOLDERS: Registry[TextFolders] = Registry("forgets", {}, "TextFolders")
-"""Kind of such a folder -> what reads and rewrites it."""
+"""Kind of folder -> the TextFolders that reads and rewrites it."""
 
 
 def trained_on(store: Store) -> list[Path]:
-    """The folders of labels that adapters of a store were trained on, where they are still there."""
+    """Returns the label folders that the store's adapters were trained on, if they still exist."""
     recipes = (adapter_recipe(store.files, name) for name in adapter_names(store.files))
     folders = (Path(r["labels"]["folder"]) for r in recipes if "labels" in r)
     return [folder for folder in folders if folder.is_dir()]
 
 
 def adapters_of(store: Store, gone: Gone, places: Sequence[Path]) -> dict[str, str]:
-    """Name -> identity of each adapter of a store that was trained on a folder which shows what goes."""
+    """Maps names to identities of the adapters that were trained on a folder with a forgotten text."""
     shown = {digest for *_, digest, rows in _of_plugins(places, gone) if rows}
     recipes = {name: adapter_recipe(store.files, name) for name in adapter_names(store.files)}
     found = {name: r for name, r in recipes.items() if r.get("labels", {}).get("digest") in shown}
@@ -71,8 +71,8 @@ def adapters_of(store: Store, gone: Gone, places: Sequence[Path]) -> dict[str, s
 
 
 def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) -> Iterator[FoundText]:
-    """Yields what folders in these places and below them hold of it. With `write` it is taken out, and the
-    same again finds nothing."""
+    """Yields each run folder or plugin folder, in or below these places, that holds a forgotten text. With
+    `write` the texts are removed; a second call then yields nothing."""
     for folder in _run_folders(places, store):
         table = RunFolder(folder).results
         rows = sum(r["id"] in gone.graded or _rests(r, gone) for r in each(table, metadata(table)["run"]))
@@ -91,13 +91,13 @@ def in_folders(store: Store, gone: Gone, places: Sequence[Path], write: bool) ->
 
 
 def _of_plugins(places: Sequence[Path], gone: Gone) -> list[tuple[TextFolders, Path, str, int]]:
-    """Each folder of a plugin, with its digest and how many of its rows show what goes."""
+    """Returns each plugin folder with its kind, its digest, and its number of rows with a forgotten text."""
     return [(kind, f, *kind.held(f, gone)) for kind in FOLDERS.values() for f in kind.find(places)]
 
 
 def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
-    """The folders of runs of a store, in these places and below them, also of evals that were killed. The
-    store may have been moved."""
+    """Returns the run folders of a store in or below these places, killed evals included. The store may have
+    been moved, so a run also counts if the store has a record of it."""
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(RECORDS)}
     found = []
     for folder in dict.fromkeys(f.parent for p in places for f in sorted(p.rglob(FILES["results"]))):
@@ -111,7 +111,7 @@ def _run_folders(places: Sequence[Path], store: Store) -> list[Path]:
 
 
 def _rests(row: dict[str, Any], gone: Gone) -> bool:
-    """Returns whether a row holds what goes, or its answer rests on it."""
+    """Returns whether a row holds a forgotten text, or its answer rests on one."""
     if row["id"] in gone.resting or any(_of(h, gone) for h in row["hits"] or ()):
         return True
     return any(q["source"] in gone.sources for q in row["quotes"] or ())
@@ -128,7 +128,7 @@ def _of_run(store: Store, folder: Path, gone: Gone) -> None:
         whole = record.run == metadata(run.results)["run"]
     except DataError:
         whole = False
-    if not whole:  # the same eval writes the files again
+    if not whole:  # an unfinished run: repeating the eval writes its files again
         for name in FILES.values():
             (folder / name).unlink(missing_ok=True)
         return
@@ -147,6 +147,6 @@ def _of_run(store: Store, folder: Path, gone: Gone) -> None:
                 row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": left}
             out.write_table(pa.Table.from_pylist(rows, schema))
     write_predictions(run, record)
-    run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
+    run.changes.unlink(missing_ok=True)  # it holds answers before and after; the next eval writes its own
     before = earlier_run(store, set(answer_keys(store, record.run)))
     write_text(run.page, report_page(run, record, before))

@@ -1,5 +1,9 @@
-"""Stored questions, read a batch at a time, their golds, the kind of data that they belong to, and rankings
-as documents, which golds judge. Knows the store and the kinds."""
+"""Stored questions and golds, the kind of their data, and rankings of passages turned into rankings of
+documents.
+
+A kind of data (`metrics.kinds`) defines the measures and the form of gold that they need. `scoring_of`
+chooses the kind of a run and checks that golds, recipe and labels fit it. Nothing is scored here.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ from raypipe.runs.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.runs.record import AnswerKey, answer_keys, find
 from raypipe.store import Store
 
-FINAL = "final"  # the order that a recipe ends with
-LOOKED_AT = 1000  # judged documents that are looked up before a run
+FINAL = "final"  # name for the ranking at the end of a recipe, next to the names of scores
+LOOKED_AT = 1000  # judged documents that are looked up in the store before a run
 
 FROM: dict[GoldForm, str] = {
     "answers": "answers. A line of CRAG's format has an `answer`; other files need a field of answers",
@@ -33,11 +37,11 @@ FROM: dict[GoldForm, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Scoring of a run."""
+    """The way in which a run is scored."""
 
-    name: str  # of the kind
+    name: str  # name of the kind
     kind: DataKind
-    golds: GoldForm  # that the kind scores by
+    golds: GoldForm  # form of gold that the kind needs
 
 
 def scoring_of(
@@ -49,12 +53,10 @@ def scoring_of(
     judged: bool,
     labels: PersonLabels | None,
 ) -> Scoring:
-    """Returns how these questions are scored: by the kind that is given, else by the one they were read as.
-
-    Raises ConfError for a rule or judge that the kind cannot use, for labels of people where no rule gives
-    verdicts that they could outrank, and for a kind that is given and scores answers of a recipe that gives
-    none; DataError where no question has a gold of the kind that is given, and for judged documents of which
-    none is stored."""
+    """Returns the scoring of these questions: by the given kind, else by the kind they were read as. Raises
+    ConfError if the kind cannot use the rule or the judge, and if it has no verdicts for `labels` to outrank.
+    Raises ConfError also if it scores answers but the recipe only ranks. Raises DataError if no question has
+    a gold of the given kind, and if none of the judged documents is stored."""
     store, recipe = pipeline.store, pipeline.recipe
     name = kind or kind_of_data(store, read, questions)
     opened = open_kind(name, rule, judged)
@@ -85,8 +87,8 @@ def scoring_of(
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
-    """Question id -> its gold, for those of the questions that have one; of the form `grades` with its judged
-    documents, of the form `annotators` with what annotators say."""
+    """Maps question ids to golds; omits questions without one. Form `grades` adds the judged documents, and
+    form `annotators` adds the answers of annotators."""
     stored = {g.question: g for g in arrow.gold.records(store.rows("golds", "question", questions))}
     if form == "grades" and store.has("relevance"):
         found = store.rows("relevance", "question", questions)
@@ -102,9 +104,8 @@ def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str
 
 
 def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection[str]) -> str:
-    """The kind of some questions: that of the files just read, else that of the files that had them.
-
-    Raises DataError where they are of several kinds."""
+    """Returns the kind that these questions were read as; by default crag. `read`: the files read by this
+    command, whose kind comes first. Raises DataError if the questions are of several kinds."""
     if read is not None:
         return read.kind
     found = kinds_of(store, questions)
@@ -118,7 +119,7 @@ def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection
 
 
 def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldForm, where: str) -> None:
-    """Raises DataError where none of the golds of some questions has this form. `where` they lie."""
+    """Raises DataError if no gold of the questions has this form. `where`: the store, for the message."""
     if not any(getattr(g, form) for g in golds):
         raise DataError(
             f"{where}: kind {kind} scores by golds, and none of {questions} questions has one: expected "
@@ -127,8 +128,8 @@ def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldFo
 
 
 def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Source -> ids of the stored documents with its text, for those of these sources (None: of all) that are
-    documents."""
+    """Maps source ids to the ids of the stored documents with that text. `sources`: only these; None: all.
+    Sources that are not documents are omitted."""
     listed: dict[str, list[str]] = {}
     if sources is None:
         rows = store.scan("documents", ["id", "source"])
@@ -142,10 +143,8 @@ def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str
 def ranked_documents(
     question: Question, by: str, listed: Mapping[str, Sequence[str]], top: int
 ) -> dict[str, float]:
-    """Document -> score, the best `top`; a document's score is its best passage's.
-
-    `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
-    """
+    """Returns the best `top` documents with their scores. A document has the score of its best passage. `by`
+    names a score of the hits. `final` stands for the recipe's final order; its scores are falling numbers."""
     best: dict[str, float] = {}
     source = {h.chunk: h.source for h in question.hits}
     scores = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
@@ -157,12 +156,12 @@ def ranked_documents(
     return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
 
 
-AT_ONCE = 100  # questions in memory: some 20 kB each with fifty citations
+AT_ONCE = 100  # questions in memory together: some 20 kB each with fifty citations
 
 
 @dataclass(frozen=True, slots=True)
 class StoredQuestions:
-    """Stored questions, in order: read a batch at a time, on every iteration."""
+    """Stored questions in the order of `ids`. Every iteration reads them again, a batch at a time."""
 
     store: Store
     ids: tuple[str, ...]
@@ -178,22 +177,22 @@ class StoredQuestions:
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Stored questions by id, in that order; None: all of them (`stored_questions`). Only the first
-    `limit`."""
+    """Returns the stored questions with these ids, in this order; at most the first `limit`. `ids` None: all
+    questions of `stored_questions`."""
     ids = stored_questions(pipeline.store).ids if ids is None else ids
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 
 def stored_questions(store: Store) -> StoredQuestions:
-    """All questions of a store, by id, but those that an endpoint captured, which are evaluated when they are
-    named."""
+    """Returns all questions of a store, sorted by id, without those that an endpoint captured. Captured
+    questions are evaluated only if a command names them."""
     ids = sorted(store.scan("questions", ["id"])["id"].to_pylist())
     return StoredQuestions(store, tuple(id for id in ids if not id.startswith(CAPTURED_ID)))
 
 
 def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, AnswerKey]:
-    """Question id -> its answer by the last run that answered some of these questions: of those that are the
-    same question still, and did not fail. Raises ConfError where no run did."""
+    """Maps question ids to the answers of the last run that answered some of these questions. Omits failed
+    answers, and questions whose text, body or time has changed. Raises ConfError without such a run."""
     by_id = {q.id: q for q in questions}
     if (before := earlier_run(store, by_id)) is None:
         raise ConfError(
@@ -213,7 +212,7 @@ def kept_answers(store: Store, questions: Iterable[Question]) -> dict[str, Answe
 
 
 def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
-    """Raises DataError where there is nothing to answer."""
+    """Raises DataError if there are no questions."""
     if not len(questions):
         where = ", ".join(map(str, data)) or store.uri
         raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")

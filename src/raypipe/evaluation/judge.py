@@ -1,7 +1,8 @@
-"""The judge: a model, or code from outside, that says whether a prediction agrees with the truth.
+"""Judges: a model, or a function from outside raypipe, that decides whether a prediction agrees with the
+truths.
 
-It decides what a rule of scoring leaves open. Knows the rules' prompts; does not know how a verdict is
-counted (`metrics.crag`). A model is asked about truths in turn until one is met, as CRAG's evaluator does.
+A judge decides only the predictions that the scoring rule leaves open; `metrics.crag` counts the verdicts. By
+rule `official`, as in CRAG's evaluator, a model judges one truth after the other until one agrees.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from raypipe.text.template import Prompt
 from raypipe.text.thoughts import split_thoughts
 
 PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_check_gt"}
-"""Each rule's prompt under prompts/. The first is shown one truth at a time, the second all of them."""
+"""Rule -> its prompt under prompts/. The prompt of `official` shows one truth, the other shows all."""
 
 _ANSWERS: Mapping[Rule, Mapping[str, Any]] = {
     "official": {
@@ -45,27 +46,27 @@ _ANSWERS: Mapping[Rule, Mapping[str, Any]] = {
     },
     "accuracy": {"Accuracy": {"enum": ["True", "False"]}},
 }
-"""What each rule's prompt asks for. No brace in the explanation: CRAG's evaluator reads the last {...}. And
-ASCII, so that the longest one takes fewer than MAX_TOKENS."""
+"""Rule -> JSON fields of a judgement. The explanation has no brace, since CRAG's evaluator reads the last
+{...}. It is ASCII, so the longest one has fewer than MAX_TOKENS tokens."""
 
 
 def schema(rule: Rule) -> JsonSchema:
-    """The form of a judgement by a rule."""
+    """Returns the JSON schema of a judgement by this rule."""
     fields = _ANSWERS[rule]
     whole = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     return JsonSchema(json.dumps(whole))
 
 
-MAX_TOKENS = 256  # of a judgement: a score and one sentence
-CAPPED_AT_ONCE = 100  # calls in flight under a cap, as many as answers of a task
+MAX_TOKENS = 256  # limit of a judgement: a score and one sentence
+CAPPED_AT_ONCE = 100  # calls in flight under a cap, as many as a task has answers
 
 Spend: TypeAlias = Callable[[CallCounts], None]
-"""Is told what the judge was asked so far, before it is asked more; raises CapReached where that is all."""
+"""Receives the judge's counts before it makes further calls. Raises CapReached at a cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelJudge:
-    """A model that judges, its prompt, and the kit that calls it. Replies are cached like any others."""
+    """A judge model with its prompt and the kit that calls it. Its replies are cached."""
 
     model: Model
     prompt: Prompt
@@ -73,7 +74,8 @@ class ModelJudge:
     kit: LocalKit
 
     def chats(self, row: Prediction, question: str) -> list[Chat]:
-        """The chats about a prediction: of each truth, or of all at once; none where the rule decides."""
+        """Returns the chats that judge a prediction: one per truth, or one with all truths. Which one depends
+        on the rule's prompt. Returns none if the rule decides without a judge."""
         truths, render = open_truths(row, self.rule), self.prompt.renderer()
         values = {"text": escape_markup(question), "prediction": escape_markup(row.prediction or "")}
         each = [{"truth": escape_markup(truth)} for truth in truths]
@@ -89,8 +91,9 @@ class ModelJudge:
         fresh: bool,
         spend: Spend | None = None,
     ) -> tuple[Mapping[str, str], JudgeLine]:
-        """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
-        that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
+        """Judges the open predictions. Returns the replies by question id, and the counts of the calls.
+        `texts`: question id -> question; `fresh`: ignore cached replies; `spend`: checks a cap before each
+        CAPPED_AT_ONCE calls. Raises ConfError if more than half of the replies are unreadable."""
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = retrying(cached(self.kit, memo, tally).generator(self.model), TRIES)
@@ -115,12 +118,13 @@ class ModelJudge:
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
-"""Verdict on whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
+"""(question, prediction, truths) -> whether the prediction agrees with a truth; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnJudge:
-    """A judge from outside: `agrees(question, prediction, truths)`. What it cannot tell stays unscored."""
+    """A judge function: `agrees(question, prediction, truths)`. If it returns None, the prediction is not
+    scored."""
 
     agrees: Agrees
     plugin: Plugin
@@ -128,7 +132,7 @@ class OwnJudge:
 
     @classmethod
     def load(cls, path: str, rule: Rule) -> OwnJudge:
-        """Imports it. Raises ConfError for a path that leads to no function."""
+        """Imports the function at `path`. Raises ConfError if `path` names no function."""
         agrees, plugin = plugins.load(path, "a judge")
         if not callable(agrees):
             raise ConfError(
@@ -152,30 +156,30 @@ class OwnJudge:
             agrees = self.agrees(texts[row.question], row.prediction or "", truths)
             if agrees is not None and not isinstance(agrees, bool):
                 raise ConfError(f"{self.plugin.path}: expected True, False or None, found {agrees!r:.80}")
-            if agrees is not None:  # in the words of both rules
+            if agrees is not None:  # readable by both rules
                 replies[row.question] = json.dumps({"score": int(agrees), "accuracy": agrees})
         named = f"{self.plugin.path}@{self.plugin.source[:8]}"
         return replies, JudgeLine(named, pairs, pairs, 0, 0, pairs - len(replies), {}, 0, 0, 0)
 
 
 Judge: TypeAlias = ModelJudge | OwnJudge
-"""Decides what a rule leaves open."""
+"""Decides the predictions that a rule leaves open."""
 
 
 def judge_plan(model: Model, rule: Rule, golds: Iterable[Gold]) -> JudgePlan:
-    """The most that a judge is asked about answers to questions with these golds."""
+    """Returns the most calls and tokens that judging needs, for answers to questions with these golds."""
     open_ = [open_truths(Prediction(g.question, OPEN, g.answers), rule) for g in golds if g.answers]
     calls = sum(len(truths) if rule == "official" else bool(truths) for truths in open_)
     return JudgePlan(model.name, calls, calls * model.max_model_len)
 
 
 OPEN = "\0"
-"""An answer that no rule decides: no truth equals it."""
+"""An answer that equals no truth, so every rule leaves it open."""
 
 
 def judge_sampling(model: Model, rule: Rule) -> Sampling:
-    """Returns what is sent with each chat of a judge. A model that thinks writes its thoughts first, which
-    are no JSON."""
+    """Returns the sampling of a judge's chats. A thinking model writes thoughts before its JSON, so its reply
+    is not constrained to the schema."""
     held = None if model.thought_tokens else schema(rule)
     return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens, constraint=held)
 
@@ -188,12 +192,12 @@ async def judged(
     tally: CallCounts,
     spend: Spend | None = None,
 ) -> tuple[Mapping[str, str], JudgeLine]:
-    """Asks about every prediction that the rule leaves open: the replies that decide, by question id, and
-    what they cost by `tally`. `texts`: question id -> question; `spend`: is told before each CAPPED_AT_ONCE
-    calls.
+    """Judges every prediction that the rule leaves open. Returns the deciding replies by question id, and the
+    counts.
 
-    A prediction that a truth is found to agree with is right. Of others the reply that cannot be read is
-    kept before one that says wrong; where a call got no reply none is kept, since it may have said right.
+    `texts`: question id -> question. `tally`: counts of the calls. `spend`: checks a cap before each
+    CAPPED_AT_ONCE calls. One reply that says right decides. Otherwise an unreadable reply is kept rather than
+    one that says wrong. If a call got no reply, none is kept, since it may have said right.
     """
     rule = judge.rule
     asks = {r.question: chats for r in rows if (chats := judge.chats(r, texts[r.question]))}
@@ -201,14 +205,14 @@ async def judged(
     sampling, turn = judge_sampling(judge.model, rule), 0
 
     def score_of(reply: str) -> int:
-        """1 right, 0 wrong, -1 cannot be read."""
+        """Returns 1 for right, 0 for wrong, -1 for an unreadable reply."""
         if rule == "accuracy":
             found = reply.lower()
             return 1 if "true" in found else 0 if "false" in found else -1
         return parse_response(reply).score
 
     def scored(id: str, score: int) -> list[str]:
-        """The replies about a question that have this score."""
+        """Returns the replies about a question that have this score."""
         return [s for s in said[id] if isinstance(s, str) and score_of(s) == score]
 
     while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
@@ -217,7 +221,7 @@ async def judged(
                 spend(tally)
             replies = await ask_each(generate, some, [asks[id][turn] for id in some], sampling)
             for id, reply in zip(some, replies, strict=True):
-                if isinstance(reply, Generated):  # thoughts alone are a text that is no judgement
+                if isinstance(reply, Generated):  # a reply of only thoughts counts as unreadable
                     said[id].append(split_thoughts(reply.text).answer or "(thoughts alone)")
                 else:
                     said[id].append(reply)

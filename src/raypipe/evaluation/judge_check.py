@@ -1,9 +1,8 @@
-"""A judge measured by people's labels: how often they agree, the score with the judge's errors taken out, and
-which answers people should look at next.
+"""Checks of a judge against people's labels: agreement, corrected score, and answers to label next.
 
-Knows judged runs and labels; asks no model. The correction is prediction-powered inference (Angelopoulos et
-al. 2023), done for the answers that the judge called right and for those that it called wrong by themselves:
-the labelled ones of each tell how often the judge errs there, and the interval grows by what they leave open.
+Reads judged runs and labels; calls no model. The correction is prediction-powered inference (Angelopoulos et
+al. 2023). It treats the answers that the judge called right and those that it called wrong separately. In
+each group the labelled answers estimate the judge's error rate, and their small number widens the interval.
 """
 
 from __future__ import annotations
@@ -33,22 +32,23 @@ _DRAWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """A judge and people over the same answers."""
+    """Agreement of a judge and people on the same answers."""
 
-    n: int  # answers that both decided
+    n: int  # answers that both the judge and people decided
     both_right: int
     both_wrong: int
-    judge_too_kind: int  # right for the judge, wrong for people
-    judge_too_strict: int  # wrong for the judge, right for people
+    judge_too_kind: int  # the judge says right, people say wrong
+    judge_too_strict: int  # the judge says wrong, people say right
     agreement: float  # share of equal verdicts, 0..1
-    interval: Interval  # 95 %, Wilson
-    kappa: float | None  # Cohen's: 0 is chance, 1 is always; None: both said the same of every answer
+    interval: Interval  # 95 % interval of the agreement (Wilson)
+    kappa: float | None  # Cohen's: 0 is chance, 1 is perfect; None: both gave one verdict to all answers
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
-    """Compares what a judge and people say, each pair (judge, people) whether an answer is right.
+    """Compares the verdicts of a judge and of people. Each pair is (judge, people): whether each calls the
+    answer right.
 
-    Raises ValueError for none.
+    Raises ValueError if there are no pairs.
 
     >>> both, odd = [(True, True)] * 20 + [(False, False)] * 15, [(True, False)] * 5 + [(False, True)] * 10
     >>> found = agreement(both + odd)
@@ -70,31 +70,31 @@ def agreement(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The answers that a judge gave one verdict, and those of them that people looked at."""
+    """Answers to which a judge gave one verdict, and how many of them people labelled."""
 
     answers: int
-    labelled: int  # drawn at random from them
-    errors: int  # of the labelled: people say the opposite
+    labelled: int  # answers among these that were drawn at random and labelled
+    errors: int  # labelled answers for which people say the opposite
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectedScore:
-    """CRAG's score, by the judge alone and with its errors taken out."""
+    """CRAG's score by the judge, and after correction of the judge's errors."""
 
-    judged: float  # as the judge says, -1..1
-    corrected: float  # -1..1
-    interval: Interval  # 95 % of the corrected score: questions and labels are both samples
-    labelled: int  # answers that it rests on
+    judged: float  # score by the judge's verdicts, -1..1
+    corrected: float  # score after the correction, -1..1
+    interval: Interval  # 95 % interval of `corrected`: questions and labels are both samples
+    labelled: int  # labelled answers that the correction uses
 
 
 def corrected_score(
     right: int, missing: int, wrong: int, called_right: Checked, called_wrong: Checked
 ) -> CorrectedScore:
-    """The score of a run whose judge was checked by people.
+    """Corrects the score of a run for the errors of its judge, as estimated from people's labels.
 
     `right`, `missing` and `wrong` count the questions that no judge decided. The interval is the middle 95 %
-    of a posterior under Jeffreys' prior, of shares and of both rates of error; simulated judges are in the
-    tests. Raises ValueError where one of the judge's verdicts has answers and no label: its error is unknown.
+    of a posterior under Jeffreys' prior, over the shares of verdicts and both error rates; the tests check it
+    with simulated judges. Raises ValueError if a verdict of the judge has answers but no labels.
     """
     for verdict, found in (("right", called_right), ("wrong", called_wrong)):
         if found.answers and not found.labelled:
@@ -109,7 +109,8 @@ def corrected_score(
     judged = (right - wrong + called_right.answers - called_wrong.answers) / n
     corrected = judged + 2 * (strict * called_wrong.answers - kind * called_right.answers) / n
     rng = np.random.default_rng(0)
-    shares = rng.dirichlet(counts + 0.3, _DRAWS)  # of five kinds; in all the prior weight of `score_interval`
+    # Shares of the five counts. The prior weights sum to that of `score_interval`.
+    shares = rng.dirichlet(counts + 0.3, _DRAWS)
     e1, e0 = (
         rng.beta(c.errors + 0.5, c.labelled - c.errors + 0.5, _DRAWS) for c in (called_right, called_wrong)
     )
@@ -121,34 +122,34 @@ def corrected_score(
 
 @dataclass(frozen=True, slots=True)
 class SliceAgreement:
-    """The agreement over the questions that share one label of the dataset."""
+    """Agreement on the questions that share one label of the dataset."""
 
-    label: str  # domain, question_type, ...
+    label: str  # name of the label: domain, question_type, ...
     value: str
     found: Agreement
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeCheck:
-    """A judge against people."""
+    """Result of checking a run's judge against people's labels."""
 
-    run: str  # as it was given
+    run: str  # name as given on the command line
     rule: str
-    judge: str  # its model; "": not known
+    judge: str  # its model; "": unknown
     judged: int  # answers that the judge decided
-    labelled: int  # of these, how many people called right or wrong
-    unclear: int  # labels that say neither
-    without_judge: int  # labels of answers that a rule decided, or that no judge replied about
-    elsewhere: int  # labels of answers that this run does not give
-    unlabelled: int  # lines whose label is still null
-    found: Agreement | None  # None: no answer that both decided
+    labelled: int  # judged answers that people called right or wrong
+    unclear: int  # labels `unclear`
+    without_judge: int  # labels of answers that a rule decided, or that the judge gave no reply to
+    elsewhere: int  # labels of answers that this run does not have
+    unlabelled: int  # lines whose label is null
+    found: Agreement | None  # None: judge and people decided no common answer
     slices: tuple[SliceAgreement, ...]
     corrected: CorrectedScore | None
-    why_not: str  # why there is no corrected score; "": there is one
+    why_not: str  # reason why `corrected` is None; "": it is not
 
 
 def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
-    """Holds a run's judge against people. Raises DataError where none of the labels is of an answer of the
+    """Checks a run's judge against people's labels. Raises DataError if no label belongs to an answer of the
     run."""
     verdicts = run.marks()[0].verdicts
     judged = decided_by_judge(run, verdicts)
@@ -191,8 +192,8 @@ def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
 def _corrected(
     run: JudgedRun, verdicts: Sequence[Verdict], labels: PersonLabels
 ) -> tuple[CorrectedScore | None, str]:
-    """The score with the judge's errors taken out, or why there is none. Labels drawn at random say how often
-    the judge errs; an answer that was chosen to be labelled counts as people say, and for itself alone."""
+    """Returns the corrected score, or None and the reason. Only labels drawn at random estimate the judge's
+    error rate. A label of a chosen answer replaces the verdict of that answer only."""
     counts = {"right": 0, "missing": 0, "wrong": 0}
     answers, labelled, errors = ({True: 0, False: 0} for _ in range(3))
     for row, verdict in zip(run.rows, verdicts, strict=True):
@@ -223,12 +224,10 @@ def _corrected(
 def pick(
     run: JudgedRun, disagreements: int, at_random: int, seed: int, labels: PersonLabels | None = None
 ) -> list[dict[str, Any]]:
-    """Answers for people to label, as lines of a file: some drawn at random, and those of which the judge and
-    the words of the truth say the opposite, the most doubtful first.
-
-    What has a label in `labels` is left out. Raises ConfError for nothing to pick, DataError for a run of
-    which no answer was judged.
-    """
+    """Picks answers for people to label, as lines of a labels file. Some are drawn at random. The others are
+    those on which the judge disagrees most with the word overlap of answer and truth. Answers with a label in
+    `labels` are left out. Raises ConfError if both numbers are below 1, and DataError if the judge decided no
+    answer of the run."""
     if disagreements < 1 and at_random < 1:
         raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
     marks = run.marks()[0]
@@ -241,10 +240,10 @@ def pick(
         )
     drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
     taken = {row.question for row, _ in drawn}
-    doubts = []  # how far the judge and the words of the truth are apart, 0..1; no equal ones
+    doubts = []  # (-distance, question): of the judge's verdict from the word overlap, above 0 and at most 1
     for row, right in open_:
         said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
-        overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # of a truth's words
+        overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # share of a truth's words
         if row.question not in taken and (doubt := abs(right - overlap)):
             doubts.append((-doubt, row.question))
     chosen = [question for _, question in sorted(doubts)][:disagreements]

@@ -1,8 +1,8 @@
-"""A run's predictions with what a judge and people say of them: to be scored, judged again, or compared.
+"""Predictions with a judge's replies and people's labels, ready to be scored, judged again, or compared.
 
-Reads the folder of a finished eval, or a file of predictions of any system, and labels.jsonl. A line of that
-is a prediction with a `label`: right, wrong, unclear, or null where it is still to be given. A label belongs
-to an answer, not to a run: another answer to the same question is not labelled. People outrank judges.
+They come from the folder of a finished eval, or from a predictions file of any system. A line of labels.jsonl
+is a prediction with a `label`: right, wrong, unclear, or null if it is still open. A label belongs to an
+answer: another answer to the same question has no label. It outranks the judge's verdict.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
 Picked: TypeAlias = Literal["random", "chosen"]
-"""The way an answer was chosen for its label: drawn at random, or chosen since something was odd about it.
-Only those drawn at random say how often a judge errs."""
+"""The way an answer was picked for labelling: drawn at random, or chosen because it looked doubtful. Only
+random ones measure how often a judge errs."""
 
 AnswerOf: TypeAlias = tuple[str, str]
-"""Question id, and the answer as it was given."""
+"""Question id, and the text of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class PersonLabels:
 
     file: str
     by_answer: Mapping[AnswerOf, LabelledAnswer]
-    open: Mapping[AnswerOf, Picked]  # answers whose label is still to be given: how they were chosen
+    open: Mapping[AnswerOf, Picked]  # answers that still need a label -> how they were picked
 
     def of(self, row: crag.Prediction) -> LabelledAnswer | None:
-        """The label of this prediction; None: it has none."""
+        """Returns the label of a prediction, or None."""
         return self.by_answer.get((row.question, (row.prediction or "").strip()))
 
 
 def read_labels(path: Path) -> PersonLabels:
-    """Reads labels. A later line of the same answer takes the place of an earlier one. Raises DataError."""
+    """Reads a file of labels; of two lines with the same answer, the later counts. Raises DataError."""
     found: dict[AnswerOf, LabelledAnswer] = {}
     open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
@@ -80,16 +80,16 @@ def read_labels(path: Path) -> PersonLabels:
 
 
 def labelled(rows: Sequence[crag.Prediction], labels: PersonLabels) -> list[crag.Prediction]:
-    """The predictions with what people say of them; an unclear answer keeps its verdict."""
+    """Adds people's labels to the predictions. A prediction labelled unclear keeps its verdict."""
     known = {"right": True, "wrong": False}
     said = (labels.of(r) for r in rows)
     return [replace(r, person=known.get(s.label) if s else None) for r, s in zip(rows, said, strict=True)]
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
-    """Adds what a person says of an answer to a file of labels, which it makes where there is none. An answer
-    that the file has keeps how it was picked; others are chosen. Raises DataError for a file of other lines.
-    """
+    """Appends a person's label of an answer to a file of labels; creates the file if needed. If the file has
+    the answer already, its `picked` is kept, else it is `chosen`. Raises DataError if the file has lines that
+    are not labels."""
     key = id, answer.strip()
     there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
     before = there.by_answer.get(key)
@@ -103,43 +103,43 @@ def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
 
 
 NEEDS_JUDGE = ("judge", "judge_unreadable")
-"""Reasons of verdicts that a judge's reply decides."""
+"""Reasons of verdicts that depend on a judge's reply."""
 
-FEW = 10  # replies of which none can be read may be the judge's own doing; more are of another rule
+FEW = 10  # fewer unreadable replies may be the judge's own errors; as many come from another rule
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun:
-    """Predictions that have a truth, and how they are judged."""
+    """Predictions with truths, and the way they are judged."""
 
-    name: str  # as it was given
+    name: str  # as given on the command line
     rule: crag.Rule
-    judge: str  # its model; "": none, or not known
-    trim: str  # how the predictions were cut before they were judged; "": not
+    judge: str  # its model; "": none, or unknown
+    trim: str  # cut of the predictions before judging; "": none
     rows: tuple[crag.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
-    record: Run | None = None  # None: a file of predictions
-    normalized: Mapping[str, int] = field(default_factory=dict)  # on reading: what -> how often
-    called: JudgeLine | None = None  # what judging again cost; None: not judged again
-    kept: frozenset[str] = frozenset()  # ids of questions whose answers an earlier run's recipe gave
+    record: Run | None = None  # None: a predictions file
+    normalized: Mapping[str, int] = field(default_factory=dict)  # repairs made on reading -> their number
+    called: JudgeLine | None = None  # calls of a new judgement; None: not judged again
+    kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
     def marks(self, labels: PersonLabels | None = None) -> tuple[crag.Marks, int]:
-        """Scores it, people's labels first, and counts the verdicts that those changed."""
+        """Scores the predictions. Also returns the number of verdicts that people's labels changed."""
         marks = crag.mark(self.rows if labels is None else labelled(self.rows, labels), self.rule)
         return marks, marks.people
 
 
 def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
-    """A run's folder, or a file of predictions. `rule`: of a file, and of a folder that another rule scored;
-    None: the folder's own, and official for a file. Raises DataError."""
+    """Reads a run's folder, or a file of predictions. `rule` scores a file, or replaces the rule of a folder.
+    None: `official` for a file, and the folder's own rule. Raises DataError."""
     if not path.is_dir():
         chosen = rule or "official"
         found = read_predictions(path, chosen)
         return JudgedRun(
             str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
         )
-    from raypipe.evaluation.result_table import each  # which import Arrow
-    from raypipe.runs.record import read  # a file needs neither
+    from raypipe.evaluation.result_table import each  # imported here: a file of predictions needs no Arrow
+    from raypipe.runs.record import read
 
     record, rows, texts, kept = read(path), list[crag.Prediction](), dict[str, str](), set[str]()
     own = bool(record.rule) and (rule is None or crag.rule_id(rule) == record.rule)
@@ -156,7 +156,7 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
 
 
 def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
-    """The predictions as a file of them has them, a line each, with what judged them."""
+    """Returns the lines of a predictions file, one for each prediction, with verdict and judge."""
     lines = []
     for row, verdict in zip(run.rows, marks.verdicts, strict=True):
         line: dict[str, Any] = {
@@ -178,7 +178,7 @@ def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
 
 
 def require_distinct(run: JudgedRun) -> None:
-    """Raises DataError for a question that stands there twice."""
+    """Raises DataError if a question occurs twice."""
     seen = Counter(row.question for row in run.rows)
     if twice := next((id for id, n in seen.items() if n > 1), None):
         raise DataError(
@@ -187,8 +187,8 @@ def require_distinct(run: JudgedRun) -> None:
 
 
 def require_readable(run: JudgedRun) -> None:
-    """Raises DataError for many replies of a judge of which none is a judgement by the rule: they were made
-    by another one, and each would count as a hallucination."""
+    """Raises DataError if a judge made many replies and none is readable by the rule. Such replies come from
+    another rule, and each would count as a hallucination."""
     reasons = [crag.judge(r, run.rule).reason for r in run.rows if r.judge_response is not None]
     decided = [reason for reason in reasons if reason in NEEDS_JUDGE]
     if len(decided) >= FEW and set(decided) == {"judge_unreadable"}:
@@ -200,6 +200,6 @@ def require_readable(run: JudgedRun) -> None:
 
 
 def decided_by_judge(run: JudgedRun, verdicts: Sequence[crag.Verdict]) -> list[tuple[crag.Prediction, bool]]:
-    """The predictions that the judge decided, and whether it called them right."""
+    """Returns the predictions that the judge decided, each with whether it called the answer right."""
     pairs = zip(run.rows, verdicts, strict=True)
     return [(row, v.outcome == "correct") for row, v in pairs if v.reason in NEEDS_JUDGE]

@@ -1,7 +1,8 @@
-"""The ways by which a gold answer can reach a reader through a recipe, and where on them it was lost.
+"""Paths of a gold answer through a recipe, and the place on them where it was lost.
 
-What a stage does is read from what it declares: what it reads and writes, its gate, and the optional parts of
-its contract (`recipes.step_contract`). Pure functions on answered questions; reads no store.
+A path is a chain of stages: that of pages (parse, split, recall, rank, read), or a plugin's, such as a graph.
+A stage's role follows from its declarations: reads and writes, gate, optional parts of its contract
+(`recipes.step_contract`). All functions are pure: `evaluation.losses` reads the store for them.
 """
 
 from __future__ import annotations
@@ -24,48 +25,48 @@ REPLY = "replies."
 
 @dataclass(frozen=True, slots=True)
 class SourcesHolding:
-    """Which of the sources that a question may search hold its gold."""
+    """The sources that contain the gold of a question, among those that the question may search."""
 
-    content: bool = False  # some source as it came
-    texts: frozenset[str] = frozenset()  # ids of those whose parsed text does
-    passages: frozenset[str] = frozenset()  # of these, those with a passage that holds all of it
+    content: bool = False  # True: the raw content of some source contains it
+    texts: frozenset[str] = frozenset()  # ids of the sources whose parsed text contains it
+    passages: frozenset[str] = frozenset()  # ids of these, if one passage has the complete gold
 
 
 @dataclass(frozen=True, slots=True)
 class GoldEvidence:
-    """Facts of a question's gold on its way."""
+    """A question, its gold, and the places in the recipe where the gold was seen."""
 
     asked: Question
     answered: Question
     gold: GoldText
-    labels: Mapping[str, str] = field(default_factory=dict)  # of the gold
-    passages: frozenset[str] = frozenset()  # chunk ids of the hits that hold it
-    shown: Mapping[str, bool] = field(default_factory=dict)  # stage that read passages -> they held it there
-    sources: SourcesHolding | None = None  # None: not looked through, a hit holds it
+    labels: Mapping[str, str] = field(default_factory=dict)  # the gold's labels
+    passages: frozenset[str] = frozenset()  # chunk ids of the hits that contain the gold
+    shown: Mapping[str, bool] = field(default_factory=dict)  # stage -> whether its context contains the gold
+    sources: SourcesHolding | None = None  # None: not searched, since the place does not depend on them
 
 
 class EvidencePath(ABC):
-    """A way by which evidence comes to an answer that is not on pages, as from a graph. A plugin registers a
-    class for the verb of the step that such a path goes through: made with a recipe and that stage."""
+    """A path of evidence that does not come from pages, such as from a graph. A plugin registers a subclass
+    under the verb of the path's step. It is constructed with a recipe and the stage of that step."""
 
-    replies: frozenset[str]  # names of the replies that are made of it, of no passage
+    replies: frozenset[str]  # names of the replies that are made only from this evidence, not from passages
 
     @abstractmethod
     def __init__(self, recipe: Recipe, stage: Stage[Any]) -> None: ...
 
     @abstractmethod
     def lost(self, e: GoldEvidence) -> LostAt:
-        """Says where on this path the gold was lost, should the answer not be right."""
+        """Returns the place on this path where the gold was lost, if the answer is wrong."""
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
-        """Says whether the gold came further on this path than on that of the pages."""
+        """Returns whether the gold got further on this path than on the path of pages."""
         return pages.loss == Loss.PAGES
 
     def add(self, question: Question, gold: Gold) -> None:  # noqa: B027, most count nothing
-        """Counts what the gold says of the replies on this path."""
+        """Compares the replies on this path with the gold, and counts the result."""
 
     def score(self) -> CallScore | None:
-        """Gives what was counted; None: no gold says anything of them."""
+        """Returns the counts of `add`, or None if no gold covers these replies."""
         return None
 
 
@@ -73,13 +74,13 @@ PATHS: Registry[type[EvidencePath]] = Registry("loss_stages", {}, "an EvidencePa
 
 
 def evidence_path(recipe: Recipe) -> EvidencePath | None:
-    """The first path of a recipe that is not of pages; None: it has pages alone."""
+    """Returns the recipe's first path other than that of pages, or None if pages are its only evidence."""
     stage = next((s for s in recipe.question if s.verb in PATHS), None)
     return None if stage is None else PATHS[stage.verb](recipe, stage)
 
 
 class RecipePaths:
-    """The stages of a recipe by what they do for an answer."""
+    """A recipe's stages grouped by their role, and rules that locate a loss among them."""
 
     def __init__(self, recipe: Recipe) -> None:
         stages = recipe.question
@@ -98,16 +99,18 @@ class RecipePaths:
         self._decided = set(named(self._deciding.step.reads() if self._deciding else (), "replies"))
 
     def searched(self, question: Question) -> tuple[str, ...] | None:
-        """The sources that a question may search; None: all in the store."""
+        """Returns the ids of the sources that a question may search, or None for the whole store."""
         return None if self._everything else question.sources()
 
     def needs_sources(self, e: GoldEvidence) -> bool:
-        """Returns whether the place depends on what its sources hold: nothing that comes later does."""
+        """Returns whether the place depends on the sources. It does not if a hit, a context or the answer
+        contains the gold."""
         later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
         return not later and bool(self.showing) and e.answered.origin not in self._not_of_pages
 
     def place(self, e: GoldEvidence) -> LostAt:
-        """Returns where the gold was lost, should the answer not be right."""
+        """Returns the place where the gold was lost, if the answer is wrong. Checks backwards: first the
+        answer, then the replies that `decide` chooses from, then the path on which the gold got furthest."""
         replies = e.answered.replies
         if e.gold.said(e.answered.answer):
             return LostAt(Loss.VERDICT)
@@ -124,8 +127,8 @@ class RecipePaths:
         return own if self._own.is_nearer(e, own, pages) else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
-        """Returns where the documents that are the gold were lost, should none be among the first of the
-        ranking. `GoldEvidence.passages` are the hits of these documents."""
+        """Returns the place where the relevant documents were lost, if none is among the ranking's first ten.
+        `GoldEvidence.passages` holds the hits of these documents."""
         if e.passages & set(e.answered.order) and self.ranking:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
@@ -134,11 +137,11 @@ class RecipePaths:
     # ------------------------------------------------------------ the pages
 
     def _on_pages(self, e: GoldEvidence) -> LostAt:
-        """Returns where the pages' path lost it; of a recipe that shows none, the replies' path."""
+        """Returns the place on the path of pages. If no stage shows pages, it is the stage of the answer."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
         saying, replies = [s for s in active if e.shown.get(s.name)], e.answered.replies
-        # Or a stage that replied from other replies, where pages are behind them, and one of these has the
-        # gold's words.
+        # A stage may also reply from earlier replies that were made from pages. It counts as well if one of
+        # these earlier replies contains the gold.
         for name in sorted(self._decided - self._not_of_pages):
             stage = self._writers.get(REPLY + name)
             if stage is not None and stage not in self.showing and self.replied(stage, e.answered):
@@ -155,16 +158,17 @@ class RecipePaths:
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
-        """A hit holds it, and the last ranking does not: the stage from which on no ranking did."""
+        """Returns the place if a hit contains the gold, and the last ranking omits that hit. Blames the
+        earliest ranking stage such that this ranking and all later ones lack the gold."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
-        for stage in self.ranking:  # which leaves the best `top` by the score that it writes
+        for stage in self.ranking:  # each keeps the best `top` hits by the score that it writes
             own = named(stage.step.writes(), "hits")
             scores = {h.chunk: h.scores[own[0]] for h in e.answered.hits if own and own[0] in h.scores}
             if scores:
                 outs.append((stage, frozenset(best_first(scores, getattr(stage.step, "top", None)))))
         if not outs:
             return LostAt(Loss.ROUTING, self.ranking[0].name if self.ranking else "")
-        first = len(outs) - 1  # the last is the ranking itself
+        first = len(outs) - 1  # the last ranking is known to lack the gold
         while first > 0 and not e.passages & outs[first - 1][1]:
             first -= 1
         stage = outs[first][0]
@@ -195,7 +199,7 @@ class RecipePaths:
         return stage.name if stage else ""
 
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
-        """Returns whether a stage made a reply, be it a fault."""
+        """Returns whether a stage made a reply; a fault counts as one."""
         return any(
             answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED
             for n in named(stage.step.writes(), "replies")

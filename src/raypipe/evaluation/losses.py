@@ -1,9 +1,11 @@
-"""Holds answered questions against their golds while they pass: where each was lost, how they were routed.
+"""Finds the stage at which each wrong answer lost its gold, and scores routers against gold labels.
 
-Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
-later: an answer that has it is not looked through any further. A question whose golds are judged documents is
-right if one is among the first ten (`metrics.kinds`); where none is, they are looked for in ranking,
-hits, passages and store. Runs no model and changes nothing.
+LossFinder gathers evidence for each question: the passages, contexts of replies, and sources that contain the
+gold. `loss_paths.RecipePaths` turns it into a place. Verdicts come later: `misses` then keeps the places of
+wrong answers. RankingLossFinder does the same for judged documents.
+
+The store is read as little as possible: no passages if the answer has the gold, no sources if a passage has
+it. No model runs, and the store is not changed.
 """
 
 from __future__ import annotations
@@ -26,136 +28,146 @@ from raypipe.recipes.step_contract import Shown, shown_of
 from raypipe.runs.pipeline.driver import Pipeline
 
 AT_ONCE = 10  # questions whose passages are in memory: some 400 kB each with 200 hits of 2,000 characters
-PAGES_AT_ONCE = 8  # sources whose content is: some 300 kB each
+PAGES_AT_ONCE = 8  # sources whose content is in memory together: some 300 kB each
 
 
 class LossFinder:
-    """Finds the places of the questions of a run, a batch at a time, and of the rest at the end.
-
-    `notes` say what could not be told apart, for people.
-    """
+    """Finder of loss places for questions with gold answers. Call `of` for each batch, then `rest` once. `of`
+    postpones questions whose golds must be sought in the whole store; `rest` reads the store once for all of
+    them. `notes` tell people which losses cannot be located."""
 
     def __init__(self, pipeline: Pipeline, index: Index, kit: Kit) -> None:
         self.notes: list[str] = []
         self._pipeline, self._index = pipeline, index
         self._paths = RecipePaths(pipeline.recipe)
-        self._shown: list[tuple[Stage[Step], Shown]] = []
+        self._contexts: list[tuple[Stage[Step], Shown]] = []
         for stage in self._paths.showing:
             try:
-                self._shown.append((stage, shown_of(stage.step, kit)))
+                self._contexts.append((stage, shown_of(stage.step, kit)))
             except (ConfError, ModelMissing) as e:
                 self.notes.append(f"{stage.name}: its context is not known, so none is lost at answer: {e}")
-        self._waiting: dict[str, GoldEvidence] = {}  # that may search everything; no hit holds their gold
+        # Questions for `rest`: they may search the whole store, and none of their hits contains the gold.
+        self._postponed: dict[str, GoldEvidence] = {}
 
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Question id -> where its gold was lost, should its answer not be right. `pairs`: as it was asked,
-        and answered. None of questions without a gold answer, that failed, or that `rest` has."""
+        """Finds where each question's gold is lost, if its answer is wrong: question id -> place. `pairs`:
+        each question as asked, and as answered. Omits rankings, failures, and postponed questions."""
         rows = [
             GoldEvidence(asked, answered, GoldText(golds[asked.id].answers), golds[asked.id].labels)
             for asked, answered in pairs
             if asked.id in golds and golds[asked.id].answers and answered.outcome not in ("", FAULT, RANKED)
         ]
-        found: dict[str, LostAt] = {}
-        for some in batches(rows, AT_ONCE):
-            near = [e for e in some if not e.gold.said(e.answered.answer)]
-            seen = {e.asked.id: e for e in await self._evidence(near)}
-            for e in (seen.get(e.asked.id, e) for e in some):
+        places: dict[str, LostAt] = {}
+        for batch in batches(rows, AT_ONCE):
+            undecided = [e for e in batch if not e.gold.said(e.answered.answer)]
+            evidence = {e.asked.id: e for e in await self._evidence(undecided)}
+            for e in (evidence.get(e.asked.id, e) for e in batch):
                 if self._paths.searched(e.asked) is None and self._paths.needs_sources(e):
-                    self._waiting[e.asked.id] = replace(e, sources=SourcesHolding())
+                    self._postponed[e.asked.id] = replace(e, sources=SourcesHolding())
                 else:
-                    found[e.asked.id] = self._paths.place(e)
-        return found
+                    places[e.asked.id] = self._paths.place(e)
+        return places
 
     def rest(self) -> dict[str, LostAt]:
-        """The same of the questions that may search everything: one pass over the store for all of them."""
-        if self._waiting:
-            self._search()
-        waiting, self._waiting = self._waiting, {}
-        return {id: self._paths.place(e) for id, e in waiting.items()}
+        """Finds the places for the questions that `of` postponed: question id -> place."""
+        if self._postponed:
+            self._search_store()
+        postponed, self._postponed = self._postponed, {}
+        return {id: self._paths.place(e) for id, e in postponed.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
+        """Adds the passages, contexts and sources that contain the gold."""
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
         texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
         held_by = [[h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])] for e in rows]
-        out = [replace(e, passages=frozenset(c)) for e, c in zip(rows, held_by, strict=True)]
-        for stage, shown in self._shown:
-            at = [i for i, e in enumerate(out) if e.answered.order and self._paths.replied(stage, e.answered)]
-            said = await shown([out[i].answered for i in at]) if at else []
-            for i, text in zip(at, said, strict=True):
-                held = out[i].gold.held(text)
-                out[i] = replace(out[i], shown={**out[i].shown, stage.name: held})
-        return [await self._with_sources(e) for e in out]
+        evidence = [replace(e, passages=frozenset(c)) for e, c in zip(rows, held_by, strict=True)]
+        for stage, context_of in self._contexts:
+            replied = [
+                i
+                for i, e in enumerate(evidence)
+                if e.answered.order and self._paths.replied(stage, e.answered)
+            ]
+            contexts = await context_of([evidence[i].answered for i in replied]) if replied else []
+            for i, text in zip(replied, contexts, strict=True):
+                holds_gold = evidence[i].gold.held(text)
+                evidence[i] = replace(evidence[i], shown={**evidence[i].shown, stage.name: holds_gold})
+        return [await self._with_sources(e) for e in evidence]
 
     async def _with_sources(self, e: GoldEvidence) -> GoldEvidence:
-        """With what its sources hold, where no hit holds the gold and it has sources of its own."""
-        cited = self._paths.searched(e.asked)
-        if cited is None or not self._paths.needs_sources(e):
+        """Adds the sources that contain the gold, if the place depends on them. Searches only the sources
+        that the question may search. A question that may search the whole store is returned unchanged."""
+        searched = self._paths.searched(e.asked)
+        if searched is None or not self._paths.needs_sources(e):
             return e
-        texts = dict(zip(cited, await self._index.source_texts(cited), strict=True))
-        held = {s: text for s, text in texts.items() if text is not None and e.gold.held(text)}
-        if held:
-            found = SourcesHolding(True, frozenset(held), self._whole(held, e.gold))
-            return replace(e, sources=found)
-        rows, pages = self._pipeline.store.rows, batches(cited, PAGES_AT_ONCE)
-        read = (rows("sources", "id", some, ["content"])["content"].to_pylist() for some in pages)
-        said = any(e.gold.in_source(content) for contents in read for content in contents)
-        return replace(e, sources=SourcesHolding(said))
+        texts = dict(zip(searched, await self._index.source_texts(searched), strict=True))
+        containing = {s: text for s, text in texts.items() if text is not None and e.gold.held(text)}
+        if containing:
+            holding = SourcesHolding(True, frozenset(containing), self._with_whole_gold(containing, e.gold))
+            return replace(e, sources=holding)
+        rows, id_batches = self._pipeline.store.rows, batches(searched, PAGES_AT_ONCE)
+        read = (rows("sources", "id", batch, ["content"])["content"].to_pylist() for batch in id_batches)
+        in_content = any(e.gold.in_source(content) for contents in read for content in contents)
+        return replace(e, sources=SourcesHolding(in_content))
 
-    def _whole(self, texts: Mapping[str, str], gold: GoldText) -> frozenset[str]:
-        """The sources with a passage that holds all of the gold."""
+    def _with_whole_gold(self, texts: Mapping[str, str], gold: GoldText) -> frozenset[str]:
+        """Returns the ids of the sources that have a passage with the complete gold."""
         p, columns = self._pipeline, ["source", "parent_start", "parent_end"]
-        found = p.store.rows(p.recipe.passages_table, "source", list(texts), columns)
-        spans = set(zip(*map(id_texts, found.columns), strict=True))
+        passages = p.store.rows(p.recipe.passages_table, "source", list(texts), columns)
+        spans = set(zip(*map(id_texts, passages.columns), strict=True))
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
-    def _search(self) -> None:
-        """Reads all texts once and notes those that hold a gold, until a passage of one does; and one
-        over all sources, for the golds that no text holds."""
-        p, waiting = self._pipeline, self._waiting
-        near = _by_first_word(waiting.values())
+    def _search_store(self) -> None:
+        """Scans the store for the golds of the postponed questions. Scans the parsed texts, for each question
+        until a passage contains its gold. Then scans all sources for the golds that no parsed text contains.
+        """
+        p, postponed = self._pipeline, self._postponed
+        by_word = _by_first_word(postponed.values())
         for batch in p.store.batches(p.recipe.texts_table, ["source", "text"]):
             for row in batch.to_pylist():
                 source, text = row["source"].hex(), row["text"] or ""
-                for id in _likely(text, near):
-                    e, found = waiting[id], waiting[id].sources or SourcesHolding()
-                    if not found.passages and e.gold.held(text):
-                        whole = self._whole({source: text}, e.gold)
-                        found = SourcesHolding(True, found.texts | {source}, found.passages | whole)
-                        waiting[id] = replace(e, sources=found)
-        if not (near := _by_first_word([e for e in waiting.values() if e.sources == SourcesHolding()])):
+                for id in _candidates(text, by_word):
+                    e, holding = postponed[id], postponed[id].sources or SourcesHolding()
+                    if not holding.passages and e.gold.held(text):
+                        whole = self._with_whole_gold({source: text}, e.gold)
+                        holding = SourcesHolding(True, holding.texts | {source}, holding.passages | whole)
+                        postponed[id] = replace(e, sources=holding)
+        if not (by_word := _by_first_word([e for e in postponed.values() if e.sources == SourcesHolding()])):
             return
         for batch in p.store.batches("sources", ["content"], PAGES_AT_ONCE):
             for text in (t for content in batch["content"].to_pylist() for t in read_through(content)):
-                for id in _likely(text, near):
-                    if waiting[id].sources == SourcesHolding() and waiting[id].gold.held(text):
-                        waiting[id] = replace(waiting[id], sources=SourcesHolding(True))
+                for id in _candidates(text, by_word):
+                    if postponed[id].sources == SourcesHolding() and postponed[id].gold.held(text):
+                        postponed[id] = replace(postponed[id], sources=SourcesHolding(True))
 
 
-def _by_first_word(waiting: Iterable[GoldEvidence]) -> dict[str, list[str]]:
-    """First word of a truth -> ids of the questions that look for it; "": those that any text may answer."""
-    near: dict[str, list[str]] = {}
-    for e in waiting:
+def _by_first_word(postponed: Iterable[GoldEvidence]) -> dict[str, list[str]]:
+    """Maps the first word of each truth to the ids of the questions with that truth. The key "" has the
+    questions whose gold may match any text: judgements such as yes or no, and truths without words."""
+    ids: dict[str, list[str]] = {}
+    for e in postponed:
         for truth in e.gold.truths:
             words = normalized(truth).split()
-            near.setdefault("" if e.gold.judgement or not words else words[0], []).append(e.asked.id)
-    return near
+            ids.setdefault("" if e.gold.judgement or not words else words[0], []).append(e.asked.id)
+    return ids
 
 
-def _likely(text: str, near: Mapping[str, list[str]]) -> Iterator[str]:
-    """The questions of which a text has the first word."""
-    for word in {*normalized(text).split(), ""} & near.keys():
-        yield from near[word]
+def _candidates(text: str, by_word: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yields ids of the questions that may match `text`. These are the ids under key "", and those under a
+    word of the text: it may be the first of a truth."""
+    for word in {*normalized(text).split(), ""} & by_word.keys():
+        yield from by_word[word]
 
 
 def misses(found: Mapping[str, LostAt], right: Mapping[str, bool | None]) -> dict[str, LostAt]:
-    """The places of the questions alone whose answer is wrong, as the table of results has them."""
-    return {id: at for id, at in found.items() if right.get(id) is False}
+    """Keeps the places of the questions whose answers are wrong. `right`: question id -> verdict."""
+    return {id: place for id, place in found.items() if right.get(id) is False}
 
 
 class RankingLossFinder:
-    """The same for questions whose golds are judged documents. `notes` stays empty."""
+    """Finder with the interface of LossFinder, for questions whose golds are judged documents. A ranking is
+    right if a relevant document is among its first ten (`metrics.kinds`)."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.notes: list[str] = []
@@ -164,52 +176,53 @@ class RankingLossFinder:
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
     ) -> dict[str, LostAt]:
-        """Question id -> where its relevant documents were lost, should none be among the first. `pairs`: as
-        it was asked, and answered. None of questions without a relevant document."""
+        """Finds where each question's relevant documents are lost, if its ranking is wrong: question id ->
+        place. `pairs`: each question as asked, and as answered. Omits questions without relevant documents.
+        """
         relevant = {
             asked.id: {d for d, grade in golds[asked.id].grades.items() if grade > 0}
             for asked, _ in pairs
             if asked.id in golds
         }
-        p, ids = self._pipeline, sorted({d for some in relevant.values() for d in some})
+        p, ids = self._pipeline, sorted({d for documents in relevant.values() for d in documents})
         rows = p.store.rows("documents", "id", ids, ["id", "source"])
         source_of = dict(zip(*map(id_texts, rows.columns), strict=True))
-        found = {}
+        places = {}
         for asked, answered in pairs:
             if documents := relevant.get(asked.id):
                 sources = {source_of[d] for d in documents if d in source_of}
                 if (searched := self._paths.searched(asked)) is not None:
                     sources &= set(searched)
                 passages = frozenset(h.chunk for h in answered.hits if h.source in sources)
-                held, ids = SourcesHolding(), sorted(sources)
-                if not passages:  # which have a text, and passages
+                holding, ids = SourcesHolding(), sorted(sources)
+                if not passages:  # find the relevant sources that have a text, and those that have passages
                     texts = p.store.rows(p.recipe.texts_table, "source", ids, ["source", "text"]).to_pylist()
                     columns = ["source", "start", "end"]
                     spans = p.store.rows(p.recipe.passages_table, "source", ids, columns).to_pylist()
-                    full = frozenset(r["source"].hex() for r in texts if (r["text"] or "").strip())
-                    cut = frozenset(r["source"].hex() for r in spans if r["end"] > r["start"])
-                    held = SourcesHolding(bool(ids), full, cut)
-                evidence = GoldEvidence(asked, answered, GoldText(()), passages=passages, sources=held)
-                found[asked.id] = self._paths.place_of_documents(evidence)
-        return found
+                    with_text = frozenset(r["source"].hex() for r in texts if (r["text"] or "").strip())
+                    with_passages = frozenset(r["source"].hex() for r in spans if r["end"] > r["start"])
+                    holding = SourcesHolding(bool(ids), with_text, with_passages)
+                evidence = GoldEvidence(asked, answered, GoldText(()), passages=passages, sources=holding)
+                places[asked.id] = self._paths.place_of_documents(evidence)
+        return places
 
     def rest(self) -> dict[str, LostAt]:
-        """Nothing is left to look for."""
+        """Returns an empty mapping, since `of` finds every place."""
         return {}
 
 
 class RoutingCheck:
-    """Counts, question by question, what golds say of replies."""
+    """Counts of replies that match gold labels: routers, and calls on an evidence path such as a graph."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._confusion: dict[str, dict[str, Counter[str]]] = {}  # reply -> label of the gold, of the reply
+        self._confusion: dict[str, dict[str, Counter[str]]] = {}  # reply -> gold's label -> reply's label
         self._path = evidence_path(recipe)
 
     def add(self, question: Question, gold: Gold) -> None:
         for name, label in gold.labels.items():
-            said = question.replies.get(name, SKIPPED_REPLY).label
-            if said not in (SKIPPED, FAULT):
-                self._confusion.setdefault(name, {}).setdefault(label, Counter())[said] += 1
+            reply_label = question.replies.get(name, SKIPPED_REPLY).label
+            if reply_label not in (SKIPPED, FAULT):
+                self._confusion.setdefault(name, {}).setdefault(label, Counter())[reply_label] += 1
         if self._path is not None:
             self._path.add(question, gold)
 

@@ -1,9 +1,10 @@
-"""Makes questions from a store's documents: passages are drawn, a model writes, rules and a second ask keep.
+"""Test questions made from a store's documents: a model writes them from drawn passages; checks reject bad
+ones.
 
-Passages are sentences, up to PASSAGE_CHARS together, of the text that `parse` gives of a source; their spans
-are those of that text. The draw follows from the seed and from the documents alone, so a second one is equal.
-Every call goes through the memo, so a run that was stopped begins again where it was, and a longer one asks
-only for what is new.
+A passage is a run of sentences, up to PASSAGE_CHARS, of a source's text as `parse` gives it; its span refers
+to that text. The draw depends only on the seed and the documents. Rules and further calls of the model check
+each question. All calls go through the memo: a stopped run resumes where it was, and a larger one only asks
+for the additional questions.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from raypipe.text.template import Prompt
 from raypipe.text.words import analyse, sentences
 
 PASSAGE_CHARS, LEAST_CHARS = 900, 200
-MOST_DOCUMENTS = 2000  # that are read for a draw: some 40 MB of text
-MOST_PASSAGES = 6000  # among which others like one are looked for
+MOST_DOCUMENTS = 2000  # read for a draw: some 40 MB of text
+MOST_PASSAGES = 6000  # passages of a draw, among which similar ones are searched
 MOST_OF_ONE = 50  # passages of one document
-LETTERS = 0.6  # share of a passage's characters that are letters, at least: no tables, no menus
-KINDS = ("page", "document")  # of sources that are drawn from
+LETTERS = 0.6  # least share of letters in a passage's characters: excludes tables and menus
+KINDS = ("page", "document")  # kinds of sources to draw from
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnPassage:
-    """A passage of a document."""
+    """A passage drawn from a document."""
 
     source: str  # source id
-    span: Span  # in the source's parsed text
+    span: Span  # place in the source's parsed text
     text: str
     document: str  # id or url of the document; may be ""
     title: str  # may be ""
@@ -50,15 +51,16 @@ class DrawnPassage:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Passages in the order in which they are drawn: one of each document, then a second one of each, ..."""
+    """Passages in drawn order: one of each document, then a second one of each, and further rounds."""
 
     passages: tuple[DrawnPassage, ...]
-    documents: int  # with a passage
-    unreadable: int  # documents that could not be parsed, or have no passage
+    documents: int  # documents with a passage
+    unreadable: int  # documents that cannot be parsed, or have no passage
     corpus: Bm25Corpus = field(repr=False)  # words of the passages
 
     def like(self, text: str, without: str | None, top: int) -> list[DrawnPassage]:
-        """The passages that share most words with a text (BM25), best first; none of the source `without`."""
+        """Returns the passages that share most words with a text (BM25), best first; none of source
+        `without`."""
         query, _ = analyse(text, "stems")
         k1, b = DEFAULTS["lucene"]
         found, values = scores(self.corpus, np.unique(query), "lucene", k1, b)
@@ -68,7 +70,7 @@ class Draw:
 
 
 def draw(store: Store, seed: int) -> Draw:
-    """Draws from all documents of a store, the first MOST_DOCUMENTS in the order that the seed gives."""
+    """Draws passages from a store: from its first MOST_DOCUMENTS documents, in an order given by the seed."""
     kinds = arrow.with_id_texts(store.scan("sources", ["id", "kind"]).to_pylist())
     names, rounds, unreadable = _names(store), dict[str, list[DrawnPassage]](), 0
     found = [r["id"] for r in kinds if r["kind"] in KINDS and r["id"] in names]
@@ -86,7 +88,7 @@ def draw(store: Store, seed: int) -> Draw:
 
 
 def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tuple[str, ParsedPage | None]]:
-    """Source id -> its text as `parse` gives it; None where it has none."""
+    """Yields each source id with its parsed text, or None if it cannot be parsed."""
     with SandboxedParser() as parser:
         for start in range(0, len(ids), at_once):
             some = ids[start : start + at_once]
@@ -100,8 +102,8 @@ def _texts(store: Store, ids: Sequence[str], at_once: int = 50) -> Iterator[tupl
 
 
 def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[DrawnPassage]:
-    """The passages of a text, one after the other, without those that are no prose, and without those in
-    which the page carries something that it does not show."""
+    """Cuts a text into consecutive passages. Drops those that are not prose, and those where the page has
+    hidden text."""
     text, out, spans = page.text, list[DrawnPassage](), sentences(page.text)
     while spans:
         n = 1
@@ -117,8 +119,8 @@ def _passages(source: str, page: ParsedPage, name: tuple[str, str]) -> list[Draw
 
 
 def _names(store: Store) -> Mapping[str, tuple[str, str]]:
-    """Maps each source id to (name, title), for all documents and cited pages. The name is the document's id
-    or the page's URL."""
+    """Maps source ids of all documents and cited pages to (name, title). The name is the document's id, or
+    the page's URL."""
     found: dict[str, tuple[str, str]] = {}
     for row in arrow.with_id_texts(store.scan("documents").to_pylist()):
         found.setdefault(row["source"], (row["id"], row["title"]))
@@ -131,7 +133,7 @@ def _names(store: Store) -> Mapping[str, tuple[str, str]]:
 
 
 PROMPTS = ("fact", "two", "list", "comparison", "unanswerable", "answer", "alone")
-"""Prompts under prompts/questions: one to write each kind, and two that check."""
+"""Prompts under prompts/questions: one to write each kind, and two for checks."""
 MIX: tuple[MadeKind, ...] = (
     "fact",
     "two",
@@ -144,19 +146,19 @@ MIX: tuple[MadeKind, ...] = (
     "two",
     "fact",
 )
-"""The kinds of ten candidates, in turn."""
-CANDIDATES = 2  # that are written for each question wanted, at most: the rest is rejected
+"""Kinds of ten consecutive candidates; the cycle then repeats."""
+CANDIDATES = 2  # most candidates written per wanted question; the surplus is for rejections
 CALLS: Mapping[MadeKind, int] = {"fact": 3, "two": 3, "list": 3, "comparison": 3, "unanswerable": 2}
-"""Calls of a candidate at most: written, answered from its passages, answered without them."""
-AT_ONCE = 16  # candidates: what a kill loses at most
-NEAR = 5  # passages in which an answer to an unanswerable question is looked for
-AGREES_F1 = 0.6  # token F1 from which an answer agrees with a gold
+"""Most calls per candidate: write it, answer it from its passages, answer it without them."""
+AT_ONCE = 16  # candidates in a batch: a kill loses at most these
+NEAR = 5  # passages searched for an answer to an unanswerable question
+AGREES_F1 = 0.6  # least token F1 at which an answer agrees with a gold
 WRITE, CHECK = Sampling(max_tokens=400), Sampling(max_tokens=100)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A question to be written."""
+    """A question still to be written."""
 
     kind: MadeKind
     passages: tuple[DrawnPassage, ...]
@@ -164,7 +166,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class MadeQuestion:
-    """A question that was kept."""
+    """A written question that passed all checks."""
 
     id: str
     kind: MadeKind
@@ -174,16 +176,16 @@ class MadeQuestion:
 
 @dataclass(slots=True)
 class MadeSet:
-    """Questions that were made."""
+    """Questions made so far, and counts of rejected candidates."""
 
     kept: list[MadeQuestion] = field(default_factory=list)
-    written: int = 0  # candidates
-    rejected: Counter[str] = field(default_factory=Counter)  # reason (text.made_questions.REASONS)
+    written: int = 0  # candidates written so far
+    rejected: Counter[str] = field(default_factory=Counter)  # reason (made_questions.REASONS) -> candidates
 
 
 def candidates(draw: Draw, wanted: int) -> list[Candidate]:
-    """The candidates of a draw, at most CANDIDATES for each question wanted. Two passages are one that is
-    drawn, and the one of another document that shares most words with it."""
+    """Returns the candidates of a draw, at most CANDIDATES per wanted question. If a kind needs two passages,
+    the second is the most similar passage of another document."""
     found: list[Candidate] = []
     kinds = cycle(MIX)
     for passage in draw.passages:
@@ -209,7 +211,7 @@ async def make(
     prompts: Mapping[str, Prompt],
     advance: Callable[[MadeSet], None] = lambda made: None,
 ) -> MadeSet:
-    """Questions from candidates, in their order, until there are as many as are wanted."""
+    """Makes questions from candidates, in order, until `wanted` are kept."""
     made, seen = MadeSet(), list[frozenset[str]]()
     for some in batches(planned, AT_ONCE):
         if len(made.kept) >= wanted:
@@ -238,7 +240,7 @@ async def make(
 
 
 def shown(passages: Sequence[DrawnPassage]) -> str:
-    """Passages as a prompt shows them: fenced, and unable to leave their fence."""
+    """Formats passages for a prompt: each in a fence, escaped so that its text cannot close the fence."""
     return "\n\n".join(
         f"<doc {n}>{f' {escape_markup(p.title)}' if p.title else ''}\n{escape_markup(p.text)}\n</doc {n}>"
         for n, p in enumerate(passages, 1)
@@ -246,8 +248,8 @@ def shown(passages: Sequence[DrawnPassage]) -> str:
 
 
 def agrees(said: str, text: MadeText) -> bool:
-    """Returns whether an answer says what the golds say: all things of a list, else the gold or nearly its
-    words."""
+    """Returns whether an answer agrees with the golds. A list needs all its items; other golds need their
+    words, or a token F1 of AGREES_F1."""
     if text.items:
         return all(overlap.contains(said, [item]) for item in text.items)
     return bool(overlap.contains(said, text.answers)) or overlap.token_f1(said, text.answers) >= AGREES_F1
@@ -260,8 +262,8 @@ async def _checked(
     prompts: Mapping[str, Prompt],
     made: MadeSet,
 ) -> list[tuple[Candidate, MadeText]]:
-    """Returns those that the passages answer, and the question alone does not; of the unanswerable ones those
-    that neither their passage nor the nearest others answer."""
+    """Keeps the questions that the model answers from their passages, but not without these. An unanswerable
+    question is kept if the model answers it from neither its passage nor the nearest others."""
     if not texts:
         return []
     answer, alone = prompts["answer"].renderer(), prompts["alone"].renderer()

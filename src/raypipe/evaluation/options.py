@@ -1,4 +1,4 @@
-"""Options of an eval: one record, from the arguments of a command down to the work."""
+"""Options of an eval in one record, from the command's arguments to the work."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from raypipe.runs.plan.records import Plan
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """Options of an eval; each field has the default of the command line."""
+    """Options of an eval. Each field has the default of the command line."""
 
-    format: Format | None = None  # of the data; None: by its looks
-    kind: str | None = None  # of the data: crag, qa, ranking or MODULE:NAME; None: as read, else the format's
-    fields: Fields | None = None  # of rows: role -> field, or "query=question"; None: found by common names
-    limit: int | None = None  # only the first questions; None: all
-    only: Sequence[str] | None = None  # ids of stored questions, of which alone the run is; None: all
-    rule: Rule | None = None  # of scoring, for kinds that have rules; None: official
-    judge: str | None = None  # decides what the rule leaves open: a generator, or MODULE:NAME
-    labels: str | Path | None = None  # people's verdicts (labels.jsonl), which outrank the judge's
-    only_new: bool = False  # keep the answers of the run before, and answer the other questions alone
-    fresh: bool = False  # answer all questions, and ask language models again
+    format: Format | None = None  # format of the data; None: detected
+    kind: str | None = None  # crag, qa, ranking or MODULE:NAME; None: as ingested, else the format's
+    fields: Fields | None = None  # role -> field of a row, or "query=question"; None: common names are tried
+    limit: int | None = None  # number of first questions to run; None: all
+    only: Sequence[str] | None = None  # ids of stored questions to run; None: all
+    rule: Rule | None = None  # rule of scoring, for kinds that have rules; None: official
+    judge: str | None = None  # judge of what the rule leaves open: a generator, or MODULE:NAME
+    labels: str | Path | None = None  # file of people's labels (labels.jsonl), which outrank the judge
+    only_new: bool = False  # keep the answers of the last run, and answer only the other questions
+    fresh: bool = False  # answer all questions again, and call language models again
     retry_faults: bool = False  # try failed rows again
-    refresh: bool = False  # recompute what rests on expired replies of a graph
-    changes: bool = False  # also write changes.json: how the answers differ from those of the run before
-    oracle: Oracle | None = None  # golds are put in the place of that stage; None: none are
-    max_calls: int | None = None  # to models and graphs: no task begins beyond it; None: any
-    max_usd: float | None = None  # of what has a price
-    max_hours: float | None = None  # of wall time
-    on_plan: Callable[[Plan], object] = lambda plan: None  # gets the plan before anything runs
+    refresh: bool = False  # recompute answers that rest on expired replies of a graph
+    changes: bool = False  # also write changes.json: differences of the answers from the last run's
+    oracle: Oracle | None = None  # output that golds replace: passages or answer; None: none
+    max_calls: int | None = None  # cap on calls to models and graphs: no task starts beyond it; None: no cap
+    max_usd: float | None = None  # cap on the cost of everything with a price
+    max_hours: float | None = None  # cap on wall time
+    on_plan: Callable[[Plan], object] = lambda plan: None  # receives the plan before anything runs
     check: bool = True  # raise FaultBudgetExceeded after the report is written
-    began: float | None = None  # when the command did, of the clock perf_counter; None: now
+    began: float | None = None  # start of the command by perf_counter, in seconds; None: now

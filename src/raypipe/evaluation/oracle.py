@@ -1,9 +1,11 @@
-"""Oracle runs: golds in the place of one stage's output, to bound what a better stage could gain.
+"""Oracle runs: golds replace the output of one stage, to bound the gain from a better stage.
 
-`passages` puts the passages that hold a gold in the place of the ranking: what is left is lost behind it.
-`answer` puts the gold in the place of each reply that is made from passages, where these hold it, and "i
-don't know" elsewhere: what is left is lost before. The golds are fields of stages that the evaluation puts
-into the recipe, so they are in its digest; no other step sees any. Such a run is marked, and is no release.
+Oracle `passages` replaces the ranking by the passages that contain a gold: remaining errors arise after it.
+Oracle `answer` replaces each reply made from passages: by the gold if the passages contain it, else by "i
+don't know". Remaining errors arise before it.
+
+The evaluation inserts the golds into the recipe as fields of stages, so its digest covers them. No other step
+can read them. The record names the oracle, and such a run cannot be promoted to a release.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ from raypipe.steps.rows import grown
 from raypipe.store.index import LanceIndex
 
 Oracle: TypeAlias = Literal["passages", "answer"]
-MOST = 20  # gold passages of one question, where the step that they replace has no `top`: as in `local`
+MOST = 20  # gold passages of one question, if the replaced step has no `top`: as in recipe `local`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OraclePassages:
-    """Writes the passages that hold a question's gold as its ranking; one without any keeps its own."""
+    """A step that ranks the passages with a question's gold; without any, the ranking is kept."""
 
     order: Mapping[str, tuple[str, ...]]  # question id -> chunk ids
 
@@ -75,10 +77,10 @@ class OraclePassages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleAnswer:
-    """Replies with the gold where the passages that `step` reads hold it, else "i don't know". Its model is
-    not asked."""
+    """A step that replies with the gold if the passages of `step` contain it, else "i don't know". The model
+    of `step` is not called."""
 
-    step: Step  # whose reply it makes
+    step: Step  # the replaced step
     golds: Mapping[str, tuple[str, ...]]  # question id -> truths
 
     version: ClassVar[int] = 1
@@ -115,7 +117,7 @@ class OracleAnswer:
 
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:
-    """Raises ConfError for a recipe that has no stage of which an oracle can take the place."""
+    """Raises ConfError if the recipe has no stage that the oracle can replace."""
     if oracle == "passages" and not _ranking(recipe):
         raise ConfError(f"--oracle passages: recipe {recipe.name} has no step that ranks passages")
     if oracle == "answer" and not _answering(recipe):
@@ -132,8 +134,8 @@ def require_stage(recipe: Recipe, oracle: Oracle) -> None:
 def with_oracle(
     pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
 ) -> tuple[Recipe, int]:
-    """The pipeline's recipe with an oracle, and the number of questions for which there are golds in it. For
-    `passages` its corpus half must be done. The recipe must have such a stage (`require_stage`)."""
+    """Returns the pipeline's recipe with an oracle, and the number of questions with golds in it. The recipe
+    must have a stage to replace (`require_stage`). Oracle `passages` needs complete corpus tables."""
     recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
     stages = list(recipe.question)
     if oracle == "answer":
@@ -150,7 +152,7 @@ def with_oracle(
 
 
 def _answering(recipe: Recipe) -> list[Stage[Step]]:
-    """The stages that reply from passages, but for those whose model is absent."""
+    """Returns the stages that reply from passages, without those whose model is absent."""
     found = [s for s in recipe.question if shows_passages(s.step)]
     return [s for s in found if not getattr(getattr(s.step, "model", None), "absent", False)]
 
@@ -160,7 +162,8 @@ def _ranking(recipe: Recipe) -> list[Stage[Step]]:
 
 
 def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
-    """A stage with the gate of another. Its class is named by path, as a step from outside."""
+    """Returns a stage with the gate of stage `of`. Its class is recorded as MODULE:NAME, since no verb has
+    it."""
     _, plugin = step_class(f"{__name__}:{type(step).__name__}")
     return Stage(name, step, of.when, plugin)
 
@@ -168,8 +171,8 @@ def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
 def _gold_passages(
     pipeline: Pipeline, questions: Iterable[Question], truths: Mapping[str, tuple[str, ...]], most: int
 ) -> dict[str, tuple[str, ...]]:
-    """Question id -> passages that hold its gold, in the order of its sources. None of a gold that no page
-    says as such."""
+    """Maps question ids to the passages that contain their gold, in the order of the sources. Omits a
+    question if no passage contains its gold, or if the gold is a judgement such as yes or no."""
     index = LanceIndex(searched(pipeline.store, pipeline.recipe))
     found, everything = {}, pipeline.recipe.searches_all()
     with asyncio.Runner() as loop:

@@ -1,7 +1,8 @@
-"""results.parquet: one row for each question of a run, with all that scoring, comparing and looking need.
+"""results.parquet: one row per question of a run, with everything that scoring, `compare` and the viewer
+need.
 
-Written while the answers pass, a row group for each batch; the verdicts are put in last, a row group at a
-time, so memory does not grow with the questions. docs/formats.md describes the columns.
+Rows are written in batches while the answers pass, a row group each. Verdicts are added last, a row group at
+a time, so memory does not grow with the questions. docs/formats.md describes the columns.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from raypipe.store.index import file_address
 from raypipe.text.context import place
 from raypipe.text.moments import moment
 
-TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
+TEXTS = 20  # passages stored with their text, in rank order; final ranking and quotes always have it
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _SCORES = pa.map_(_TEXT, _FLOAT)
@@ -44,8 +45,8 @@ _REPLIES = _records(
     label=_TEXT,
     confidence=_FLOAT,
     logprob=_FLOAT,
-    fault=_TEXT,  # its reason and detail; null: nothing went wrong
-    # of a language model's reply, where the memo still has it; finish: stop, or length: it was cut
+    fault=_TEXT,  # its reason and detail; null: no fault
+    # The next four: of language models, if the memo has the reply. finish: stop, or length: it was cut.
     prompt=_records(role=_TEXT, content=_TEXT),
     prompt_tokens=_INT,
     generated_tokens=_INT,
@@ -53,12 +54,12 @@ _REPLIES = _records(
 )
 _HITS = _records(
     chunk=_TEXT,
-    url=_TEXT,  # null: no citation brought it; of a folder: its file#page=N
-    file=_TEXT,  # of a folder: where that is, file:///...; null: of none
+    url=_TEXT,  # address of the citation; file#page=N for a file of a folder; null: no citation
+    file=_TEXT,  # file:///... for a file of a folder; null: not of a folder
     **_SPAN,
     scores=_SCORES,
     ranked=_BOOL,
-    text=_TEXT,  # null: beyond TEXTS
+    text=_TEXT,  # null: ranked after the first TEXTS
 )
 SCHEMA = pa.schema(
     [
@@ -66,33 +67,33 @@ SCHEMA = pa.schema(
         ("query", _TEXT),
         ("asked_at", _TEXT),
         ("labels", pa.map_(_TEXT, _TEXT)),
-        ("golds", pa.list_(_TEXT)),  # none: the dataset has no answer
-        ("grades", pa.map_(_TEXT, pa.int32())),  # judged document -> grade; none: the dataset has none
+        ("golds", pa.list_(_TEXT)),  # empty: the dataset has no answer
+        ("grades", pa.map_(_TEXT, pa.int32())),  # judged document -> grade; empty: the dataset has none
         ("answer", _TEXT),  # null: the question failed
         ("outcome", _TEXT),
         ("origin", _TEXT),  # name of the reply that the answer came from
-        ("confidence", _FLOAT),  # of that reply, where its step states one
+        ("confidence", _FLOAT),  # stated confidence of that reply; null: its step states none
         ("verdict", _TEXT),  # null: no gold
         ("reason", _TEXT),
-        ("judge_response", _TEXT),  # null: no judge was asked
+        ("judge_response", _TEXT),  # null: no judge was called
         ("replies", _REPLIES),
-        ("hits", _HITS),  # the ranking, best first, then the candidates that did not make it
+        ("hits", _HITS),  # the final ranking, best first, then the other candidates
         ("quotes", _records(source=_TEXT, **_SPAN, text=_TEXT)),
-        ("evidence", pa.list_(_TEXT)),  # paragraphs of a paper that the answer rests on; none: of other data
+        ("evidence", pa.list_(_TEXT)),  # paragraphs of a paper that the answer rests on; empty: other data
         ("faults", _records(step=_TEXT, reason=_TEXT, detail=_TEXT, transient=_BOOL)),
-        ("degraded", pa.list_(_TEXT)),  # steps left out because of time or a dead service
-        ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
-        ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
-        ("seen", _BOOL),  # a fit or adapter of the recipe has seen it: its scores are too good
-        ("kept", _TEXT),  # the earlier run that answered it, kept on purpose; null: this run's recipe did
-        ("lost", _TEXT),  # metrics.losses.places; null: right, or not scored
-        ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
+        ("degraded", pa.list_(_TEXT)),  # steps omitted because of time or an unavailable service
+        ("seconds", _SCORES),  # stage -> its share of the task's time; null: an earlier run answered it
+        ("measures", _SCORES),  # measure of the kind of data -> value; null: no gold
+        ("seen", _BOOL),  # true: a fit or adapter of the recipe has seen it, so its scores are too good
+        ("kept", _TEXT),  # earlier run whose answer --only-new kept; null: this run's recipe answered it
+        ("lost", _TEXT),  # name in metrics.losses.places; null: right, or not scored
+        ("lost_step", _TEXT),  # stage of that place; null: nothing was lost, or before all stages
     ]
 )
 
 
 def needed_texts(question: Question) -> list[str]:
-    """Ids of the passages whose text belongs into the table."""
+    """Returns ids of the passages whose text the table stores."""
     shown = [h.chunk for h in ranking(question)[:TEXTS]]
     quoted = (chunk_id(q.source, q.span) for q in quotes_of(question))
     return list(dict.fromkeys([*shown, *question.order, *quoted]))
@@ -110,11 +111,10 @@ def row(
     evidence: Sequence[str] = (),
     kept: str | None = None,
 ) -> dict[str, Any]:
-    """Returns one question, without its verdict. `text` has what `needed_texts` names, `prompts` what the
-    table says of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that
-    are documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of
-    each stage; None: an earlier run answered it; `evidence`: paragraphs that it rests on; `kept`: the
-    earlier run whose answer it is; None: of this one."""
+    """Returns a question's row, without its verdict. `text`: the passages of `needed_texts`. `prompts`: reply
+    name -> prompt columns. `layouts`: source -> layout, for files of folders; `roots`: id prefix of a folder
+    -> its path. `seen`: by a fit or adapter of the recipe. `seconds`: by stage; None: an earlier run answered
+    it. `evidence`: paragraphs that the answer rests on. `kept`: the earlier run with this answer, if any."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -175,10 +175,10 @@ def _hits(
 
 
 class ResultTable:
-    """The file while it is made: rows first, verdicts at the end. A context: nothing half made stays."""
+    """Writer of results.parquet, a context: rows first, verdicts last. An unfinished file is deleted."""
 
     def __init__(self, path: Path) -> None:
-        self.about: dict[str, str] = {}  # its metadata: run, store, and what `PromptLookup` says
+        self.about: dict[str, str] = {}  # its metadata: run, store, and reason for missing prompts
         self._path = path
         self._draft = path.with_name(f".{path.name}.draft")
         with writing(path):
@@ -194,7 +194,7 @@ class ResultTable:
             self._draft.unlink(missing_ok=True)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A batch of rows, in order."""
+        """Appends a batch of rows, in order."""
         table = pa.Table.from_pylist([dict(r) for r in rows], SCHEMA)
         with writing(self._path):
             self._writer.write_table(table)
@@ -206,8 +206,8 @@ class ResultTable:
         scores: RunScores,
         lost: Mapping[str, LostAt] = MappingProxyType({}),
     ) -> None:
-        """Puts in the verdicts of what was scored, and the file in its place. `lost`: question id -> where
-        the gold of each miss was lost."""
+        """Adds the verdicts and moves the file to its path. `lost`: question id -> place where the gold of a
+        miss was lost."""
         with writing(self._path):
             self._writer.close()
         verdicts = {v.question: v for v in marks.verdicts}
@@ -239,12 +239,12 @@ class ResultTable:
 
 
 def flat_row(row: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
-    """A row for a data frame: measures and labels are columns, lists texts, the time a time. `right`: None:
-    the answer is not scored."""
+    """Converts a row for a data frame: measures and labels become columns, lists texts, the time a datetime.
+    `right` None: the answer is not scored."""
     steps = {"lost": row["lost"], "lost_step": row["lost_step"], "faults": len(row["faults"])}
     try:
         asked_at = moment(row["asked_at"]).local if row["asked_at"] else None
-    except DataError:  # no time that can be read
+    except DataError:  # an unreadable time
         asked_at = None
     return {
         "id": row["id"],
@@ -263,7 +263,7 @@ def flat_row(row: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
 
 
 def verdict_of(answer: str | None, right: bool | None) -> str:
-    """Names an answer for people. `right`: None: it is not scored.
+    """Names a verdict for people. `right` None: not scored.
 
     >>> verdict_of("I don't know.", False), verdict_of("Paris", True), verdict_of(None, None)
     ("i don't know", 'right', 'not scored')
@@ -274,12 +274,10 @@ def verdict_of(answer: str | None, right: bool | None) -> str:
 
 
 def open_table(path: Path, columns: Sequence[str] = (), run: str | None = None) -> pq.ParquetFile:
-    """Opens the table of a run, which has these columns; (): all of SCHEMA. `run`: whose it must be; None:
-    that of the record next to it, so that a folder whose eval was killed is none of a finished run.
-
-    Raises DataError for a file that is none, for a folder without a record, and for the table of another
-    run.
-    """
+    """Opens a run's table and checks that it has these columns; (): all of SCHEMA. `run`: the run that it
+    must belong to; None: the run of the record next to it, so the folder of a killed eval is refused. Raises
+    DataError if the file is not such a table, if the record is missing, and if the table belongs to another
+    run."""
     found = _opened(path)
     if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
         raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
@@ -308,19 +306,19 @@ def _about(table: pq.ParquetFile) -> dict[str, str]:
 
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
-    """Reads the table of a finished run, or some columns of it. Raises DataError as `open_table`."""
+    """Reads the table of a finished run; `columns` (): all. Raises DataError as `open_table` does."""
     with open_table(path, columns) as found:
         return found.read(list(columns) or None)
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Returns the same of any table of results, whether or not its folder is whole. Raises DataError."""
+    """Returns the metadata of a table of results, even in an incomplete folder. Raises DataError."""
     with _opened(path) as found:
         return _about(found)
 
 
 def each(path: Path, run: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a run's table, a batch at a time in memory. Raises DataError as `open_table`."""
+    """Yields the rows of a run's table, a batch in memory at a time. Raises DataError as `open_table`."""
     with open_table(path, ["id"], run) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")

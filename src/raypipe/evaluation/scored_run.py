@@ -1,6 +1,6 @@
-"""Measures of a run, for comparing it: from its folder, its store, or a file of predictions.
+"""Measures of a run as `compare` needs them, from its folder, its store, or a file of predictions.
 
-Reads what was scored, and scores predictions by a rule; compares nothing.
+Reads the measures of scored runs, and scores files of predictions by a rule. Compares nothing.
 """
 
 from __future__ import annotations
@@ -32,26 +32,25 @@ from raypipe.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """Measures of a run."""
+    """Measures and verdicts of a run by question id."""
 
-    name: str  # as it was given
+    name: str  # as given on the command line
     rule: str
     judge: str  # its model; "": none
-    values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; each question with a gold
+    values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; only questions with a gold
     labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
-    record: Run | None = None  # None: a file of predictions
-    trim: str = ""  # how answers were cut before they were judged; "": not
+    record: Run | None = None  # None: a predictions file
+    trim: str = ""  # cut of the answers before judging; "": none
     people: int = 0  # verdicts that people's labels changed
-    kind: str = "crag"  # of the data
-    verdicts: Mapping[str, str] = field(default_factory=dict)  # question id -> verdict, where a rule gave one
-    seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of its recipe has seen
-    texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
-    kept: frozenset[str] = frozenset()  # ids of questions whose answers an earlier run's recipe gave
+    kind: str = "crag"  # kind of the data
+    verdicts: Mapping[str, str] = field(default_factory=dict)  # question id -> verdict, if a rule gave one
+    seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of the recipe has seen
+    texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, if it is known
+    kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
-    """Returns what was measured in a run's folder, or in a file of predictions scored by `rule`. Raises
-    DataError."""
+    """Returns the measures in a run's folder, or scores a file of predictions by `rule`. Raises DataError."""
     if not path.exists():
         raise DataError(
             f"{path}: expected the folder of a finished eval or a file of predictions, found nothing there"
@@ -75,8 +74,8 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
 
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
-    """A run that was cut or judged again, with people's verdicts in place of others. Raises DataError for a
-    question that stands there twice."""
+    """Returns the measures of a run after cutting or judging it again. `people`: labels that outrank the
+    judge. Raises DataError if a question occurs twice."""
     require_distinct(run)
     require_readable(run)
     marks, changed = run.marks(people)
@@ -88,8 +87,8 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
 
 
 def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
-    """Returns what was measured in a finished run as its store keeps it, with the labels of the questions
-    there. `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
+    """Returns the measures of a finished run from its store, with the labels of its questions. `name`: as
+    given on the command line. Raises DataError if the store has no measures of the run."""
     keys = answer_keys(store, record.run)
     found = {q: k.measures for q, k in keys.items() if k.measures is not None}
     verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
@@ -107,8 +106,8 @@ def stored_run(store: Store, record: Run, name: str = "") -> ScoredRun:
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """The runs without the questions that a fit or adapter of any has seen. Raises DataError where none is
-    left."""
+    """Removes the questions that a fit or adapter of any of the runs has seen. Raises DataError if a run then
+    has none."""
     seen = frozenset[str]().union(*(r.seen for r in runs))
     rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
     for before, after in zip(runs, rest, strict=True):

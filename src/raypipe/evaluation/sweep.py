@@ -1,10 +1,11 @@
-"""A sweep: the same questions through several recipes, one paired table, and the best one on other questions.
-And one recipe several times: how far its score, and the verdict on a question, move by themselves.
+"""Sweeps and repeats: one set of questions through several recipes, or several times through one recipe.
 
-Knows recipes, plans and the results of evals; a runner that is handed in makes each eval. The best of several
-points looks better than it is, since it is chosen by these questions: of eight equal points, the best is
-ahead by 1.4 standard errors. So p values are corrected for the number of points, and the winner is scored
-again on questions that the sweep did not see.
+A sweep compares its points in one paired table and picks the best. Repeats measure how far a score, and the
+verdicts on single questions, vary by chance. The caller passes in the function that runs an eval.
+
+The best of several points looks better than it is, since these questions choose it: the best of eight equal
+points is ahead by 1.4 standard errors. So p values are corrected for the number of points. The winner is
+scored again on questions that the sweep did not see.
 """
 
 from __future__ import annotations
@@ -38,67 +39,64 @@ from raypipe.runs.stage_records import chains
 from raypipe.store import Store
 
 Settings: TypeAlias = tuple[str, ...]
-"""Settings of a point, one for each field."""
+"""--set values of a point, one per field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """A recipe of a sweep."""
 
-    name: str  # what is set there: `split.parent_chars=500, rerank.top=5`; of several recipes, which it is
+    name: str  # its settings, such as `rerank.top=5`; of several recipes, the recipe's name first
     recipe: Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
-    """Estimate of a point."""
+    """Estimated cost of a point."""
 
     point: str
-    digest: str  # of the recipe
-    shared: tuple[str, ...]  # steps whose work an earlier point does; they count there
+    digest: str  # digest of the recipe
+    shared: tuple[str, ...]  # steps whose work an earlier point does; its estimate counts them
     estimate: Estimate
 
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """A scored point."""
+    """Score and cost of a point."""
 
     point: str
-    digest: str  # of the recipe
-    folder: str  # of its report
+    digest: str  # digest of the recipe
+    folder: str  # folder of its report
     score: float  # mean over the questions that all points score
-    against_first: PairedDifference | None  # None: it is the first
-    p: float | None  # corrected for the number of points (maxT)
+    against_first: PairedDifference | None  # None: this is the first point
+    p: float | None  # p value corrected for the number of points (maxT)
     verdict: Conclusion | None
-    calls_per_question: float | None  # that its questions ask, computed or cached; None: not known
-    cost: Costs  # of what was new; what earlier points computed is not in it
+    calls_per_question: float | None  # calls of its question half, computed or cached; None: not known
+    cost: Costs  # cost of new work; work of earlier points is not in it
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A finished sweep."""
+    """Result of a sweep."""
 
-    measure: str  # what `score` is the mean of
-    questions: int  # that each point answered
-    scored: int  # of these: scored at all points
+    measure: str  # measure whose mean is the score
+    questions: int  # questions that each point answered
+    scored: int  # questions that all points score
     seed: int
-    points: tuple[PointResult, ...]  # the first is what the others are held against
-    winner: str  # the best point
-    unseen: int  # questions that no point answered before, on which the winner was scored again
-    again: RunComparison | None  # the winner against the first on those; None: none was left
-    winner_again: float | None  # its score on those
+    points: tuple[PointResult, ...]  # the first is the baseline of the others
+    winner: str  # name of the best point
+    unseen: int  # questions that no point answered before; the winner is scored on them again
+    again: RunComparison | None  # winner against the first point on the unseen questions; None: not compared
+    winner_again: float | None  # winner's score on the unseen questions
 
 
 R = TypeVar("R")
 
 
 def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: Sequence[str]) -> list[Point]:
-    """The points of a sweep, in order: each recipe at every combination of the values. `load`: a recipe with
-    fields set.
-
-    Raises ConfError for a form, a field or a value that is wrong at any point, for fewer than two, and for
-    two that are the same.
-    """
+    """Returns the points of a sweep: each recipe at every combination of the values, in order. `load`: makes
+    a recipe with fields set. Raises ConfError if a setting is wrong at any point, and unless there are two or
+    more different recipes."""
     axes = [read_points(text) for text in given]
     every = [(recipe, settings) for recipe in recipes for settings in product(*axes)]
     if len(every) < 2:
@@ -120,8 +118,8 @@ def points(load: Callable[[R, Settings], Recipe], recipes: Sequence[R], given: S
 
 
 def measure_of(kind: str, name: str | None) -> Measure:
-    """The measure of a kind of data that points are held against each other by; None: its first. Raises
-    ConfError for one that it does not have, and for one of which the best point would have the least."""
+    """Returns the measure that ranks the points; `name` None: the first of the kind. Raises ConfError if the
+    kind lacks it, and if less of it is better."""
     first = measures_of(kind)[0]
     found = first if name is None else named_measure(f"--measure {name}", name, kind)
     if found.less_is_better:
@@ -133,7 +131,8 @@ def measure_of(kind: str, name: str | None) -> Measure:
 
 
 def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:
-    """The questions of a sweep, and as many others at most, on which the winner is scored again."""
+    """Draws `sample` questions for a sweep, and as many others, if there are any, to score the winner again.
+    `sample` None: all questions, and no others."""
     every = sorted(ids)
     if sample is None or sample >= len(every):
         return every, []
@@ -144,8 +143,8 @@ def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str],
 def planned(
     found: Sequence[Point], plan: Callable[[Recipe], Plan], prices: Callable[[Recipe], Prices]
 ) -> list[PlannedPoint]:
-    """The plan of each point, less what an earlier one does: a step with the same chain asks the same.
-    `prices`: of what a recipe asks."""
+    """Plans each point, without the steps that an earlier point computes: equal chains of steps make equal
+    calls. `prices`: returns the prices of a recipe's calls."""
     out: list[PlannedPoint] = []
     seen: set[str] = set()
     for point in found:
@@ -160,7 +159,7 @@ def planned(
 
 
 Run: TypeAlias = Callable[[Recipe, Sequence[str], Path], Evaluation]
-"""Makes an eval of some stored questions: recipe, ids, folder of its report."""
+"""Runs an eval: (recipe, ids of stored questions, folder of the report) -> result."""
 
 
 def sweep(
@@ -173,11 +172,8 @@ def sweep(
     out: Path,
     measure: Measure,
 ) -> Sweep:
-    """Runs every point on these questions, then the winner and the first on those that none has seen.
-    `measure`: of the kind of the data; its mean is the score.
-
-    Raises DataError where no question is scored at all points.
-    """
+    """Runs every point on `ids`, then the winner and the first point on `unseen`. The mean of `measure` is
+    the score. Raises DataError if no question is scored at all points."""
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
     scored = [{q for q, v in r.values.items() if measure.name in v} for r in runs]
@@ -215,8 +211,8 @@ def sweep(
 
 
 def _calls_per_question(done: Evaluation) -> float | None:
-    """Counts the calls of the question half, cached ones too: without a cache they are asked. Where all
-    answers were there before, the last run that made some says; None: none does any more."""
+    """Returns the calls of the question half per question. Cached calls count, since they are made without a
+    cache. If this run answered nothing, uses the last run of the recipe that did; None: there is none."""
     store = Store.open(done.record.store)
     for run in (done.record, *recent(store, LOOKED_BACK)):
         if run.digest != done.record.digest:
@@ -230,37 +226,37 @@ def _calls_per_question(done: Evaluation) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedQuestion:
-    """Summarizes a question over all repeats that scored it."""
+    """A question over all repeats that scored it."""
 
-    question: str  # id
-    verdicts: tuple[str, ...]  # one a repeat, in order; where no rule gives one: the value
-    mean: float | None  # of its values; None: never scored
-    spread: float  # standard deviation of them, 0..1
+    question: str  # question id
+    verdicts: tuple[str, ...]  # verdict of each repeat, in order; the value if no rule gives verdicts
+    mean: float | None  # mean of its values; None: never scored
+    spread: float  # standard deviation of its values, 0..1
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
     """Several runs of one recipe over the same questions."""
 
-    runs: tuple[str, ...]  # as they were named
-    scores: tuple[float | None, ...]  # one a run; None: nothing was scored
-    mean: float | None  # of the scores
-    spread: float  # standard deviation of the scores from run to run
-    moved: int  # questions whose verdict is not the same in all runs
-    verdicts: tuple[Conclusion, ...]  # of each later run against the first: same, or cannot tell
-    questions: tuple[RepeatedQuestion, ...]  # by id
+    runs: tuple[str, ...]  # names as given
+    scores: tuple[float | None, ...]  # mean score of each run; None: nothing was scored
+    mean: float | None  # mean of the scores
+    spread: float  # standard deviation of the scores
+    moved: int  # questions whose verdict differs between runs
+    verdicts: tuple[Conclusion, ...]  # each later run against the first: same, or cannot tell
+    questions: tuple[RepeatedQuestion, ...]  # sorted by id
 
 
 def repeats(runs: Sequence[ScoredRun]) -> Repeats:
-    """Mean and spread of some runs, and of each question in all of them. Raises DataError for runs that do
-    not have the same questions."""
+    """Returns mean and spread of the runs' scores, and of each question. Raises DataError if the runs have
+    different questions."""
     ids = sorted(runs[0].values)
     for run in runs[1:]:
         if sorted(run.values) != ids:
             raise DataError(
                 f"{run.name}: expected the questions of {runs[0].name}: a repeat has the same ones"
             )
-    leads = [measures_of(r.kind)[0].name for r in runs]  # what is repeated
+    leads = [measures_of(r.kind)[0].name for r in runs]  # the measure whose spread is computed
     values = [{q: v.get(lead) for q, v in r.values.items()} for r, lead in zip(runs, leads, strict=True)]
     found = []
     for id in ids:

@@ -1,1 +1,1 @@
-"""Metrics: pure functions from predictions and truths to numbers, and readers of the files they come in."""
+"""Metrics: pure functions from predictions and truths to numbers, and readers of prediction files."""

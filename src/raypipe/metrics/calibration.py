@@ -1,10 +1,11 @@
-"""Numbers fitted to answers: how likely they are right and how well that holds; weights of rankers.
+"""Calibration of answers: fitted probabilities that they are right, their reliability, and weights of
+rankers.
 
-Pure functions on arrays; knows no question. Logistic regression has a ridge whose strength cross-validation
-chooses. Ranking measures are steps in the weights: they have no slope, and coordinate ascent needs none
-(Metzler and Croft 2007) and is exact for two weights but for the grid. Reliability diagram and expected
-calibration error: Naeini, Cooper and Hauskrecht 2015, in bins of equally many answers (Nixon et al. 2019).
-Risk and coverage: El-Yaniv and Wiener 2010.
+Pure functions on arrays; none depends on a question. Logistic regression has a ridge whose strength is chosen
+by cross-validation. Ranking measures are step functions of the weights, without a slope. Coordinate ascent
+needs none (Metzler and Croft 2007); for two weights it is exact up to the grid. Reliability diagram and
+expected calibration error: Naeini, Cooper and Hauskrecht 2015, in bins of equally many answers (Nixon et al.
+2019). Risk and coverage: El-Yaniv and Wiener 2010.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from raypipe.metrics.certainty import Interval, rate_interval
 Floats = npt.NDArray[np.float64]
 
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-"""Strengths of the ridge, on features of variance 1: a weight of w costs strength / 2 x w^2, a question some
-.7."""
-_ON_BIAS = 1e-9  # ridge on the bias: without it there is no least where all rows are right
+"""Strengths of the ridge, for features of variance 1. A weight w costs strength / 2 x w^2; a question costs
+some .7."""
+_ON_BIAS = 1e-9  # ridge on the bias: without it the cost has no minimum if all rows are right
 
 
 @dataclass(frozen=True, slots=True)
 class LogisticFit:
-    bias: float  # log odds where all features are at their means
+    bias: float  # log odds if all features have their means
     weights: Floats  # (features,) log odds for each unit of a feature
     means: Floats  # (features,)
-    strength: float  # of the ridge
+    strength: float  # strength of the ridge
     held_out: Floats  # (rows,) probability of each row, from a fit to the other folds: unbiased
 
 
 def sigmoid(z: Floats) -> Floats:
-    """1 / (1 + exp(-z)) without overflow."""
+    """Computes 1 / (1 + exp(-z)) without overflow."""
     out: Floats = 0.5 * (1 + np.tanh(z / 2))
     return out
 
@@ -48,9 +49,9 @@ def fit(
     folds: Sequence[int] | npt.NDArray[np.int64],
     strengths: Sequence[float] = STRENGTHS,
 ) -> LogisticFit:
-    """Fits (rows, features) to (rows,) of 0 and 1. `folds` says which fold each row is in; the strength is
-    the one whose fits to the other folds have the least log loss, of equals the largest. Raises ValueError
-    for fewer than two folds: a row has no other fold then."""
+    """Fits a logistic regression of `right`, (rows,) of 0 and 1, on `features`, (rows, features). `folds`
+    gives the fold of each row. The strength with the least log loss on held-out folds is chosen; among
+    equals, the largest. Raises ValueError for fewer than two folds: no other fold is then left to fit on."""
     if len(np.unique(folds)) < 2:
         raise ValueError("folds: expected at least two, found one")
     means, spread = features.mean(0), features.std(0)
@@ -77,8 +78,8 @@ def log_loss(p: Floats, right: Floats) -> float:
 
 
 def least(x: Floats, right: Floats, strength: float) -> tuple[float, Floats]:
-    """Bias and weights with the least log loss and ridge; the bias costs nothing. The cost is convex."""
-    from scipy.optimize import minimize  # half a second of import, for this alone
+    """Finds the bias and weights with the least log loss plus ridge, a convex sum. The bias costs nothing."""
+    from scipy.optimize import minimize  # half a second of import, needed only here
 
     rows = np.hstack([np.ones((len(x), 1)), x])
     ridge = np.concatenate([[_ON_BIAS], np.full(x.shape[1], strength)])
@@ -96,16 +97,16 @@ def least(x: Floats, right: Floats, strength: float) -> tuple[float, Floats]:
 # ---------------------------------------------------------------- coordinate ascent
 
 FACTORS = (0.0, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.18, 1.4, 2.0, 4.0)
-"""Factors that a weight is multiplied by in turn; the others share what is left. After three rounds two
+"""Factors by which a weight is multiplied in turn; the other weights share the rest. After three rounds two
 neighbours differ by some 5 %, which moves no measure by more than its noise."""
-LEAST = 0.02  # of a weight that is tried again after it was 0, as a share of all weights
+LEAST = 0.02  # share of all weights at which a weight of 0 is tried again
 ROUNDS = 10
-GAIN = 1e-6  # less than one rank of one question in a million
+GAIN = 1e-6  # least gain that counts: less than one rank of one question in a million
 
 
 def climb(value: Callable[[Floats], float], starts: Sequence[Floats]) -> tuple[Floats, float]:
-    """Weights of at least 0 that sum to 1 with the largest value found, and that value. Of equally good ones
-    the first: `starts` begin with what is preferred."""
+    """Finds weights of at least 0 that sum to 1 and maximize `value`. Returns them with their value. Among
+    equally good ones, the first start wins: put preferred weights first."""
     best: tuple[Floats, float] | None = None
     for start in starts:
         w = _shares(start)
@@ -130,29 +131,29 @@ def _shares(w: Floats) -> Floats:
     return out
 
 
-BINS = 10  # of a reliability diagram
-FEWEST = 50  # answers of a report: five a bin
-CURVE_POINTS = 50  # of a risk-coverage curve at most
-_RESAMPLES = 1_000  # of a bootstrap: its ends then repeat to about .003 at 200 answers
+BINS = 10  # bins of a reliability diagram
+FEWEST = 50  # answers in a report: five a bin
+CURVE_POINTS = 50  # most points of a risk-coverage curve
+_RESAMPLES = 1_000  # draws of a bootstrap: at 200 answers its ends then vary by about .003
 
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Answers of about the same probability."""
+    """Answers of similar probability."""
 
-    mean: float  # probability, 0..1
-    right: float  # share of them that is right
-    interval: Interval  # of that share, Wilson's 95 %
+    mean: float  # mean probability, 0..1
+    right: float  # share of right answers
+    interval: Interval  # Wilson's 95 % interval of that share
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """The surest answers alone."""
+    """Point of a risk-coverage curve, at which only the surest answers are given."""
 
-    coverage: float  # share of the answers that is given, 0..1
-    risk: float  # share of these that is wrong
-    threshold: float  # the probability of the last one given
+    coverage: float  # share of answers that are given, 0..1
+    risk: float  # share of wrong answers among them
+    threshold: float  # least probability among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +161,20 @@ class CalibrationReport:
     """Calibration of the probabilities of some answers."""
 
     n: int  # answers
-    ece: float  # expected calibration error: mean distance of a bin's probability from its share right
-    ece_interval: Interval  # percentile bootstrap over answers; it holds the noise of the bins, too
-    ece_if_perfect: float  # what as many answers would show if the probabilities were exact: noise alone
-    brier: float  # mean squared distance of the probability from what came
+    ece: float  # expected calibration error: mean distance of a bin's probability from its `right`
+    ece_interval: Interval  # percentile bootstrap over answers; includes the noise of the bins
+    ece_if_perfect: float  # `ece` of as many answers with exact probabilities: only noise
+    brier: float  # mean squared distance of the probability from the outcome
     log_loss: float
-    risk_area: float  # mean risk over all coverages (AURC): 0 at best, the share of wrong ones by chance
+    risk_area: float  # mean risk over all coverages (AURC): 0 at best; by chance, the share of wrong answers
     risk_area_interval: Interval
     bins: tuple[ReliabilityBin, ...]
     curve: tuple[CurvePoint, ...]  # from the surest answers to all of them
 
 
 def calibration(p: Floats, right: Floats) -> CalibrationReport:
-    """Holds probabilities against what came: (answers,) 0..1 and (answers,) of 0 and 1, at least one each."""
+    """Compares the probabilities of answers with their outcomes. `p`: (answers,) in 0..1. `right`: (answers,)
+    of 0 and 1. Both have at least one."""
     rng, order = np.random.default_rng(0), np.argsort(-p, kind="stable")
     risks = np.cumsum(1 - right[order]) / np.arange(1, len(p) + 1)
     at = np.unique(np.linspace(1, len(p), min(CURVE_POINTS, len(p))).round().astype(int))
@@ -202,8 +204,8 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
 def stated_calibration(
     stated: Mapping[str, float | None], right: Mapping[str, bool | None]
 ) -> CalibrationReport | None:
-    """Returns how well the confidence of answers holds; None: some answers have none, or fewer are scored
-    than say something. `stated`: question id -> confidence of its answer."""
+    """Measures the calibration of the confidence that answers state. `stated`: question id -> confidence.
+    Returns None if a scored answer states none, or if fewer than FEWEST answers are scored."""
     pairs = [(p, fine) for id, p in stated.items() if (fine := right.get(id)) is not None]
     known = [(p, fine) for p, fine in pairs if p is not None]
     if len(known) < max(FEWEST, len(pairs)):
@@ -217,12 +219,12 @@ def _ends(values: list[float], found: float) -> Interval:
 
 
 def _binned(p: Floats) -> list[npt.NDArray[np.int64]]:
-    """Places of the answers of each bin: equally many, by rising probability."""
+    """Returns the indices of each bin's answers: bins of equal size, by rising probability."""
     return [b for b in np.array_split(np.argsort(p, kind="stable"), BINS) if len(b)]
 
 
 def ece(p: Floats, right: Floats) -> float:
-    """Expected calibration error, 0..1.
+    """Computes the expected calibration error, 0..1.
 
     >>> ece(np.array([0.5, 0.5]), np.array([1.0, 0.0]))  # one answer a bin: noise alone
     0.5
@@ -231,25 +233,25 @@ def ece(p: Floats, right: Floats) -> float:
 
 
 def risk_area(p: Floats, right: Floats) -> float:
-    """Mean over k of the share of wrong ones among the k surest answers."""
+    """Computes the mean over k of the share of wrong answers among the k surest."""
     wrong = 1 - right[np.argsort(-p, kind="stable")]
     return float(np.mean(np.cumsum(wrong) / np.arange(1, len(p) + 1)))
 
 
 def best_threshold(p: Floats, answered: Floats, abstained: Floats) -> float:
-    """The probability from which on answers are given so that the sum of values is largest.
+    """Finds the threshold of probability with the largest sum of values. Answers above it are given.
 
-    (answers,) each: probability, value if it is given, value if it is not. Of equally good thresholds the
-    one that gives most answers, in the middle between two probabilities; 0 where it gives all.
+    Arrays are (answers,): probability, value of giving the answer, value of abstaining. Among equally good
+    thresholds, the lowest wins: the middle between two probabilities, or 0 if all answers are given.
 
     >>> best_threshold(np.array([0.2, 0.4, 0.9]), np.array([-1.0, 1.0, 1.0]), np.zeros(3))
     0.30000000000000004
     """
     order = np.argsort(p, kind="stable")
     sure, gain = p[order], (answered - abstained)[order]
-    total = np.concatenate([np.cumsum(gain[::-1])[::-1], [0.0]])  # of answers from place k on
+    total = np.concatenate([np.cumsum(gain[::-1])[::-1], [0.0]])  # sum over the answers from index k on
     edges = np.concatenate([[0.0], sure, [1.0]])
-    gaps = np.diff(edges)  # a threshold in gap k gives the answers from place k on
+    gaps = np.diff(edges)  # a threshold in gap k gives the answers from index k on
     possible = (gaps > 0) | (np.arange(len(gaps)) == 0)
     best = total[possible].max()
     k = next(k for k in np.flatnonzero(possible) if total[k] >= best - 1e-9)

@@ -1,10 +1,10 @@
-"""Certainty of means over few questions: confidence intervals, and paired tests of two runs or several.
+"""Certainty of means over few questions: confidence intervals, and paired tests of two or more runs.
 
-Pure functions on counts and values; knows no metric and no file. Which interval belongs where, and its
-coverage, stands with each function; bench/figures/certainty.py measures it. Where paired values are whole
-numbers the test is exact: if the runs are equally good, the sign of each difference is as likely + as -
-(Fisher's randomization test; Smucker, Allan and Carterette 2007), and the sum over all signs is a convolution
-of binomials. For a rate this is the exact test of McNemar.
+Pure functions on counts and values; none depends on a metric or a file. Each function states the use of its
+interval and its coverage, which bench/figures/certainty.py measures. If paired values are whole numbers, the
+test is exact. For equally good runs, the sign of each difference is as likely + as - (Fisher's randomization
+test; Smucker, Allan and Carterette 2007). The distribution of the sum over all signs is a convolution of
+binomials. For a rate this is the exact test of McNemar.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-_DRAWS = 20_000  # the ends of an interval then repeat to about .01 between seeds at 10 questions
-FEWEST_GROUPS = 6  # five signs can at best give p = 1/16
+_DRAWS = 20_000  # at 10 questions the ends of an interval then vary by about .01 between seeds
+FEWEST_GROUPS = 6  # five signs give p = 1/16 at best
 Interval = tuple[float, float]
 Floats = npt.NDArray[np.float64]
 
 
 def score_interval(correct: int, missing: int, wrong: int) -> Interval:
-    """95 % interval of (correct - wrong) / all for `correct + missing + wrong > 0` questions, in -1..1.
+    """Computes the 95 % interval of a score, (correct - wrong) / all questions, in -1..1.
 
-    The central part of a Dirichlet posterior under Jeffreys' prior, stretched to hold the score itself.
-    A bootstrap would say [0, 0] of ten questions that were all missed; this stays as wide as ten
-    questions leave it. It holds the true score in 91-100 % of 150 draws for true shares from even to .98
-    and 10, 50 or 300 questions.
+    It is the central part of a Dirichlet posterior under Jeffreys' prior, stretched to contain the score
+    itself. If ten questions were all missed, a bootstrap would give [0, 0]; this interval stays as wide as
+    ten questions leave it. It contains the true score in 91-100 % of 150 draws. True shares were from even to
+    .98, questions 10, 50 or 300. Raises ValueError without questions.
     """
     n = correct + missing + wrong
     if n <= 0:
@@ -43,7 +43,7 @@ def score_interval(correct: int, missing: int, wrong: int) -> Interval:
 
 
 def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
-    """Wilson's interval of a rate: `hits` of `n > 0` questions (Wilson 1927; Brown, Cai and DasGupta 2001).
+    """Computes Wilson's interval of the rate `hits` / `n` (Wilson 1927; Brown, Cai and DasGupta 2001).
 
     >>> low, high = rate_interval(9, 10)
     >>> round(low, 3), round(high, 3)
@@ -60,25 +60,26 @@ def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
 def mean_interval(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None = None, level: float = 0.95
 ) -> Interval | None:
-    """Interval of the mean of `values` (one a question, each between `ends`); None where none is honest."""
+    """Computes the interval of a mean as `mean_intervals` does. None if no interval is honest."""
     return mean_intervals(values, ends, groups, (level,))[0]
 
 
 def mean_intervals(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None, levels: Sequence[float]
 ) -> list[Interval | None]:
-    """The same at several levels, from one draw.
+    """Computes intervals of a mean at several levels, from one set of draws. `values`: one for each question,
+    each between `ends`.
 
-    - Values that are whole numbers, as CRAG's differences in -2..2: Dirichlet(1/2) on their counts.
-    - Others: Dirichlet's weights of the questions, with one half question at either end of the range, which
-      keeps it wide where few differ: where 1 % do, it holds the mean in 95 to 100 % of runs of 350 to 1,000;
-      without that half in 83 to 90 %.
-    - Questions in groups (several of one paper, of one page): the same over the groups, with one half group
-      at either end, stretched to the variance of a mean over so few. None for fewer than FEWEST_GROUPS
-      groups. It holds the true mean in 92 to 99 % of runs whose groups are right or wrong as one
-      (bench/drills/coverage.py).
+    - Values that are whole numbers, such as CRAG's differences in -2..2: Dirichlet(1/2) on their counts.
+    - Other values: Dirichlet weights of the questions, with one half question added at either end of the
+      range. The halves keep the interval wide if few values differ. If 1 % differ, it contains the mean in 95
+      to 100 % of runs of 350 to 1,000 questions; without the halves in 83 to 90 %.
+    - Questions in groups (several of one paper, of one page): the same over groups, with one half group added
+      at either end, stretched to the variance of a mean over few groups. It contains the true mean in 92 to
+      99 % of runs whose groups are right or wrong as a whole (bench/drills/coverage.py).
 
-    Raises ValueError for a value that is not between the ends.
+    An interval is None without values, or with fewer than FEWEST_GROUPS groups. Raises ValueError for a value
+    that is not between the ends.
     """
     x = np.asarray(values, dtype=float)
     if not len(x):
@@ -93,9 +94,9 @@ def mean_intervals(
         n = len(sums)
         if n < FEWEST_GROUPS:
             return [None] * len(levels)
-        usual = float(sizes.mean())  # size of the group that stands at either end, in half
+        usual = float(sizes.mean())  # size of the group whose half is added at either end
         drawn = _weighted_means(rng, np.ones(n), sums, sizes, usual, ends)
-        # Dirichlet's weights give the variance s2 / (N + 1) of N units, with their biased s2; a mean has
+        # Dirichlet weights give a variance of s2 / (N + 1) for N units, with their biased s2; a mean has
         # s2 / (N - 1). At six groups that is .15 wider, at 60 .02.
         drawn = np.clip(mean + (drawn - mean) * math.sqrt((n + 2) / n), *ends)
     elif np.array_equal(whole, np.round(whole)) and ends[1] - ends[0] <= 8:
@@ -115,8 +116,8 @@ def mean_intervals(
 def _weighted_means(
     rng: np.random.Generator, counts: Floats, sums: Floats, sizes: Floats, usual: float, ends: Interval
 ) -> Floats:
-    """(_DRAWS,) means of units under random weights, with one half unit of the usual size at either end.
-    `sums` and `sizes` of each unit, which is there `counts` times."""
+    """Draws (_DRAWS,) means of units under random weights. Each unit has a sum, a size and a count of its
+    occurrences. One half unit of the `usual` size is added at either end."""
     counts = np.concatenate([counts, [0.5, 0.5]])
     above, below = np.concatenate([sums, usual * np.array(ends)]), np.concatenate([sizes, [usual, usual]])
     weights = (rng.dirichlet(counts, _AT_ONCE) for _ in range(_DRAWS // _AT_ONCE))
@@ -124,27 +125,27 @@ def _weighted_means(
 
 
 def group_sums(x: Floats, groups: Sequence[str]) -> tuple[Floats, Floats]:
-    """The sum of the values and the number of questions of each group, groups in order of name."""
+    """Returns each group's sum of values and number of questions. Groups are ordered by name."""
     _, member = np.unique(np.asarray(groups), return_inverse=True)
     return np.bincount(member, weights=x).astype(np.float64), np.bincount(member).astype(np.float64)
 
 
 Conclusion = Literal["better", "worse", "same", "cannot tell"]
 
-_AT_ONCE = 1_000  # draws: some 20 MB at 2,706 questions
-DRAWS = 100_000  # of signs, where an exact test is not to be had: a p of .05 then repeats to .0014
-_DRAWN_MOST = 1_000_000_000  # signs: a second. Of a million units that are 1,000 draws: a p of .05 to .014
+_AT_ONCE = 1_000  # draws in one step: some 20 MB at 2,706 questions
+DRAWS = 100_000  # sets of signs, without an exact test: a p of .05 then varies by .0014
+_DRAWN_MOST = 1_000_000_000  # signs: a second. A million units get 1,000 draws: .05 then varies by .014
 _EXACT_MOST = 200_000_000  # products: a tenth of a second; 2,706 differences of 1 or 2 take 4e7
-MARGIN = 0.02  # of `same` and `not worse`, where none is given: what 2,706 questions can see (Card 2020)
+MARGIN = 0.02  # default for `same` and `not worse`: what 2,706 questions can show (Card 2020)
 _POWER = 2.80  # z(.975) + z(.8): a difference of 2.8 standard errors is significant in 80 % of runs
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """The difference of two runs over the same questions, `after - before`."""
+    """Difference of two runs over the same questions, `after - before`."""
 
     n: int  # questions in both
-    groups: int | None  # groups of questions that count as one each; None: each question by itself
+    groups: int | None  # groups, each counted as one unit; None: each question by itself
     before: float  # mean over the n questions
     after: float
     difference: float  # mean of after - before
@@ -154,8 +155,8 @@ class PairedDifference:
     interval_90: Interval | None  # 90 %: two one-sided tests at 5 % each
     p: float  # two-sided
     exact: bool  # False: from drawn signs, see `sign_flip`
-    minimum_detectable: float | None  # that these questions show in 80 % of runs; None: not known
-    questions_needed: int | None  # that would show the difference that was found; None: none was found
+    minimum_detectable: float | None  # difference that these questions show in 80 % of runs; None: unknown
+    questions_needed: int | None  # number of questions that would show `difference`; None: it is 0
 
 
 def paired(
@@ -165,11 +166,11 @@ def paired(
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> PairedDifference:
-    """Compares two values for each question, in the same order.
+    """Compares two runs by their values for the same questions, in the same order.
 
-    `span` is how far apart two values can lie: 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups` names the
-    group of each question, where questions come in groups. Raises ValueError for lists of other lengths and
-    for no questions.
+    `span`: the greatest possible difference of two values, 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups`:
+    the group of each question, if questions come in groups. Raises ValueError for lists of different lengths,
+    and without questions.
     """
     a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if len(a) != len(b) or not len(a) or (groups is not None and len(groups) != len(a)):
@@ -178,7 +179,7 @@ def paired(
     units = d if groups is None else group_sums(d, groups)[0]
     p, exact = sign_flip(units, seed)
     wide, narrow = mean_intervals(d, (-span, span), groups, (0.95, 0.90))
-    # The standard error of the mean; questions of a group move together. 0 of one unit alone.
+    # The standard error of the mean; questions of a group move together. 0 for a single unit.
     sums, sizes = (d, np.ones(len(d))) if groups is None else group_sums(d, groups)
     rest = sums - d.mean() * sizes
     spread = len(sums) / (len(sums) - 1) * float(rest @ rest) if len(sums) > 1 else 0.0
@@ -202,11 +203,12 @@ def paired(
 
 
 def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
-    """Two-sided p of the sum of differences whose signs are as likely + as -, and whether it is exact.
+    """Computes the two-sided p of a sum of differences, and whether it is exact. Each sign is as likely + as
+    -.
 
-    Exact for whole numbers, while it takes no more than _EXACT_MOST products: no seed, milliseconds. Others:
-    (b + 1) / (m + 1) over m = DRAWS drawn signs (Phipson and Smyth 2010), which never is 0. Time is bounded:
-    of very many units fewer signs are drawn (`_draws`).
+    Whole numbers give an exact p if it takes at most _EXACT_MOST products: no seed, milliseconds. Otherwise m
+    = DRAWS sets of signs are drawn. If b of them have a sum at least as far from 0, p is (b + 1) / (m + 1),
+    never 0 (Phipson and Smyth 2010). Very many units get fewer sets, to bound the time (`_draws`).
 
     >>> sign_flip(np.array([1.0] * 4 + [0.0] * 111))  # 4 of 115 questions gained, none lost
     (0.125, True)
@@ -218,11 +220,11 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
     if not np.array_equal(sizes, np.round(sizes)):
         return _drawn(sizes, found, seed), False
     of_size = [(int(size), int(n)) for size, n in zip(*np.unique(sizes, return_counts=True), strict=True)]
-    width = np.cumsum([2.0 * size * n for size, n in of_size])  # sums that the sizes up to here can have
+    width = np.cumsum([2.0 * size * n for size, n in of_size])  # range of sums of the sizes up to here
     products = float(np.diff(width, prepend=0.0) @ width)
     if products > _EXACT_MOST:
         return _drawn(sizes, found, seed), False
-    chances: npt.NDArray[Any] = np.ones(1)  # of each sum, from the least to the largest, one apart
+    chances: npt.NDArray[Any] = np.ones(1)  # probability of each sum, from least to largest, in steps of 1
     for size, n in of_size:
         k = np.arange(n + 1)
         log = np.array([math.lgamma(i + 1) for i in range(n + 1)])
@@ -234,7 +236,7 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
 
 
 def _draws(units: int) -> tuple[int, int]:
-    """Counts the steps in which signs are drawn, and the draws of each step: some 20 MB of signs."""
+    """Returns the number of steps that draw signs, and the draws per step. A step takes some 20 MB."""
     step = max(1, min(_AT_ONCE, 3_000 * _AT_ONCE // units))
     return min(DRAWS, _DRAWN_MOST // units) // step or 1, step
 
@@ -246,16 +248,16 @@ def _drawn(sizes: Floats, found: float, seed: int) -> float:
     for _ in range(steps):
         bits = np.frombuffer(rng.bytes(step * bytes_each), np.uint8).reshape(step, bytes_each)
         sums = 2 * (np.unpackbits(bits, axis=1).astype(np.float32) @ heads) - heads.sum()
-        as_far += int((np.abs(sums) >= found * (1 - 1e-5)).sum())  # single precision holds 1e-6 of a sum
+        as_far += int((np.abs(sums) >= found * (1 - 1e-5)).sum())  # single precision gives a sum to 1e-6
     return (as_far + 1) / (steps * step + 1)
 
 
 def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = None) -> Conclusion:
-    """Returns what these questions say of the second run.
+    """Concludes how the second run compares to the first on these questions.
 
-    `better` or `worse` only where p is under .05 and the 95 % interval leaves 0 out; `same` where the 90 %
-    interval lies within `margin` to either side; else `cannot tell`. `p` is the one corrected for several
-    comparisons (`holm`), where there are several.
+    `better` or `worse` needs p under .05 and a 95 % interval without 0. `same` needs a 90 % interval within
+    `margin` of 0. Anything else is `cannot tell`. `p`: the value corrected for several comparisons (`holm`);
+    None: that of the pair.
     """
     p = found.p if p is None else p
     if found.interval is None or found.interval_90 is None:
@@ -268,12 +270,12 @@ def conclude(found: PairedDifference, margin: float = MARGIN, p: float | None = 
 
 
 def not_worse(found: PairedDifference, margin: float = MARGIN) -> bool:
-    """Returns whether the second run is at most `margin` worse: the 90 % interval's lower end says so."""
+    """Returns whether the second run is at most `margin` worse. The 90 % interval's lower end decides."""
     return found.interval_90 is not None and found.interval_90[0] > -margin
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p values corrected for their number, in their order (Holm 1979).
+    """Returns p values corrected for their number, in the order given (Holm 1979).
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -286,14 +288,13 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def max_t(differences: Sequence[Floats], seed: int = 0) -> list[float]:
-    """Two-sided p of the mean of each (n,) array of differences, corrected for their number, in their order.
+    """Computes a two-sided p for the mean of each array, corrected for the number of arrays.
 
-    Westfall and Young's step-down maxT (1993, algorithm 4.1) by sign flips. One coin decides the sign of a
-    question's difference for all runs: runs that answer alike err alike, and where they do, this is sharper
-    than Holm's bound, which knows nothing of it.
-
-    One array alone has the exact p of `sign_flip`, where there is one. Others are (b + 1) / (m + 1) over
-    m = DRAWS drawn signs. Raises ValueError for none, and for arrays of other lengths.
+    Arrays are (n,) differences. Uses Westfall and Young's step-down maxT (1993, algorithm 4.1) by sign flips.
+    One coin decides the sign of a question's difference for all runs. Runs that answer alike err alike: the
+    test uses this, and is then sharper than Holm's bound, which ignores it. A single array gets the p of
+    `sign_flip`, exact if possible. Several get (b + 1) / (m + 1), as there, over m = DRAWS drawn signs.
+    Raises ValueError without arrays, and for arrays of different lengths.
 
     >>> apart, noise = np.array([1.0] * 12 + [0.0] * 88), np.array([1.0, -1.0] * 6 + [0.0] * 88)
     >>> [round(p, 2) for p in max_t([apart, noise])]
@@ -314,7 +315,7 @@ def max_t(differences: Sequence[Floats], seed: int = 0) -> list[float]:
     for _ in range(steps):
         signs = rng.integers(0, 2, (step, len(table)), np.int8) * np.int8(2) - np.int8(1)
         drawn = np.abs(signs.astype(np.float32) @ table.astype(np.float32))[:, order]
-        # For each run the largest of it and of all that are less sure.
+        # For each run: the largest value among this and all less sure runs.
         largest = np.maximum.accumulate(drawn[:, ::-1], axis=1)[:, ::-1]
         as_far += (largest >= found[order] * (1 - 1e-5)).sum(axis=0)
     out = np.empty(len(order))

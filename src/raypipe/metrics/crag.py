@@ -1,20 +1,19 @@
-"""Scoring rules with a verdict on each answer: CRAG's two, and one that needs no judge. Pure functions; knows
-judge replies, not the judge.
+"""Scoring rules that give each answer a verdict: CRAG's two, and one that needs no judge. Pure functions;
+they read judge replies and call no judge.
 
-- `official`: the published evaluator's evident intent. "i don't know" is missing; a truth that equals the
-  prediction, or "invalid" in both, is right; "invalid" in only one of them is wrong for that truth;
-  everything else is for the judge, who answers in JSON with `score` 0 or 1.
-- `words`: ours, for answers in sentences. "i don't know" is missing; an answer is right where the words of a
-  truth stand in it, one after the other, else wrong. So is one that its model was cut in, and one of over
-  MOST_WORDS words. A truth that is a boolean, or one stop word, decides nothing.
-- `accuracy`: the evaluator of the earlier contest versions, under which most published runs were scored.
-  "i don't know" is missing; equality is right; else it is right where the judge's reply has "true" in
-  it.
+- `official`: the evident intent of the published evaluator. "i don't know" is missing. A prediction is right
+  if it equals a truth, or if both contain "invalid". It is wrong for a truth if only one of them contains
+  "invalid". A judge decides everything else, and replies in JSON with `score` 0 or 1.
+- `words`: raypipe's own, for answers in sentences. "i don't know" is missing. An answer is right if it
+  contains the words of a truth, one after the other, else wrong. A reply cut at its length is wrong, and so
+  is an answer of over MOST_WORDS words. A truth that is a boolean, or one stop word, decides nothing.
+- `accuracy`: the evaluator of the earlier contest versions, by which most published runs were scored. "i
+  don't know" is missing. A prediction is right if it equals a truth, or if the judge's reply contains "true".
 
-Comparison is of stripped, lower-cased text and nothing else: "yes." is not "yes". A prediction has one
-judge reply however many truths it has: the judge is asked whether any of them is met, so the reply
-counts wherever at least one truth is open. A prediction that needs a judge and has no reply is
-`unscored`: counted, and in no share.
+Texts are compared stripped and in lower case, and not normalized further: "yes." is not "yes". A prediction
+has one judge reply, however many truths it has. The judge is asked whether it meets any of them, so the reply
+counts if at least one truth is open. A prediction that needs a judge and has no reply is `unscored`: it is
+counted, but is in no share.
 """
 
 from __future__ import annotations
@@ -36,53 +35,53 @@ from raypipe.text.replies import parse_response
 from raypipe.text.words import STOP_WORDS
 
 Rule: TypeAlias = str
-"""A name of RULES, or the path of a rule of your own: `mypkg.metrics:verdict`, a function of a `Prediction`
-that returns a `VerdictOutcome`."""
+"""A name of RULES, or the path of a rule of your own, such as `mypkg.metrics:verdict`. Its object is a
+function of a `Prediction` that returns a `VerdictOutcome`."""
 RULES: tuple[Rule, ...] = ("official", "accuracy", "words")
 DEFAULT_RULE: Rule = "official"
 
 VerdictOutcome: TypeAlias = Literal["correct", "exact", "missing", "hallucination", "unscored"]
-"""`exact` is a correct prediction that equals a truth; it is counted in `n_correct` as well."""
+"""`exact` is a correct prediction that equals a truth; it also counts in `n_correct`."""
 
 Reason: TypeAlias = Literal[
     "equal",  # exact
     "both_invalid",  # correct: "invalid" in the prediction and in a truth
     "judge",  # correct or hallucination: the judge said so
     "judge_unreadable",  # hallucination: the judge's reply is no judgement
-    "one_invalid",  # hallucination: for every truth, "invalid" is in exactly one of the two
+    "one_invalid",  # hallucination: for every truth, either it or the prediction has "invalid", not both
     "abstained",  # missing
     "no_judge_reply",  # unscored
-    "no_prediction",  # unscored: the question could not be done
-    "words",  # rule words: a truth stands in the answer, or none does
-    "cut",  # hallucination by rule words: the answer ended by its length
+    "no_prediction",  # unscored: the question failed
+    "words",  # rule words: the answer contains a truth, or it contains none
+    "cut",  # hallucination by rule words: the reply was cut at its length
     "wordy",  # hallucination by rule words: over MOST_WORDS words
     "no_words",  # unscored by rule words: no truth has words to look for
-    "rule",  # a rule from outside said so
-    "person",  # a person said so: people outrank judges
+    "rule",  # a rule from outside decided it
+    "person",  # a person decided it: people outrank judges
 ]
 
 
 RIGHT = ("exact", "correct")
 """Outcomes of a right answer."""
 VALUES: Mapping[str, float] = {"exact": 1.0, "correct": 1.0, "missing": 0.0, "hallucination": -1.0}
-"""Outcome of a verdict -> what it adds to the score. A question that is not scored has no value."""
+"""Outcome of a verdict -> its value in the score. An unscored question has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A prediction with all that a rule needs to score it."""
+    """A prediction with everything that a rule needs to score it."""
 
     question: str  # question id
-    prediction: str | None  # None: the question could not be done
-    truths: tuple[str, ...]  # first the answer, then its alternatives; at least one, unless there are grades
+    prediction: str | None  # None: the question failed
+    truths: tuple[str, ...]  # the answer, then its alternatives; () only if there are grades
     judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # judged document -> relevance
-    ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: it failed, or none is asked
-    annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
+    ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: it failed, or none is wanted
+    annotators: tuple[AnnotatorAnswer, ...] = ()  # annotators' answers to a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
-    cut: bool = False  # the reply that is the answer ended by its length
-    person: bool | None = None  # a person calls it right, or wrong; None: no person says
+    cut: bool = False  # the reply that became the answer was cut at its length
+    person: bool | None = None  # a person's verdict: right or wrong; None: no verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class CragScore:
-    """Shares are over the scored predictions, `total - n_unscored`; None where there are none."""
+    """Score of predictions. Shares are over the scored ones, `total - n_unscored`; None if there are none."""
 
     score: float | None  # accuracy - hallucination, -1..1
     accuracy: float | None  # 0..1
@@ -111,30 +110,30 @@ class CragScore:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The score of the predictions that share one label."""
+    """Score of the predictions that share one label."""
 
     label: str  # domain, question_type, ...
     value: str
     score: CragScore
-    interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
+    interval: tuple[float, float] | None  # 95 % interval of the score; None if nothing was scored
 
 
 @dataclass(frozen=True, slots=True)
 class RuleScore:
-    """The score of a run by a rule."""
+    """Score of a run by one rule."""
 
     rule: str  # as `rule_id` names it
     score: CragScore
-    interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
-    bounds: tuple[float, float] | None  # the score over all rows, were every unscored one wrong or right
+    interval: tuple[float, float] | None  # 95 % interval of the score; None if nothing was scored
+    bounds: tuple[float, float] | None  # score over all rows if every unscored one is wrong, and if right
     controls: Mapping[str, CragScore]  # constant answer -> its score on the same truths
     slices: tuple[Slice, ...]
-    words: float | None = None  # mean number of words of an answer that does not abstain; None: there is none
+    words: float | None = None  # mean words of answers that do not abstain; None: no such answer
 
 
 @dataclass(frozen=True, slots=True)
 class Marks(RuleScore):
-    """The score of a run with its verdicts."""
+    """Score of a run, with its verdicts."""
 
     verdicts: tuple[Verdict, ...] = ()  # one per prediction, in order
 
@@ -148,8 +147,8 @@ class Marks(RuleScore):
 
 
 def judge(row: Prediction, rule: Rule) -> Verdict:
-    """The verdict on one prediction; what a person says of it outranks the rule. "i don't know" is no answer
-    that could be right. Raises ValueError for a row without truths."""
+    """Decides the verdict on one prediction. A person's verdict outranks the rule, except on an abstention or
+    a failed question. Raises ValueError for a row without truths."""
     if not row.truths:
         raise ValueError(f"question {row.question!r} has no truth to score against")
     outcome, reason = _outcome(row, rule)
@@ -190,12 +189,13 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     return outcome, "judge_unreadable" if score == -1 else "judge"
 
 
-MOST_WORDS = 40  # of a right answer by rule words: three times a page's longest gold names nearly everything
+# An answer three times as long as a page's longest gold names nearly everything.
+MOST_WORDS = 40  # most words of a right answer by rule words
 _BOOLEANS = frozenset({"yes", "no", "true", "false"})
 
 
 def _by_words(row: Prediction) -> tuple[VerdictOutcome, Reason]:
-    """The verdict of rule words on an answer that does not abstain."""
+    """Decides the verdict of rule words on an answer that does not abstain."""
     words = [normalized(t) for t in row.truths]
     truths = [t for t, w in zip(row.truths, words, strict=True) if w and w not in STOP_WORDS | _BOOLEANS]
     if not truths:
@@ -218,7 +218,8 @@ def _from_outside(rule: Rule) -> tuple[Callable[[Prediction], VerdictOutcome], P
 
 
 def rule_id(rule: Rule) -> str:
-    """Names a rule in a report: of one from outside its path and its source. Raises ConfError for no rule."""
+    """Returns the name of a rule in a report. A rule from outside is named by its path and source digest.
+    Raises ConfError for an unknown rule."""
     if is_path(rule):
         return f"{rule}@{_from_outside(rule)[1].source[:8]}"
     if rule not in RULES:
@@ -227,14 +228,14 @@ def rule_id(rule: Rule) -> str:
 
 
 def open_truths(row: Prediction, rule: Rule) -> tuple[str, ...]:
-    """The truths that a rule leaves to a judge, in order; () where the rule alone decides."""
+    """Returns the truths that a rule leaves to a judge, in order. (): the rule decides by itself."""
     if _outcome(replace(row, judge_response=None), rule) != ("unscored", "no_judge_reply"):
         return ()
     return tuple(t for t in row.truths if rule == "accuracy" or "invalid" not in t.lower())
 
 
 def total(verdicts: Iterable[Verdict]) -> CragScore:
-    """The score of these verdicts.
+    """Computes the score of these verdicts.
 
     >>> total([Verdict("a", "exact", "equal"), Verdict("b", "missing", "abstained")]).score
     0.5
@@ -257,7 +258,8 @@ def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:
 
 
 def bounds(score: CragScore) -> tuple[float, float] | None:
-    """The score over all predictions were every unscored one wrong, and were every one right."""
+    """Returns the least and the largest possible score over all predictions. Unscored ones are all wrong in
+    the first, all right in the second. None without predictions."""
     if not score.total:
         return None
     low = (2 * score.n_correct + score.n_miss) / score.total - 1
@@ -265,10 +267,9 @@ def bounds(score: CragScore) -> tuple[float, float] | None:
 
 
 def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
-    """The floor: what the same constant answer to every question scores on these truths.
+    """Scores the same constant answer to every question on these truths, as a floor.
 
-    No judge rates a constant: "invalid question" is wrong wherever the rule alone does not accept
-    it.
+    No judge rates a constant: "invalid question" is wrong wherever the rule does not accept it by itself.
     """
     return {
         answer: score((replace(r, prediction=answer, judge_response="", person=None) for r in rows), rule)
@@ -277,14 +278,15 @@ def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
 
 
 def interval(score: CragScore) -> tuple[float, float] | None:
-    """95 % interval of the score, for other questions of the same kind; None where nothing was scored."""
+    """Computes the 95 % interval of the score; None without a score. It holds for other questions of the same
+    kind."""
     if score.score is None:
         return None
     return score_interval(score.n_correct, score.n_miss, score.n_hallucination)
 
 
 def rate_intervals(score: CragScore) -> dict[str, Interval]:
-    """95 % intervals of the shares of right, wrong and missing answers; none where nothing was scored.
+    """Computes 95 % intervals of the shares of right, wrong and missing answers. {}: nothing was scored.
 
     >>> low, high = rate_intervals(total([Verdict("a", "exact", "equal")] * 10))["accuracy"]
     >>> round(low, 2), round(high, 2)
@@ -297,7 +299,7 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
-    """The score for each value of each label, labels in the order met, values by size and then by name."""
+    """Scores each value of each label. Labels are in the order met, values by size, then by name."""
     members = by_size(zip((r.labels for r in rows), verdicts, strict=True))
     return tuple(Slice(*key, part, interval(part)) for key, of in members for part in [total(of)])
 
@@ -312,7 +314,7 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
 
 
 NO_MARKS = Marks("", total([]), None, None, {}, ())
-"""The marks of a run that no rule scores."""
+"""Marks of a run that no rule scores."""
 
 
 def pair(
@@ -320,8 +322,8 @@ def pair(
 ) -> tuple[list[Prediction], list[str]]:
     """Joins answered questions with their truths and judge replies, both by question id.
 
-    Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored.
-    A question that ended in a fault has no prediction: it is unscored, not wrong and not missing.
+    Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored. A
+    question that ended in a fault has no prediction: it is unscored, neither wrong nor missing.
     """
     rows, without = list[Prediction](), list[str]()
     for q in questions:

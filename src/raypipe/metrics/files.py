@@ -1,4 +1,4 @@
-"""Scores files of any system: CRAG predictions, TREC runs. Prints nothing."""
+"""Files of predictions by any system: their reader, and scores without a judge. Prints nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from raypipe.text.replies import parse_response
 
 
 def score_qa_file(path: Path, kind: DataKind) -> tuple[RunScores, Mapping[str, int]]:
-    """Scores a file of predictions as `read_predictions` takes it by the measures of a kind, without a judge;
-    and counts what was normalized on reading. Raises DataError, also where no line has an answer."""
+    """Scores a file of predictions by the measures of a kind, without a judge. Also returns how often reading
+    normalized a value. Raises DataError as `read_predictions` does, and if no line has an answer."""
     found = read_predictions(path, None)
     if not found.rows:
         raise DataError(f"{path}: expected lines with an answer to score against, found none")
@@ -26,28 +26,28 @@ def score_qa_file(path: Path, kind: DataKind) -> tuple[RunScores, Mapping[str, i
 
 @dataclass(frozen=True, slots=True)
 class PredictionFile:
-    """The predictions in a file that have an answer to be scored by."""
+    """Predictions of a file that have an answer to score against."""
 
     rows: tuple[crag.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
-    judge: str  # that replied, as the lines say; "": they do not say, or none did
-    trim: str  # how the predictions were cut, as the lines say; "": not
-    normalized: Mapping[str, int]  # what was normalized on reading -> how often
+    judge: str  # judge of the replies, as the lines state; "": not stated, or no judge replied
+    trim: str  # how the predictions were cut, as the lines state; "": not cut
+    normalized: Mapping[str, int]  # normalization on reading -> number of times
 
 
 def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
-    """Reads a `.jsonl[.gz]` file of predictions. `rule` None: replies of a judge are not read.
+    """Reads a `.jsonl[.gz]` file of predictions. With `rule` None, replies of a judge are ignored.
 
     A line holds `query, answer, alternatives?, prediction, judge_response?, judge_rule?, labels?`; other
-    fields are ignored. A line without an id is known by its question. A prediction of null is a question that
-    failed; an answer of null is one that the dataset does not have: the line is counted as `no_answer` and
-    left out. Numbers stand for their text. Raises DataError, also for a judge's reply by another rule, for
-    replies most of which are none of the rule, and for lines of several judges or trims.
+    fields are ignored. Without an id, the question identifies the line. A null prediction means that the
+    question failed. A line with a null answer (the dataset has none) is left out and counted as `no_answer`.
+    Numbers are read as text. Raises DataError for a malformed line, a judge's reply by another rule, or lines
+    of several judges or trims. Raises it also if most replies do not have the rule's form.
     """
     normalized: Counter[str] = Counter()
     rows: list[crag.Prediction] = []
     texts: dict[str, str] = {}
-    said: dict[str, str] = {}
+    stated: dict[str, str] = {}
     for line in lines(path):
         if not line.text.strip():
             normalized["blank_line"] += 1
@@ -60,26 +60,28 @@ def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
         texts[rows[-1].question] = str(record["query"])
         for name in ("judge", "trim"):
             value = str(record.get(name) or "")
-            if said.setdefault(name, value) != value:
+            if stated.setdefault(name, value) != value:
                 raise line.error(
-                    f"{name} {said[name] or 'none'}, as the lines before it say", value or "none"
+                    f"{name} {stated[name] or 'none'}, as the lines before it say", value or "none"
                 )
     if rule is not None:
         _require_fitting(path, [r.judge_response for r in rows if r.judge_response is not None], rule)
-    return PredictionFile(tuple(rows), texts, said.get("judge", ""), said.get("trim", ""), dict(normalized))
+    return PredictionFile(
+        tuple(rows), texts, stated.get("judge", ""), stated.get("trim", ""), dict(normalized)
+    )
 
 
 REPLIES: Mapping[crag.Rule, str] = {
     "official": "JSON with a score of 0 or 1",
     "accuracy": 'texts with "true" or "false"',
 }
-"""Rule -> what its judge's replies are."""
+"""Rule -> form of its judge's replies."""
 
 
 def _require_fitting(path: Path, replies: list[str], rule: crag.Rule) -> None:
-    """Raises DataError where most replies of the judge are none of this rule, which would call them wrong."""
+    """Raises DataError if most replies lack the form of this rule, which would call them wrong."""
     fitting = dict.fromkeys(REPLIES, 0)
-    for reply in replies:  # JSON that says "true" as well is official's
+    for reply in replies:  # JSON that also contains "true" is official's
         if parse_response(reply).score != -1:
             fitting["official"] += 1
         elif "true" in reply.lower() or "false" in reply.lower():

@@ -1,8 +1,8 @@
-"""Kinds of data: what golds are, what is measured with them, what a report shows. One
-is opened by its name, or by the path of one from outside: `mypkg.kinds:Choices`.
+"""Kinds of data: the form of golds, the measures, and the blocks of a report. A kind is opened by its name,
+or by the path of a kind from outside: `mypkg.kinds:Choices`.
 
-A kind has `measures` and `values`. All else is optional, and this module answers for the kinds that do not
-say it; no caller asks which class a kind is. Knows predictions and numbers.
+A kind must have `measures` and `values`. Everything else is optional: this module supplies the defaults, so
+no caller tests the class of a kind. Depends on predictions and numbers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from raypipe.metrics.losses import by_size
 from raypipe.text.replies import abstains
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
-"""Forms of a gold: answers, judged documents, or answers of annotators with their evidence."""
+"""Forms of a gold: answers, judged documents, or annotators' answers with their evidence."""
 
 LEADS_FROM = 0.95
-"""Share of the best-covered questions that a measure must score to lead a report."""
+"""Share of the questions of the best-covered measure that a report's leading measure must score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number of each scored question."""
+    """A number computed for each scored question."""
 
     name: str  # in gates, files and tables: lower case, digits and _
     about: str  # half a sentence for people
@@ -43,41 +43,41 @@ class Measure:
 class DataKind(Protocol):
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Returns what is measured. The first leads comparisons, and a report where it scores the
+        """Measures of the kind. The first leads comparisons. It leads a report if it scores enough
         questions."""
         ...
 
     def values(self, row: Prediction) -> Mapping[str, float]:
-        """Measure -> value of one question that has a gold. A measure that is left out is not scored."""
+        """Computes measure -> value for one question with a gold. Omitted measures are not scored."""
         ...
 
 
 def gold_form(kind: DataKind) -> GoldForm:
-    """The attribute `golds`: what a gold must have to be scored by. By default answers."""
+    """Returns the form of gold that scoring needs, from the attribute `golds`. Default: answers."""
     form: GoldForm = getattr(kind, "golds", "answers")
     return form
 
 
 def group_of(kind: DataKind) -> str | None:
-    """The attribute `group`: the label of questions that move together, as those of one paper do. By default
-    each question is by itself."""
+    """Returns the attribute `group`: the label of questions that move together, as those of one paper do.
+    Default: None, each question is by itself."""
     return getattr(kind, "group", None)
 
 
 def grouped(label: str | None, labels: Mapping[str, Mapping[str, str]]) -> list[str] | None:
-    """Returns the group of each question; None: each is by itself. One without the label is a group of its
-    own. `labels`: question -> its labels."""
+    """Returns the group of each question; None if each is by itself. A question without the label is its own
+    group. `labels`: question -> its labels."""
     return None if label is None else [named.get(label, q) for q, named in labels.items()]
 
 
 def rule_of(kind: DataKind) -> Rule | None:
-    """The attribute `rule`: the rule that leaves questions to a judge. By default there is none."""
+    """Returns the attribute `rule`: the rule that leaves questions to a judge. Default: None."""
     return getattr(kind, "rule", None)
 
 
 def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
-    """Returns what the method `right` says of the values of one question: whether its answer is right, None:
-    that is not scored. By default an answer is right where the first measure is as large as it can be."""
+    """Returns whether an answer is right; None: not scored. The kind's method `right` decides by the
+    question's values. Default: an answer is right if the first measure has its largest value."""
     if (right := getattr(kind, "right", None)) is not None:
         said: bool | None = right(values)
         return said
@@ -86,8 +86,7 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
 
 
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
-    """Returns what the method `marks` says: verdicts of a rule, and their score. By default no question has
-    one."""
+    """Returns a rule's verdicts and their score, from the method `marks`. Default: no verdicts."""
     marks = getattr(kind, "marks", None)
     return NO_MARKS if marks is None else marks(rows)
 
@@ -95,9 +94,9 @@ def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
 @dataclass(frozen=True, slots=True)
 class MeasureSummary:
     measure: str
-    mean: float | None  # over the scored questions; None: there is none
+    mean: float | None  # over the scored questions; None: no question is scored
     interval: Interval | None  # 95 % interval of the mean, for other questions of the same kind
-    scored: int  # questions behind the mean
+    scored: int  # scored questions
     of: int  # questions with a gold
     low: float  # range of the measure
     high: float
@@ -105,7 +104,7 @@ class MeasureSummary:
 
 @dataclass(frozen=True, slots=True)
 class MeasureSlice:
-    """The leading measure of the questions that share one label."""
+    """Leading measure of the questions that share one label."""
 
     label: str
     value: str
@@ -117,20 +116,21 @@ class MeasureSlice:
 
 @dataclass(frozen=True, slots=True)
 class RunScores:
-    kind: str  # its name; of one from outside its path and source
+    kind: str  # name of the kind, as in `kind_id`
     lead: str  # the measure that a report begins with
     measures: tuple[MeasureSummary, ...] = ()  # in the order of the kind
-    slices: tuple[MeasureSlice, ...] = ()  # of the leading measure
+    slices: tuple[MeasureSlice, ...] = ()  # slices of the leading measure
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # question -> measure -> value
-    blocks: tuple[str, ...] = ()  # of the report
+    blocks: tuple[str, ...] = ()  # blocks of the report
 
     def of(self, measure: str) -> MeasureSummary:
-        """The summary of one measure. Raises KeyError for one that the kind does not have."""
+        """Returns the summary of one measure. Raises KeyError if the kind does not have it."""
         return {m.measure: m for m in self.measures}[measure]
 
 
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
-    """The measures of the questions of a run that have a gold. `name`: of the kind, for reports."""
+    """Computes the measures of a run's questions that have a gold. `name`: of the kind, for reports. Raises
+    DataError for a value outside the range of its measure."""
     values = {r.question: dict(kind.values(r)) for r in rows}
     for question, found in values.items():
         for m in kind.measures:
@@ -146,17 +146,17 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     measure = next(m for m in kind.measures if m.name == lead)
     slices = []
     for (label, value), members in by_size((r.labels, r) for r in rows):
-        if label != group:  # a paper is no slice
+        if label != group:  # a single paper makes no slice
             of = _summary(measure, values, members, group)
             slices.append(MeasureSlice(label, value, of.mean, of.interval, of.scored, of.of))
-    blocks = tuple(getattr(kind, "blocks", ("measures",)))  # of report/blocks
+    blocks = tuple(getattr(kind, "blocks", ("measures",)))  # names in report/blocks
     return RunScores(name, lead, summaries, tuple(slices), values, blocks)
 
 
 def summary_of(
     kind: DataKind, measure: str, values: Mapping[str, Mapping[str, float]], rows: Sequence[Prediction]
 ) -> MeasureSummary:
-    """Returns one measure over some questions of a run, of which `values` has those that are scored."""
+    """Summarizes one measure over the `rows` in `values`, which maps question -> measure -> value."""
     found = next(m for m in kind.measures if m.name == measure)
     return _summary(found, values, [r for r in rows if r.question in values], group_of(kind))
 
@@ -169,14 +169,14 @@ def _summary(
     mean = sum(scored) / len(scored) if scored else None
     interval: Interval | None = None
     if scored and groups is None and (m.low, m.high) == (-1, 1) and set(scored) <= {-1, 0, 1}:
-        interval = score_interval(*(sum(v == x for v in scored) for x in (1, 0, -1)))  # as CRAG's own has it
+        interval = score_interval(*(sum(v == x for v in scored) for x in (1, 0, -1)))  # as for CRAG
     elif scored:
         interval = mean_interval(scored, (m.low, m.high), groups)
     return MeasureSummary(m.name, mean, interval, len(scored), len(rows), m.low, m.high)
 
 
 def missing_part(kind: Any) -> str | None:
-    """Returns what an object lacks to be a kind; None for one that is."""
+    """Describes the missing part of an object that is to be a kind; None if it is one."""
     measures = getattr(kind, "measures", None)
     if not isinstance(measures, tuple | list) or not measures:
         return "measures, one Measure or more"
@@ -188,10 +188,10 @@ def missing_part(kind: Any) -> str | None:
 
 
 def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> DataKind:
-    """The kind of this name. `rule`: of scoring, for a kind that has rules; None: its own. `judged`:
-    whether a judge is to decide what the rule leaves open.
+    """Opens the kind of this name or path. `rule`: scoring rule for a kind that has rules; None: its own.
+    `judged`: whether a judge decides the questions that the rule leaves open.
 
-    Raises ConfError for no kind, and for a rule or a judge that the kind cannot use.
+    Raises ConfError for an unknown kind, and for a rule or a judge that the kind cannot use.
     """
     if is_path(name):
         found, _ = plugins.load(name, "a kind of data")
@@ -215,7 +215,7 @@ _RULES = "--kind crag scores answers by CRAG's rules, and a judge decides what t
 
 
 def kind_id(name: str) -> str:
-    """Names a kind in a report: of one from outside its path and its source."""
+    """Returns a kind's name in a report. A kind from outside is named by its path and source digest."""
     if not is_path(name):
         return name
     return f"{name}@{plugins.load(name, 'a kind of data')[1].source[:8]}"
@@ -229,7 +229,7 @@ MEASURES = (
 
 
 def answer_values(row: Prediction) -> Mapping[str, float]:
-    """The measures of an answer; none of a question that failed."""
+    """Computes the measures of an answer; {} for a question that failed."""
     if row.prediction is None:
         return {}
     return {
@@ -240,7 +240,7 @@ def answer_values(row: Prediction) -> Mapping[str, float]:
 
 
 def verdict_values(outcome: str) -> Mapping[str, float]:
-    """The measures of a verdict; none where it is open."""
+    """Returns the measures of a verdict; {} if it is open."""
     if (value := VALUES.get(outcome)) is None:
         return {}
     return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
@@ -253,7 +253,7 @@ class Qa:
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
 
     def right(self, values: Mapping[str, float]) -> bool | None:
-        """Returns whether a truth stands in the answer; None of a question that failed."""
+        """Returns whether the answer contains a truth; None for a question that failed."""
         return values["contains"] > 0 if "contains" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:
@@ -262,7 +262,7 @@ class Qa:
 
 @dataclass(frozen=True, slots=True)
 class Crag:
-    """Questions with a verdict each. A question that the rule leaves open has none until a judge decides."""
+    """Questions with one verdict each. A question that the rule leaves open has none before a judge's."""
 
     rule: Rule = DEFAULT_RULE
 
@@ -278,11 +278,11 @@ class Crag:
         return {**verdict_values(judge(row, self.rule).outcome), **answer_values(row)}
 
     def right(self, values: Mapping[str, float]) -> bool | None:
-        """As the verdict says; None without one."""
+        """Returns whether the verdict is right; None without a verdict."""
         return values["accuracy"] > 0 if "accuracy" in values else None
 
     def with_rule(self, rule: Rule) -> Crag:
-        rule_id(rule)  # raises ConfError for no rule
+        rule_id(rule)  # raises ConfError for an unknown rule
         return Crag(rule)
 
     def marks(self, rows: Sequence[Prediction]) -> Marks:
@@ -290,8 +290,8 @@ class Crag:
 
 
 def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """An answer about a paper and its evidence, as QASPER's evaluator takes them: an abstention is its word
-    for it, and rests on nothing.
+    """Converts an answer about a paper, with its evidence, to the form of QASPER's evaluator. An abstention
+    becomes "Unanswerable" without evidence.
 
     >>> said_of_paper("I don't know", ["a"]), said_of_paper("Yes", ["a"])
     (('Unanswerable', ()), ('Yes', ['a']))
@@ -302,7 +302,7 @@ def said_of_paper(answer: str, evidence: Sequence[str]) -> tuple[str, Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class Qasper:
-    """Questions that annotators answered from a paper. An abstention stands for "Unanswerable" and has no
+    """Questions that annotators answered from a paper. An abstention counts as "Unanswerable" without
     evidence. Paragraphs are compared with white space folded, figures and tables by their captions. A gold
     without annotators is not scored. Questions of one paper move together."""
 
@@ -323,7 +323,7 @@ class Qasper:
             return {}
         answer, evidence = said_of_paper(row.prediction, row.evidence)
         f1, kind = overlap.answer_f1(answer, row.annotators)
-        folded, text = (  # evidence as the parsed paper has it
+        folded, text = (  # evidence in the form of the parsed paper
             [replace(a, evidence=tuple(map(paragraph, a.evidence))) for a in said]
             for said in (row.annotators, overlap.without_floats(row.annotators))
         )
@@ -335,12 +335,13 @@ class Qasper:
         }
 
 
-RIGHT_WITHIN = 10  # ranks: the page of results that nDCG@10 looks at
+RIGHT_WITHIN = 10  # ranks: the page of results that nDCG@10 covers
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Queries whose documents have grades: relevant from 1 on, and more so the higher. No answer counts."""
+    """Queries whose documents have grades: relevant from 1 on, and more so the higher. Answers are not
+    scored."""
 
     golds: ClassVar[GoldForm] = "grades"
     measures: ClassVar[tuple[Measure, ...]] = (
@@ -355,7 +356,7 @@ class Ranking:
     )
 
     def right(self, values: Mapping[str, float]) -> bool | None:
-        """Returns whether a relevant document is among the first RIGHT_WITHIN; None: it is not scored."""
+        """Returns whether a relevant document is among the first RIGHT_WITHIN; None if not scored."""
         return values["recip_rank"] >= 1 / RIGHT_WITHIN if "recip_rank" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:

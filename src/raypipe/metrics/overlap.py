@@ -1,12 +1,13 @@
 """Measures of answers as texts: SQuAD's of words, and QASPER's of answers and evidence.
 
-Words count as SQuAD's evaluator normalizes them (Rajpurkar et al. 2016), which QASPER and Natural Questions
-use, too: lower case, no ASCII punctuation, no `a`, `an`, `the`, white space squeezed. A link of Markdown
-counts as its text, which those rules would make one word with its address. Of several truths the best counts.
+Texts are compared as SQuAD's evaluator normalizes them (Rajpurkar et al. 2016); QASPER and Natural Questions
+do the same. It lowers case, removes ASCII punctuation and `a`, `an`, `the`, and squeezes white space. A
+Markdown link counts as its text; otherwise it would become one word with its address. Of several truths the
+best counts.
 
-QASPER's answer F1 is that of the best annotator, and the question counts under that annotator's kind of
-answer. Evidence F1 compares paragraphs as whole strings. Both equal its published evaluator. Files are
-QASPER's JSON of papers, and predictions as JSON lines of `question_id, predicted_answer, predicted_evidence`.
+QASPER's answer F1 is the best annotator's; the question counts under that annotator's kind of answer.
+Evidence F1 compares paragraphs as whole strings. Both equal QASPER's evaluator. Files are QASPER's JSON of
+papers, and predictions as JSON lines of `question_id, predicted_answer, predicted_evidence`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalized(text: str) -> str:
-    """The text as it is compared.
+    """Normalizes a text for comparison.
 
     >>> normalized("The  F1-score, a (U.S.)!")
     'f1score us'
@@ -38,13 +39,13 @@ def normalized(text: str) -> str:
     """
     if "](" in text:
         text = _LINK.sub(r"\1", text)
-    # On bytes: no byte of a letter beyond ASCII is one of these, and of a page it takes a tenth of the time.
+    # On bytes, which takes a tenth of the time for a page. No byte of a non-ASCII letter is punctuation.
     plain = text.lower().encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", plain.decode("utf-8", "surrogatepass")).split())
 
 
 def exact_match(answer: str, truths: Sequence[str]) -> float:
-    """1 where the answer equals a truth, else 0.
+    """Returns 1 if the answer equals a truth, else 0.
 
     >>> exact_match("The Eiffel Tower.", ["eiffel tower"])
     1.0
@@ -54,9 +55,8 @@ def exact_match(answer: str, truths: Sequence[str]) -> float:
 
 
 def token_f1(answer: str, truths: Sequence[str]) -> float:
-    """The best F1 of the words that the answer shares with a truth, 0..1.
-
-    Words count as often as they stand in both. No common word is 0, also where both have none.
+    """Computes the best F1 of the words that the answer shares with a truth, 0..1. A repeated word counts as
+    often as both texts have it. Without a common word F1 is 0, even if both have no words.
 
     >>> token_f1("yes, because x", ["No", "Yes"])
     0.5
@@ -73,7 +73,8 @@ def f1(common: int, said: int, truth: int) -> float:
 
 
 def contains(answer: str, truths: Sequence[str]) -> float:
-    """1 where the words of a truth stand in the answer, one after the other, else 0. An exact match does.
+    """Returns 1 if the words of a truth are in the answer, one after the other; else 0. An exact match
+    counts.
 
     >>> contains("It flies for 31 minutes.", ["31 minutes"]), contains("31 long minutes", ["31 minutes"])
     (1.0, 0.0)
@@ -87,7 +88,7 @@ KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)
 
 
 def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float, AnswerKind]:
-    """The F1 against the best annotator, and that one's kind of answer; of equals the first.
+    """Computes the F1 against the best annotator, the first of equals. Also returns the kind of their answer.
 
     >>> said = (AnnotatorAnswer("Yes", "boolean"), AnnotatorAnswer("it does", "abstractive"))
     >>> answer_f1("Yes, because x", said)
@@ -98,19 +99,19 @@ def answer_f1(answer: str, annotators: Sequence[AnnotatorAnswer]) -> tuple[float
 
 
 def evidence_f1(predicted: Sequence[str], annotators: Sequence[AnnotatorAnswer]) -> float:
-    """The best F1 of the predicted paragraphs against an annotator's.
+    """Computes the best F1 of the predicted paragraphs against an annotator's.
 
     >>> evidence_f1(["a", "b"], [AnnotatorAnswer("", "none", ("b", "c", "d"))])
     0.4
     """
     truths = [a.evidence for a in annotators]
-    return max(  # repeated ones count
+    return max(  # the lengths count repeated paragraphs
         f1(len(set(predicted) & set(t)), len(predicted), len(t)) if predicted or t else 1.0 for t in truths
     )
 
 
 def without_floats(annotators: Iterable[AnnotatorAnswer]) -> tuple[AnnotatorAnswer, ...]:
-    """The annotators without figures and tables in their evidence."""
+    """Removes figures and tables from the annotators' evidence."""
     return tuple(
         AnnotatorAnswer(a.answer, a.kind, tuple(e for e in a.evidence if FLOAT not in e)) for a in annotators
     )
@@ -118,23 +119,23 @@ def without_floats(annotators: Iterable[AnnotatorAnswer]) -> tuple[AnnotatorAnsw
 
 @dataclass(frozen=True, slots=True)
 class QasperScore:
-    """The means of the published evaluator. A question without a prediction counts 0, and in no kind."""
+    """Means as in the published evaluator. A question without a prediction counts as 0, and is in no kind."""
 
     answer_f1: float
-    by_kind: Mapping[str, float]  # kind -> answer F1 of the questions whose best annotator is of it; none: 0
+    by_kind: Mapping[str, float]  # kind of the best annotator's answer -> answer F1; 0 without questions
     evidence_f1: float
     missing: int  # questions without a prediction
     questions: int
 
 
 PaperPrediction: TypeAlias = tuple[str, tuple[str, ...]]
-"""A line of a file of predictions: answer and evidence."""
+"""Answer and evidence in a line of a file of predictions."""
 
 
 def score(
     golds: Mapping[str, Sequence[AnnotatorAnswer]], predictions: Mapping[str, PaperPrediction]
 ) -> QasperScore:
-    """Question id -> annotators, at least one; question id -> prediction."""
+    """Scores predictions (question id -> prediction). `golds`: question id -> annotators, at least one."""
     answers: list[float] = []
     evidence: list[float] = []
     by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -156,9 +157,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False) -> QasperScore:
-    """Scores a file of predictions against a file of papers. `text_evidence_only`: figures and tables are
-    taken out of the golds' evidence. Raises DataError for a file that is none."""
-    from raypipe.readers import qasper  # and with it pyarrow, which no other score needs
+    """Scores a file of predictions against a file of papers. `text_evidence_only`: removes figures and tables
+    from the golds' evidence. Raises DataError for a file of another form."""
+    from raypipe.readers import qasper  # this imports pyarrow, which no other score needs
     from raypipe.readers.rows import UnusableLine
 
     golds: dict[str, tuple[AnnotatorAnswer, ...]] = {}
@@ -175,7 +176,7 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
 
 
 def read_predictions(path: Path) -> dict[str, PaperPrediction]:
-    """Question id -> its prediction. Raises DataError with the line of one that is none."""
+    """Reads question id -> prediction. Raises DataError with the line of a wrong or repeated one."""
     found: dict[str, PaperPrediction] = {}
     for line in filled(path):
         record = line.object()

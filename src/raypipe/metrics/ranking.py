@@ -1,8 +1,9 @@
-"""Ranking measures as trec_eval computes them, and TREC files. Knows rankings by query and document id only.
+"""Ranking measures as trec_eval computes them, and TREC files. Depends only on rankings of document ids by
+query.
 
-A ranking is ordered as trec_eval orders it: by score, ties by document id descending. trec_eval keeps
-scores in single precision, so scores that differ by less than that are a tie; `ranked` does the same,
-and a written run reads back in the order it was scored in.
+A ranking is ordered as in trec_eval: by score, ties by document id descending. trec_eval keeps scores in
+single precision, so scores that differ by less are a tie. `ranked` does the same, so a written run is read
+back in the order of its score.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ Qrels: TypeAlias = Mapping[str, Mapping[str, int]]
 
 MEASURES = ("map", "map_cut_20", "ndcg_cut_10", "recip_rank", "recall_5", "recall_20", "recall_100")
 MAP_CUT_20_MIN = "map_cut_20_min"
-"""As map_cut_20, but over min(relevant, 20) and not over all relevant documents, so that 1 can be reached."""
+"""As map_cut_20, but over min(relevant, 20), not all relevant documents, so that 1 can be reached."""
 
 _ASKED = {"map", "map_cut.20", "ndcg_cut.10", "recip_rank", "recall.5,20,100", "num_rel"}
 
 
 @dataclass(frozen=True, slots=True)
 class RankingScore:
-    """Means are over every query with judgements; one that was not ranked counts 0, as in trec_eval -c."""
+    """Ranking measures of a run. Means are over all judged queries; unranked ones count 0, as in trec_eval
+    -c."""
 
     means: Mapping[str, float | None]  # measure -> mean; None: no query has judgements
     per_query: Mapping[str, Mapping[str, float]]  # query -> measure -> value; judged queries, sorted by id
@@ -70,7 +72,7 @@ def _plain(table: Mapping[str, Mapping[str, T]]) -> dict[str, dict[str, T]]:
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
-    """Document ids, best first, ties broken as trec_eval breaks them.
+    """Sorts document ids, best first, and breaks ties as trec_eval does.
 
     >>> ranked({"a": 1.0, "b": 1.0 + 1e-9, "c": 2.0})
     ['c', 'b', 'a']
@@ -79,7 +81,7 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """A TREC run, `query Q0 document rank score tag` per line, plain or .gz. Raises DataError."""
+    """Reads a TREC run, `query Q0 document rank score tag` per line, plain or .gz. Raises DataError."""
     run: dict[str, dict[str, float]] = {}
     for line in filled(path):
         query, _, document, _, text, _ = line.fields("query Q0 document rank score tag")
@@ -93,7 +95,7 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """TREC judgements, `query 0 document relevance` per line, plain or .gz. Raises DataError."""
+    """Reads TREC judgements, `query 0 document relevance` per line, plain or .gz. Raises DataError."""
     qrels: dict[str, dict[str, int]] = {}
     for line in filled(path):
         query, _, document, text = line.fields("query 0 document relevance")
@@ -104,7 +106,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:
-    """A TREC run, queries in the order given, ranks from 1. Raises DataError for ids with white space."""
+    """Writes a TREC run, queries in their order, ranks from 1. Raises DataError for ids with white space."""
     with replaced(path) as out:
         for query, scores in run.items():
             for rank, document in enumerate(ranked(scores), 1):
@@ -113,7 +115,7 @@ def write_run(path: Path, run: Run, tag: str) -> None:
 
 
 def trec_word(text: str) -> str:
-    """The id, which a TREC run can hold. Raises DataError."""
+    """Returns an id if a TREC run can hold it. Raises DataError if it is empty or has white space."""
     if text.split() != [text]:
         raise DataError(f"expected an id without white space (a TREC run has no other kind), found {text!r}")
     return text

@@ -1,6 +1,7 @@
-"""Embedders, rerankers, generators, tokenizers: the only place that imports torch, vLLM or FlagEmbedding.
+"""Embedders, rerankers, generators and tokenizers: the only package that imports FlagEmbedding or vLLM.
 
-`catalog` turns entries of models.yaml into `protocols.Model` values, `folder` finds and guards their files,
-and `load` opens them: `flagembedding` through its own classes, `encoder` through plain transformers, `maxsim`
-on top of it, `fake` with no weights. Importing `catalog` or `load` imports no heavy library.
+`catalog` turns entries of models.yaml into `protocols.Model` values, `folder` finds and checks their files,
+and `load` opens them: with FlagEmbedding's classes (`library_models`), with plain transformers
+(`encoder_models`, MaxSim too), or without weights (`fake`). Importing `catalog` or `load` imports no heavy
+library.
 """

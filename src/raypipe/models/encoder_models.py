@@ -1,11 +1,12 @@
-"""Models over `models.encoder`, one device each: the embedder and the reranker of the backend `transformers`,
-and MaxSim, a reranker without training or download: each query token is matched with its best passage token.
+"""The embedder and the reranker of the backend `transformers`, and MaxSim; each runs on one device.
+
+MaxSim is a reranker that needs no training. It matches each query token with its best passage token:
 
     score(query, passage) = sum over query tokens w(t) * max over passage tokens cos(t, u)  /  sum of w(t)
 
-Its token vectors are the last hidden states of a sentence embedder (MiniLM). A score must be a pure function
-of its pair, so rarity cannot be counted in the collection: w(t) comes from the vocabulary itself, which its
-trainer wrote from frequent to rare.
+The token vectors are the last hidden states of a sentence embedder (MiniLM). A score must be a pure function
+of its pair, so word frequencies of the collection cannot be used. The weight w(t) comes from the token's rank
+in the vocabulary, which a tokenizer's training orders from frequent to rare.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class TransformersEmbedder:
         return pooled_rows(self._encoder, self._model, map(self._tokenizer.encode_batch_fast, blocks))
 
     def embed_tokens(self, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
-        """At least one text with its role's instruction, tokenized -> as `embed`."""
+        """Embeds at least one tokenized text that includes its role's instruction; returns as `embed`."""
         return pooled_rows(self._encoder, self._model, [encodings])
 
 
 class TransformersReranker:
-    """The sigmoid of one logit over (query, passage)."""
+    """A cross-encoder: the score is the sigmoid of its one logit for (query, passage)."""
 
     def __init__(self, model: Model, device: str) -> None:
         self._model = model
@@ -50,7 +51,7 @@ class TransformersReranker:
         self._pair.enable_truncation(model.max_tokens, strategy="only_second")
 
     def _encode(self, texts: Iterable[str], limit: int) -> dict[str, Encoding]:
-        """The encodings of the distinct texts without special tokens."""
+        """Tokenizes each distinct text once, without special tokens, cut to `limit` tokens."""
         distinct = list(dict.fromkeys(texts))
         encodings = self._single.encode_batch_fast(distinct, add_special_tokens=False)
         for e in encodings:
@@ -58,11 +59,11 @@ class TransformersReranker:
         return dict(zip(distinct, encodings, strict=True))
 
     def _logits(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Of each batch: its pairs, and their logits (pairs,)."""
+        """Yields for each batch the positions of its pairs, and their logits (pairs,)."""
         limit = self._model.max_tokens
         queries = self._encode((q for q, _ in pairs), int(limit * QUERY_SHARE))
         passages = self._encode((p for _, p in pairs), limit)
-        # An empty passage leaves the query alone in the model's frame, as it does in FlagReranker.
+        # An empty passage is encoded as the query without a pair, as FlagReranker does.
         encodings = [
             self._pair.post_process(queries[q], passages[p] if passages[p].ids else None) for q, p in pairs
         ]
@@ -75,19 +76,20 @@ class TransformersReranker:
 
 
 NO_TOKENS = -1.0
-"""The score of a pair in which a text has no token: the least that a cosine can be."""
+"""Score of a pair with a text without tokens: the minimum of a cosine."""
 
 
 def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
-    """(vocabulary,) float32, 0..1: the weight of each piece, log of its rank over log of the last rank.
+    """Computes the weight of each vocabulary piece, log(rank) / log(last rank): (vocabulary,) float32, 0..1.
 
-    By Zipf's law the log of the rank runs with the log of one over the frequency, which is what idf is.
-    Pieces without a letter or digit weigh nothing. Single characters stand in the alphabet before the words,
-    in no order of frequency: they weigh a half.
+    By Zipf's law, log(rank) is proportional to log(1 / frequency), which is idf. Pieces without a letter or
+    digit have weight 0. Single characters have weight .5, since vocabularies list them before the words and
+    not by frequency.
 
     nDCG@10 of BM25's top 50 on QASPER evidence (43 questions), SciFact (150) and pooled NQ passages (664):
-    BM25 with cosine .393 .740 .896; with 1.5 of this added .400 .739 .910. In its place, idf counted in the
-    collection gives .389 .735 .909, equal weights .386 .744 .909. This score alone: .400 .720 .907.
+    BM25 with cosine .393 .740 .896; with 1.5 x MaxSim added .400 .739 .910. With idf counted in the
+    collection instead of these weights .389 .735 .909; with equal weights .386 .744 .909. MaxSim alone:
+    .400 .720 .907.
     """
     words = [i for i, piece in enumerate(vocabulary) if len(piece.strip("▁")) > 1]
     words = [i for i in words if not vocabulary[i].startswith(("[", "<"))]  # special and unused pieces
@@ -100,11 +102,11 @@ def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
 
 
 _Query: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""(tokens, hidden) float32, unit rows; and their weights (tokens,), which sum to 1."""
+"""Token vectors (tokens, hidden) float32, unit rows, and their weights (tokens,), which sum to 1."""
 
 
 class MaxSim:
-    """Queries and passages are encoded once per call, however many pairs they are in."""
+    """The MaxSim reranker. A call encodes each distinct query and passage once."""
 
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         self._encoder = Encoder.shared(model, device, encoders)
@@ -114,7 +116,7 @@ class MaxSim:
         self._weights = torch.from_numpy(piece_weights([piece for piece, _ in by_id])).to(device)
 
     def _token_vectors(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, list[int], torch.Tensor]]:
-        """Of each encoding: its place, its tokens but special ones, and their unit vectors."""
+        """Yields for each encoding its position, its tokens except special ones, and their unit vectors."""
         for rows, hidden, _ in self._encoder.hidden(encodings):
             vectors = torch.nn.functional.normalize(hidden, dim=-1)
             for r, i in enumerate(rows):
@@ -125,7 +127,7 @@ class MaxSim:
         encodings, found = self._tokenizer.encode_batch_fast(texts), {}
         for i, own, vectors in self._token_vectors(encodings):
             weights = self._weights[[encodings[i].ids[t] for t in own]]
-            if weights.sum() == 0:  # punctuation alone: every token counts the same
+            if weights.sum() == 0:  # only punctuation: equal weights
                 weights = torch.ones_like(weights)
             found[texts[i]] = vectors, weights / weights.sum()
         return found

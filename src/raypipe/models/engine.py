@@ -1,12 +1,12 @@
 """A vLLM engine: one copy of a model's weights for any number of concurrent callers.
 
-A plain async class. One process uses it as it is, a job in a named actor, the endpoint in a deployment, so
-that every step, block and request shares one queue and nothing drains between batches. `OwnEngine` starts one
-in this process with its first call, and again after it died.
+`Engine` is a plain async class. A single process uses it directly, a job in a named actor, the endpoint in a
+deployment. All steps, blocks and requests share its queue, so the GPU never idles between batches.
+`OwnEngine` starts an engine in this process with its first call, and starts another after its death.
 
-Trouble with one chat is a fault on its row. What can never work is a ConfError before anything is sent. When
-vLLM's own process dies, every call raises `EngineDied`. vLLM is imported by the process that starts one: its
-import takes ten seconds and a device.
+An error of one chat is a fault of its row. A request that can never work raises ConfError before anything is
+sent. When vLLM's own process dies, every call raises `EngineDied`. Only a process that starts an engine
+imports vLLM, since the import takes ten seconds and a device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from raypipe.text.thoughts import DraftText
 
 
 class LoraBatchLock:
-    """`async with gate.turn(kind)`. A kind that equals no other (`object()`) is let in alone."""
+    """A lock that admits calls of only one kind at a time: those to adapters, or those to the base. Usage:
+    `async with lock.turn(kind)`. A call with a kind of its own (`object()`) runs by itself."""
 
     def __init__(self) -> None:
         self._kind: Hashable = None
@@ -63,7 +64,7 @@ class LoraBatchLock:
         except asyncio.CancelledError:
             if place.cancelled():
                 self._waiting.remove((kind, place))
-            else:  # let in at the very moment it was cancelled
+            else:  # admitted at the moment of its cancellation
                 self._inside -= 1
             self._admit()
             raise
@@ -71,8 +72,8 @@ class LoraBatchLock:
     def _admit(self) -> None:
         """Admits the calls that may run now.
 
-        When the gate is empty those are all calls of the kind that has waited longest, also those queued
-        behind other kinds: these wait for that kind's round in any case."""
+        If no call is inside, the kind that has waited longest is next. All its calls are admitted, even those
+        queued after other kinds: these must wait for the round in any case."""
         if not self._waiting:
             return
         if not self._inside:
@@ -89,20 +90,21 @@ class LoraBatchLock:
         self._waiting = stay
 
 
-CLOSE_S = 20.0  # vLLM's own 5 are short on a busy machine, and what it kills leaves shared memory behind
+CLOSE_S = 20.0  # vLLM's default of 5 s is short on a busy machine; processes that it kills leak shared memory
 
 
 class EngineDied(Exception):
-    """vLLM's process died, and with it everything in flight. Start another engine and send it again."""
+    """The death of vLLM's process with all chats in flight. Start another engine and send them again."""
 
 
 class Engine:
-    """Keeps the contract of `llm.Generator` with its method `generate`. Make it and use it on one event loop;
-    making it takes 20 to 110 seconds. Raises ModelMissing or ConfError for a folder that must not be started.
-    """
+    """A running vLLM engine, whose method `generate` keeps the contract of `llm.Generator`. Create and use it
+    on one event loop. Creation takes 20 to 110 seconds, and raises ModelMissing or ConfError if the model's
+    files are missing or must not be started."""
 
     def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
-        """`exit_when_dead`: where EngineDied would be raised, end this process, to be restarted."""
+        """Starts vLLM. `exit_when_dead`: ends this process instead of raising EngineDied, so that its
+        supervisor restarts it."""
         generator_files.check(model)
         self.model, self.limits = model, limits
         self._exit = exit_when_dead
@@ -120,7 +122,7 @@ class Engine:
         self._marks = marks_of(self._llm.get_tokenizer())
 
     async def ready(self) -> None:
-        """Returns once every adapter is loaded. Raises ConfError for one that does not fit the model."""
+        """Loads every adapter. Raises ConfError for an adapter that does not fit the model."""
         await self.healthy()
         for name in self._lora:
             try:
@@ -132,15 +134,15 @@ class Engine:
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> Replies:
-        """As `llm.Generator`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
-        it is called when that begins."""
+        """Replies to chats as `llm.Generator`. With `alone` no other call runs at the same time, so that a
+        death has one suspect; `alone` is called when this call starts."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
     async def outputs(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> list[Any]:
-        """vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
+        """Returns vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
         params = self._params(sampling, "FINAL_ONLY")
         lora = self._adapter(adapter)
         prompts = await asyncio.gather(*(self._prompt(chat, sampling) for chat in chats))
@@ -150,13 +152,13 @@ class Engine:
             return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
 
     async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
-        """The reply's text piece by piece, then the whole reply or its fault. A caller that stops reading
-        stops the engine's work; one that reads slowly does not slow others."""
+        """Yields the reply's text in pieces, then the whole reply or its fault. If the caller stops reading,
+        the engine stops generating; a slow caller does not slow others."""
         params, lora = self._params(sampling, "DELTA"), self._adapter(adapter)
-        pieces: asyncio.Queue[str | None] = asyncio.Queue()  # None: that was all
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()  # None: the end
 
         async def pump() -> Generated | Fault:
-            """Takes the stream as fast as it comes: the gate is never held for a listener."""
+            """Reads the stream as fast as vLLM writes it, so that no slow caller holds the lock."""
             text, tokens, output = "", 0, None
             try:
                 prompt = await self._prompt(chat, sampling)
@@ -198,14 +200,14 @@ class Engine:
 
     def close(self) -> None:
         """Ends vLLM's processes and waits for their end, some seconds. May be called twice."""
-        llm, self._llm = self._llm, None  # left to the interpreter's exit, vLLM's own cleaning up fails
+        llm, self._llm = self._llm, None  # at the interpreter's exit vLLM's own cleanup would fail
         if llm is not None:
             llm.shutdown(timeout=CLOSE_S)
             del llm
             self._guard.close()
 
     def _kind(self, adapter: str | None) -> str:
-        """GPU kernels keep adapters and base model apart within a batch; those for the CPU do not."""
+        """Returns a call's kind for the lock: CPU kernels cannot keep adapters and base apart in a batch."""
         return "adapter" if adapter is not None and self.limits.device == "cpu" else "base"
 
     def _adapter(self, name: str | None) -> Any:
@@ -219,7 +221,7 @@ class Engine:
         return LoRARequest(name, *self._lora[name])
 
     def _params(self, sampling: Sampling, kind: str) -> Any:
-        """vLLM's form of the sampling, after vLLM's own check. Raises ConfError."""
+        """Converts the sampling to vLLM's form, checked by vLLM. Raises ConfError if vLLM refuses it."""
         from vllm.exceptions import VLLMClientError
 
         try:
@@ -233,7 +235,7 @@ class Engine:
         return params
 
     async def _prompt(self, chat: Chat, sampling: Sampling) -> Any:
-        """The rendered chat, tokenized; or a Fault."""
+        """Renders and tokenizes a chat. Returns a Fault if the template refuses it or it is too long."""
         from vllm.renderers import ChatParams
         from vllm.renderers.params import TokenizeParams
 
@@ -243,7 +245,7 @@ class Engine:
             _, (prompt,) = await renderer.render_chat_async(
                 [messages],
                 ChatParams(chat_template_kwargs={**self._template, "add_generation_prompt": True}),
-                # The template has written the first token: a second one would change every answer.
+                # The template writes the first special token; a second one would change every answer.
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
         except Exception as e:
@@ -276,13 +278,13 @@ class Engine:
 
         if isinstance(e, EngineDeadError):
             if self._exit:
-                os._exit(1)  # a supervisor sees a crash; an orderly exit would not be restarted
+                os._exit(1)  # a supervisor restarts after a crash, but not after an orderly exit
             raise EngineDied(f"{self.model.path}: {e}") from e
 
 
 def _start(model: Model, limits: EngineLimits) -> Any:
-    # Read by vLLM when it is imported, here and in its children: no report of usage to anyone, and warnings
-    # alone, on stderr. stdout belongs to the command.
+    # vLLM and its children read these variables at import: no usage reports, and only warnings, on stderr.
+    # stdout belongs to the command.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -305,20 +307,20 @@ class OwnEngine:
         started: Callable[[float], None],
         sink: Callable[[str], None] | None = None,
     ) -> None:
-        """`started` gets the seconds that a start took, `sink` the pieces of a reply whose chat is sent
-        alone."""
+        """Stores the settings; the first call starts the engine. `started` receives the seconds of each
+        start, `sink` the pieces of a reply to a call with one chat."""
         self._model, self._limits, self._starting = model, limits, asyncio.Lock()
-        self._told, self._sink = started, sink
-        self._engine: Engine | None = None  # where it runs
+        self._report_start, self._sink = started, sink
+        self._engine: Engine | None = None  # None: not running
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """A reply or a transient fault for each chat."""
+        """Replies to chats as `llm.Generator`. If the engine dies, every chat gets a transient fault."""
         if self._sink is not None and len(chats) == 1:
             draft = DraftText(thinking=self._model.thought_tokens > 0)
             async for piece in self.stream(chats[0], sampling, adapter):
                 if text := draft.add(piece) if isinstance(piece, str) else draft.rest():
                     self._sink(text)
-            assert not isinstance(piece, str)  # the last one is the reply
+            assert not isinstance(piece, str)  # the last item is the whole reply
             return [piece]
         engine = await self._running()
         try:
@@ -327,7 +329,7 @@ class OwnEngine:
             return [await self._on_engine_death(engine, e)] * len(chats)
 
     async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
-        """The pieces of a reply, then the whole reply or its fault."""
+        """Yields the pieces of a reply, then the whole reply or its fault."""
         engine = await self._running()
         try:
             async for piece in engine.stream(chat, sampling, adapter):
@@ -336,7 +338,7 @@ class OwnEngine:
             yield await self._on_engine_death(engine, e)
 
     async def healthy(self) -> None:
-        """Returns while the engine is alive, or was not started. Raises Unavailable."""
+        """Raises Unavailable if the engine was started and has died."""
         if (engine := self._engine) is not None:
             try:
                 await engine.healthy()
@@ -358,11 +360,11 @@ class OwnEngine:
                 with loading(self._model.path, self._limits.device):
                     self._engine = Engine(self._model, self._limits)
                     await self._engine.ready()
-                self._told(time.perf_counter() - start)
+                self._report_start(time.perf_counter() - start)
             return self._engine
 
     async def _on_engine_death(self, engine: Engine, died: Exception) -> Fault:
-        """The fault of calls to an engine that died; the next call starts another."""
+        """Closes a dead engine, so that the next call starts another; returns the fault of its calls."""
         if self._engine is engine:
             await self.close()
         return Fault(STEP, "engine_lost", str(died), transient=True)

@@ -1,14 +1,14 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`start_actor` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first of
-a job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
-`llm.Generator` from any process of the job. An engine that dies is restarted, after a longer pause each time
-(`pause_s`), and only what was in flight is sent again. A chat that kills its engine costs its own row
-and at most three attempts. Knows Ray; the engine does not.
+`start_actor` starts an engine or finds the running one. `reserved` gets the resources of a job's first
+engines, all or none; `held` gets those of each further engine. `Client.generate` keeps the contract of
+`llm.Generator` in any process of the job. An engine that dies is restarted, after a longer pause each time
+(`pause_s`), and only the chats in flight are sent again. A chat that kills its engine costs only its own row
+and at most three attempts. This module depends on Ray; the engine does not.
 
-Some engines come and go while a job runs (`JoiningEngines`). Who starts one announces it in the cluster once
-it has loaded its model, under a token of that start; who asks looks every `LOOK_S`. What was in flight on one
-that goes is sent to one that stays (`generators.routed`).
+Some engines join and leave while a job runs (`JoiningEngines`). The process that starts such an engine
+announces it in the cluster once its model is loaded, with a token of that start. Callers look for
+announcements every `LOOK_S`. If the engine leaves, `generators.routed` sends its chats to a permanent one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from raypipe.core.llm import STEP, Alone, Chat, Chats, Generated, Generator, Rep
 from raypipe.core.records import Fault
 from raypipe.models.generators import EngineGone
 
-RESTARTS = 12  # of one engine; after four chats that kill it, or a machine that does, the job fails
-LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
+RESTARTS = 12  # most of one engine: four chats that kill it, or a broken machine, fail the job
+LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # pause: 1, 2, 4, ... up to 60 s, by restarts in ten minutes
 
 
 class EngineProtocol(Protocol):
-    """The methods of an engine that its actor calls: of `models.engine.Engine`, or a stand-in."""
+    """Methods of an engine that its actor calls; `models.engine.Engine` or a test's stand-in has them."""
 
     async def ready(self) -> None: ...
     async def generate(
@@ -50,11 +50,11 @@ class EngineProtocol(Protocol):
 
 
 Make: TypeAlias = Callable[[], EngineProtocol]
-"""Creates the engine inside its actor. A function of a module, or a partial of one: it is pickled."""
+"""Creates the engine inside its actor. It is pickled, so it is a module's function or a partial of one."""
 
 
 def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
-    """Seconds that an engine started at these times (the last is now) waits before it is made again.
+    """Returns the seconds to wait before an engine is made again. `starts`: its start times; the last is now.
 
     >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
     ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
@@ -68,13 +68,14 @@ def suspect(name: str, call: str) -> None:
 
 
 def suspected(name: str) -> str:
-    """The last call that an engine ran alone; "" for none."""
+    """Returns the id of the last call that an engine ran without other chats; "" for none."""
     return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
 
 
 class EngineActor:
     def __init__(self, make: Make, name: str, longest_pause_s: float) -> None:
-        """The first call makes the engine: what a constructor raises, Ray reports as a death."""
+        """Stores the arguments only; the first call makes the engine. Ray would report an error in a
+        constructor as the actor's death."""
         self._make, self._name, self._longest_pause_s = make, name, longest_pause_s
         self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
@@ -100,14 +101,14 @@ class EngineActor:
         await self._open()
 
     async def forever(self) -> None:
-        """Never answers."""
+        """Never returns, so a pending call ends only with the actor's death."""
         await asyncio.Event().wait()
 
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> Replies:
-        """As `EngineProtocol.generate`. Equal requests are computed once while in flight. `alone`: the name
-        of a call that runs with nothing else in the engine."""
+        """Replies like `EngineProtocol.generate`; equal requests in flight are computed once. `alone`: the
+        name of a call that must run without other chats in the engine; "": it may share the engine."""
         engine = await self._open()
         if alone:
             begun = functools.partial(suspect, self._name, alone)
@@ -126,13 +127,13 @@ class EngineActor:
 
 
 NAMESPACE = "raypipe"
-CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
-CLOSE_S = 30.0
-CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
+CALL = 32  # chats in one call: a lost call is sent again whole; smaller calls cost more messages
+CLOSE_S = 30.0  # limit on the orderly end of an engine
+CALLS = 1000  # concurrent calls of one engine; they wait in vLLM's queue, where they share batches
 
 
 class EngineRaised(Exception):
-    """An engine raised instead of returning a fault: a defect there, or a chat that it cannot take."""
+    """An exception inside an engine, in place of a fault: a defect, or a chat that it cannot accept."""
 
 
 def name_of(identity: str, group: int = 0) -> str:
@@ -140,10 +141,10 @@ def name_of(identity: str, group: int = 0) -> str:
 
 
 Needs: TypeAlias = Mapping[str, float]
-"""What Ray sets aside for one engine: CPU and GPU; its worker's own core is vLLM's business."""
+"""Resources that Ray reserves for one engine: CPU and GPU. The core of vLLM's own worker is not counted."""
 
 Group: TypeAlias = tuple[Any, int]
-"""A placement group and the bundle in it that an engine takes."""
+"""A placement group and the number of the engine's bundle in it."""
 
 
 def start_actor(
@@ -154,10 +155,10 @@ def start_actor(
     longest_pause_s: float = LONGEST_PAUSE_S,
     stays: bool = True,
 ) -> Client:
-    """The engine of that name, started if it does not run, without waiting (`Client.ready` waits).
+    """Returns the named engine and starts it if it does not run. Does not wait; `Client.ready` waits.
 
-    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before. `stays`
-    False: where it dies it is not restarted."""
+    `group`: the reserved bundle to run in, if any. `longest_pause_s`: the longest pause before a restart.
+    `stays` False: the engine may leave, and is not restarted if it dies."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -174,8 +175,8 @@ def start_actor(
 
 
 def find(name: str, stays: bool = True) -> Client:
-    """The engine of that name. Raises ConfError if the job started none, EngineGone for one that need not
-    stay."""
+    """Returns a client of the named engine. If no such engine runs, raises EngineGone for an engine that may
+    leave (`stays` False), else ConfError."""
     try:
         return Client(ray.get_actor(name, namespace=NAMESPACE), name, stays)
     except ValueError as e:
@@ -187,7 +188,7 @@ def find(name: str, stays: bool = True) -> Client:
 
 
 class Client:
-    """Calls a named engine. May be sent to other processes of the job."""
+    """Client of a named engine. Can be pickled and sent to other processes of the job."""
 
     def __init__(self, handle: Any, name: str, stays: bool = True) -> None:
         self._handle, self._name, self._stays = handle, name, stays
@@ -196,12 +197,12 @@ class Client:
         return self._handle.ready.remote()
 
     def lives(self) -> Any:
-        """A reference that is ready once the engine has died."""
+        """Returns an object reference that becomes ready when the engine dies."""
         return self._handle.forever.remote()
 
     def ready(self) -> None:
-        """Waits until the engine has loaded. Raises ConfError or ModelMissing if it cannot load; the actor is
-        then gone."""
+        """Waits until the engine has loaded. If it cannot load, ends the actor and raises ConfError,
+        ModelMissing or Unavailable."""
         try:
             ray.get(self._handle.ready.remote())
         except RayTaskError as e:
@@ -209,7 +210,7 @@ class Client:
             if isinstance(e.cause, RaypipeError):
                 raise e.cause from e
             raise Unavailable(f"the engine {self._name} could not be started: {e.cause!r}") from e
-        except BaseException:  # the waiting caller was stopped: nothing else would end the engine
+        except BaseException:  # the waiting caller was stopped, and only it can end the engine
             ray.kill(self._handle)
             raise
 
@@ -219,26 +220,26 @@ class Client:
         return [reply for part in replies for reply in part]
 
     def close(self) -> None:
-        """Ends the engine and its actor, for everyone: no process is left."""
+        """Ends the engine and its actor for all clients. No process remains."""
         try:
             ray.get(self._handle.close.remote(), timeout=CLOSE_S)
         except (RayActorError, RayTaskError, GetTimeoutError):
-            pass  # dead or stuck: killing it is what is left
+            pass  # dead or stuck: it is killed below
         finally:
             ray.kill(self._handle)
 
     async def _call(self, chats: Chats, sampling: Sampling, adapter: str | None) -> Replies:
         try:
-            return await self._asked(self._handle.generate, chats, sampling, adapter)
+            return await self._request(self._handle.generate, chats, sampling, adapter)
         except RayActorError as e:
             if not self._stays:
                 raise EngineGone(self._name) from e
-            # Lost twice. One of these chats may have done it, or one of another call that was in flight.
+            # Lost twice. A chat of this call may have killed it, or a chat of another call in flight.
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 
     async def _alone(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
-        """A third and last attempt, with nothing else in the engine: if it dies in that, this chat did it. If
-        it dies before, another did, and this one has its attempt still."""
+        """Makes a third and last attempt, without other chats in the engine. If the engine dies during it,
+        this chat is to blame. If it dies earlier, another chat is to blame, and the attempt is repeated."""
         once = self._handle.generate.options(max_task_retries=0)
         while True:
             try:
@@ -247,18 +248,18 @@ class Client:
                 return Fault(STEP, "engine_lost", f"the engine died {RESTARTS} times: {e}", transient=True)
             call = uuid.uuid4().hex
             try:
-                return (await self._asked(once, [chat], sampling, adapter, call))[0]
+                return (await self._request(once, [chat], sampling, adapter, call))[0]
             except RayActorError:
                 if suspected(self._name) == call:
                     why = "the engine died of this chat, three times"
                     return Fault(STEP, "kills_engine", why, transient=False)
 
-    async def _asked(self, method: Any, *args: Any) -> Replies:
+    async def _request(self, method: Any, *args: Any) -> Replies:
         ref = method.remote(*args)
         try:
             replies: Replies = await ref
         except asyncio.CancelledError:
-            ray.cancel(ref)  # else the engine would go on without a caller
+            ray.cancel(ref)  # else the engine would keep computing for no caller
             raise
         except RayTaskError as e:
             own = isinstance(e.cause, RaypipeError)
@@ -267,17 +268,17 @@ class Client:
 
 
 def held(place: Needs, name: str) -> PlacementGroup | None:
-    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: how the
-    group's own begins, for those who look what waits."""
+    """Requests the resources of one engine, without waiting. Returns None if the engine needs no resources.
+    `name`: prefix of the placement group's name, as Ray's state shows it."""
     bundle = {kind: n for kind, n in place.items() if n}
     return _group([bundle], name) if bundle else None
 
 
 @contextmanager
 def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> Iterator[list[Group | None]]:
-    """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
-    needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
-    for longer than `wait_s`."""
+    """Reserves the resources of all engines, all or none, until the block ends. Two jobs thus never hold half
+    of their needs each. Yields a group per engine; None for an engine that needs no resources. Raises
+    ClusterTooSmall if other jobs hold the resources for longer than `wait_s`."""
     bundles = [{kind: n for kind, n in place.items() if n} for place in places]
     taken = [b for b in bundles if b]
     if not taken:
@@ -301,7 +302,7 @@ def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup:
     return placement_group(bundles, strategy="PACK", name=f"{name}-{uuid.uuid4().hex}")
 
 
-LOOK_S = 2.0  # between two looks of a process: a request to Ray's head takes a millisecond
+LOOK_S = 2.0  # between two looks of a process at the announcements; each takes Ray's head a millisecond
 
 
 def announce(name: str, token: str) -> None:
@@ -317,12 +318,12 @@ def _key(name: str) -> str:
 
 
 class JoiningEngines:
-    """The engines of these names that are up, as one process sees them."""
+    """Engines that join and leave during a job, as one process sees them. `names`: all that may join."""
 
     def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._names, self._clock = names, clock
         self._looked = float("-inf")
-        self._up: dict[int, str] = {}  # number -> token
+        self._up: dict[int, str] = {}  # number in names -> token of its start
         self._clients: dict[int, tuple[str, Client]] = {}  # number -> token of its start, client
 
     def up(self) -> list[int]:
@@ -340,7 +341,7 @@ class JoiningEngines:
                     self._clients[number] = token, find(self._names[number], stays=False)
                 return await self._clients[number][1].generate(chats, sampling, adapter)
             except EngineGone:
-                self._up.pop(number, None)  # until the next look
+                self._up.pop(number, None)  # counts as down until the next look
                 raise
 
         return generate

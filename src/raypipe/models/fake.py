@@ -1,10 +1,10 @@
-"""Models without weights that compute, for tests and large trial runs.
+"""Models without weights, for tests and large trial runs.
 
-They know words and nothing of meaning: a hashed bag of words, the overlap of two sets of words, white space.
-They give the same numbers in every process and on every machine; `catalog.FORMULA` is raised when those
-change. The generator answers from the chat's own words, keeps the contract (constraints, max_tokens, stop
-texts, faults for prompts that are too long) and counts tokens and cached tokens as an engine would. Equal
-chats get equal replies, whatever else is asked.
+They compare words, not meaning: a hashed bag of words, the overlap of two sets of words, white space. Their
+numbers are the same in every process and on every machine; `catalog.FORMULA` is raised when they change. The
+generator builds replies from the chat's own words. It keeps the contract: constraints, max_tokens, stop
+texts, faults for prompts that are too long. It counts tokens and cached tokens as an engine would. A reply
+depends on its own chat only.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from raypipe.core.protocols import Role
 from raypipe.core.records import Fault, Span
 
 _WORD = re.compile(r"\w+")
-_NO_WORDS = "\x00"  # stands for a text without words, so that its vector is a unit row too
+_NO_WORDS = "\x00"  # the only word of a text without words, so that its vector is a unit row too
 
 
-@lru_cache(maxsize=1 << 16)  # a vocabulary; 12 MB when full
+@lru_cache(maxsize=1 << 16)  # holds a vocabulary; 12 MB when full
 def _hash(word: str) -> int:
     return int.from_bytes(
         hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
@@ -51,7 +51,7 @@ def _words(text: str) -> list[str]:
 
 
 class HashEmbedder:
-    """Each word goes to one of `dim` buckets with a sign, both from its digest; roles make no difference."""
+    """An embedder by word hashes: each word adds +1 or -1 to one of `dim` buckets. It ignores roles."""
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
@@ -66,14 +66,14 @@ class HashEmbedder:
                 1 - 2 * (hashes & np.uint64(1)).astype(np.float32),
             )
             norm = float(np.linalg.norm(row))
-            if norm == 0:  # words of opposite sign met in one bucket and nothing else is left
+            if norm == 0:  # words of opposite sign cancelled out
                 row[_hash(_NO_WORDS) % self._dim] = norm = 1.0
             row /= norm
         return out
 
 
 class OverlapReranker:
-    """Distinct words in common over the geometric mean of both counts: 0 for none, 1 for equal sets."""
+    """A reranker: common distinct words over the geometric mean of both counts; 0: none, 1: equal sets."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         sets = {text: frozenset(_words(text)) for pair in pairs for text in pair}
@@ -82,7 +82,7 @@ class OverlapReranker:
 
 
 def whitespace(text: str) -> list[Span]:
-    """The span of each run of characters between white space."""
+    """Returns the span of each run of characters between white space."""
     return [m.span() for m in re.finditer(r"\S+", text)]
 
 
@@ -91,7 +91,7 @@ def _bag(text: str) -> set[str]:
 
 
 Script = Callable[[Chat, Sampling, str | None], str | Fault]
-"""chat, sampling, adapter -> the whole reply before it is cut, or a fault."""
+"""chat, sampling, adapter -> the reply before it is cut, or a fault."""
 
 _TOKEN = re.compile(r"(?<!\s)\s*\S+")
 
@@ -104,9 +104,9 @@ class ScriptedCall:
 
 
 def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
-    """The line of the chat, before its last one, that shares most words with the last: an extract. Where the
-    reply is held to a choice or a JSON schema, the option or values that share most; to a grammar, the line
-    that it allows and that stands nearest below the example that shares most with the question."""
+    """Replies with the line of the chat that shares most words with the last line. With a choice the
+    reply is the option that shares most words with the chat; with a JSON schema, the first value that it
+    allows; with a grammar, an allowed line just below the line that is most similar to the question."""
     *before, last = [line for m in chat for line in m.content.splitlines() if line.strip()] or [""]
     asked = _bag(last)
     constraint = sampling.constraint
@@ -118,7 +118,7 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
     if isinstance(constraint, JsonSchema):
         return json.dumps(_instance(json.loads(constraint.text)), separators=(",", ":"))
     if isinstance(constraint, Grammar) and before:
-        # The question is the last line but one of such prompts: the line behind the one that is most like it.
+        # Such a prompt ends with the question and one more line; the reply is below the most similar line.
         asked = _bag(before[-1])
         order = sorted(range(1, len(before)), key=lambda i: (-len(_bag(before[i - 1]) & asked), i))
         for line in (x.strip() for i in order for x in before[i : i + 2]):
@@ -131,7 +131,8 @@ def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
 
 
 class Scripted:
-    """`generate` keeps the contract of `llm.Generator`; `asked` lists the chats in the order of the calls."""
+    """A generator that replies by a script and keeps the contract of `llm.Generator`. `asked` lists the chats
+    in the order of the calls."""
 
     def __init__(
         self, script: Script = echo, adapters: Sequence[str] = (), max_model_len: int = 4096
@@ -141,7 +142,7 @@ class Scripted:
         self.asked: list[ScriptedCall] = []
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """As `llm.Generator`. Raises ValueError where the script breaks the constraint: the test is wrong."""
+        """Replies as `llm.Generator`. Raises ValueError if the script breaks the constraint."""
         if adapter is not None and adapter not in self._adapters:
             raise ConfError(
                 f"scripted: no adapter named {adapter!r}; it has {', '.join(self._adapters) or 'none'}"
@@ -177,7 +178,7 @@ class Scripted:
         )
 
     def _cached(self, tokens: list[str], adapter: str | None, block: int = 16) -> int:
-        """Tokens in leading blocks that an earlier prompt began with, as in an engine's prefix cache."""
+        """Counts tokens in leading blocks that an earlier prompt began with, as an engine's prefix cache."""
         cached = 0
         for end in range(block, len(tokens), block):
             key = (adapter, "".join(tokens[:end]))
@@ -202,7 +203,7 @@ def _allowed(text: str, constraint: Constraint) -> bool:
                 return False
             return bool(jsonschema.Draft202012Validator(json.loads(schema)).is_valid(tree))
         case Grammar(grammar):
-            import lark  # for grammars alone
+            import lark  # only for grammars
 
             try:
                 lark.Lark(grammar, parser="earley").parse(text)
@@ -212,7 +213,7 @@ def _allowed(text: str, constraint: Constraint) -> bool:
 
 
 def _instance(schema: dict[str, object]) -> object:
-    """The first value that a schema of the plain kinds allows."""
+    """Returns the first value that a simple schema allows. Raises ConfError for other schemas."""
     match schema:
         case {"const": value} | {"enum": [value, *_]}:
             return value

@@ -1,8 +1,8 @@
 """A model's folder: its place, the identity of its contents, and the files that may be read.
 
-Only the files in `READ` are ever shown to a model library, through a folder of links to them, and the same
-files make the identity of a local folder. So pickled weights and remote code cannot be reached, whatever a
-library prefers. Knows nothing of torch.
+A library loads a model through `opened`: a folder of links to the files in `READ` and to the modules of a
+sentence-transformers model. It therefore cannot reach pickled weights or remote code. A local folder's
+identity covers the files that its kind of model reads (`files_read`). This module needs no torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKENIZER = (
     "merges.txt",
     "sentencepiece.bpe.model",
 )
-SENTENCE = (  # of sentence-transformers' models; and these two in the folder of each of their modules
+SENTENCE = (  # of sentence-transformers' models; MODULE: files in the folder of each of their modules
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
@@ -42,7 +42,7 @@ MODULE = ("config.json", "model.safetensors")
 MODULE_WEIGHTS = "*_*/model.safetensors"  # sentence-transformers names its modules 1_Pooling, 2_Dense, ...
 SENTENCE_LOADERS = frozenset({"sentence-transformers", "instructor", "cross-encoder"})
 READ = (WEIGHTS, "model.safetensors.index.json", "config.json", *TOKENIZER)
-# generation_config.json: vLLM takes from it which tokens end a reply.
+# vLLM reads from generation_config.json which tokens end a reply.
 GENERATOR = (*READ, "chat_template.jinja", "tokenizer.model", "generation_config.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
@@ -54,7 +54,7 @@ def matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 @lru_cache(maxsize=4096)
 def _sha256(path: str, size: int, mtime_ns: int) -> str:
-    """Of one file; `size` and `mtime_ns` make the key, so a file is read again only when it was changed."""
+    """Hashes a file. `size` and `mtime_ns` are in the cache key: it is read again only after a change."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
@@ -64,8 +64,7 @@ def _read(kind: str) -> tuple[str, ...]:
 
 
 def is_read(name: str, kind: str) -> bool:
-    """Returns whether a file of this name in a repository is read for this kind of model, by one of its
-    loaders."""
+    """Returns whether some loader of this kind of model reads a repository's file of this name."""
     if kind in ("embedder", "reranker") and "/" in name:
         return name.rsplit("/", 1)[-1] in MODULE
     more = SENTENCE if kind in ("embedder", "reranker") else ()
@@ -73,8 +72,8 @@ def is_read(name: str, kind: str) -> bool:
 
 
 def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
-    """The files that are read for this kind of model, by name; of a sentence-transformers model those of its
-    modules, too."""
+    """Returns the files that are read for a kind of model, sorted by path. For a loader of
+    sentence-transformers the files of its modules are included."""
     found = matching(folder, _read(kind))
     if loader in SENTENCE_LOADERS:
         found += matching(folder, SENTENCE)
@@ -85,14 +84,14 @@ def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
 
 
 def modules(folder: Path) -> list[str]:
-    """The folders of a sentence-transformers model's modules, "" for its own; [] where it says none. Raises
-    ConfError for a module of its own code, or outside the folder."""
+    """Returns the folders of a sentence-transformers model's modules, "" for the model's own; [] without
+    modules.json. Raises ConfError for a module with own code or outside the folder."""
     path = folder / "modules.json"
     return module_folders(json_object(path, list), str(folder)) if path.is_file() else []
 
 
 def module_folders(listed: Sequence[Any], folder: str) -> list[str]:
-    """As `modules`, of the content of its modules.json."""
+    """Returns the same as `modules`, from the parsed content of a modules.json."""
     found = []
     for module in listed:
         kind, path = (str(module.get(k, "")) if isinstance(module, dict) else "" for k in ("type", "path"))
@@ -108,7 +107,7 @@ def module_folders(listed: Sequence[Any], folder: str) -> list[str]:
 
 
 def poolings(config: Mapping[str, Any]) -> list[str]:
-    """The ways in which a module pools token vectors: cls, mean, max, ...
+    """Returns the ways in which a module pools token vectors: cls, mean, max, ...
 
     >>> poolings({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}), poolings({})
     (['mean'], [])
@@ -125,7 +124,7 @@ def size(folder: Path, kind: str, loader: str = "") -> int:
 
 
 def identity(folder: Path, kind: str, loader: str = "") -> str:
-    """`sha256:...` over names and contents of the files that are read for this kind of model."""
+    """Returns `sha256:...` over names and contents of the files that are read for a kind of model."""
     h = hashlib.sha256()
     for path in files_read(folder, kind, loader):
         stat, name = path.stat(), path.relative_to(folder).as_posix()
@@ -138,7 +137,8 @@ def snapshot(hub: Path, repo: str, revision: str) -> Path:
 
 
 def download_command(repo: str, revision: str) -> str:
-    """The command that downloads the weights that are read, and all files with the endings of the others."""
+    """Returns the command that downloads a repository's weights and small files. Small files are chosen by
+    ending (.json, .txt, ...): all endings that some kind of model reads."""
     names = (*GENERATOR, *SENTENCE, *MODULE)
     endings = sorted({f"*{Path(name).suffix}" for name in names if not name.endswith(".safetensors")})
     wanted = " ".join(f"--include '{p}'" for p in (*endings, WEIGHTS, MODULE_WEIGHTS))
@@ -146,15 +146,15 @@ def download_command(repo: str, revision: str) -> str:
 
 
 def convert_command(folder: Path, repo: str, revision: str) -> str:
-    """The command for a repository that has only pickles."""
+    """Returns the command that fetches and converts a repository that has only pickles."""
     wanted = "--include pytorch_model.bin --include '*_*/pytorch_model.bin'"  # of the model and its modules
     fetch = f"hf download {repo} --revision {revision} {wanted} && " if repo else ""
     return f"{fetch}python -m raypipe.models.convert {folder}"
 
 
 def require(model: Model) -> Path:
-    """The model's folder, checked. Raises ModelMissing with the command that gets it; ConfError for a folder
-    that is not what its identity says, or that asks for code of its own."""
+    """Returns a model's folder after checks. Raises ModelMissing, with the command that gets the files, if
+    they are missing. Raises ConfError if they differ from the model's identity or ask for their own code."""
     folder = Path(model.path)
     if not folder.is_dir():
         if model.repo:
@@ -184,7 +184,7 @@ def require(model: Model) -> Path:
     _require_shape(model, folder)
     if model.repo:
         _require_bytes(model, folder)
-    # A worker may see another folder under the same path than the process that resolved the recipe.
+    # On a worker the same path may be another folder than where the recipe was resolved.
     found = "" if model.repo else identity(folder, model.kind, model.loader)
     if not model.weights.startswith(found):
         raise ConfError(
@@ -196,12 +196,12 @@ def require(model: Model) -> Path:
 
 def _require_bytes(model: Model, folder: Path) -> None:
     """Raises ConfError if a file in a hub snapshot was edited or truncated. The hub's cache names each file
-    by its hash: SHA-256, or Git's SHA-1 for small files. A note next to the snapshot records which files were
-    checked, so a file is hashed again only after it was written."""
+    by its hash: SHA-256, or Git's SHA-1 for small files. Notes in the folder `.raypipe` of the model's cache
+    record size and time of checked files, which are hashed again only after a change."""
     for path in files_read(folder, model.kind, model.loader):
         file = path.resolve()
         if file.parent.name != "blobs" or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", file.name):
-            continue  # a copy without links: nothing says what it should hold
+            continue  # a copy without links, whose expected hash is unknown
         stat, note = file.stat(), file.parent.parent / ".raypipe" / file.name
         written = f"{stat.st_size} {stat.st_mtime_ns}"
         if note.is_file() and note.read_text() == written:
@@ -216,13 +216,13 @@ def _require_bytes(model: Model, folder: Path) -> None:
                 f"contents of digest {file.name}, found {found}. It was edited or is cut: remove {file}, "
                 f"and fetch it again: {download_command(model.repo, model.revision)}"
             )
-        with suppress(OSError):  # a cache that may not be written: each process checks
+        with suppress(OSError):  # in a read-only cache each process checks again
             note.parent.mkdir(exist_ok=True)
             note.write_text(written)
 
 
 def _require_weights(model: Model, folder: Path, inside: Path) -> None:
-    """`inside`: the model's folder, or that of one of its modules."""
+    """Raises ModelMissing if `inside`, the model's folder or a module's, has no safetensors."""
     if inside.is_dir() and matching(inside, (WEIGHTS,)):
         return
     pickles = ", ".join(p.name for p in matching(inside, PICKLES)) if inside.is_dir() else ""
@@ -237,8 +237,8 @@ def _require_weights(model: Model, folder: Path, inside: Path) -> None:
 
 
 def _require_shape(model: Model, folder: Path) -> None:
-    """Raises ConfError where the folder says another dim or pooling than the entry, or has a prompt of
-    queries or passages where the entry puts nothing before them."""
+    """Raises ConfError if an embedder's folder and entry disagree: on dim or pooling, or because the folder
+    has a prompt for queries or passages and the entry has no instruction."""
     if model.kind != "embedder":
         return
     found = pooling_of(folder)
@@ -247,7 +247,7 @@ def _require_shape(model: Model, folder: Path) -> None:
             f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
             f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
         )
-    if model.loader in SENTENCE_LOADERS:  # whose library reads prompts and width itself
+    if model.loader in SENTENCE_LOADERS:  # the library reads prompts and width itself
         return
     said = folder / "config_sentence_transformers.json"
     prompts = json_object(said).get("prompts") or {} if said.is_file() else {}
@@ -267,14 +267,14 @@ def _require_shape(model: Model, folder: Path) -> None:
 
 
 def pooling_of(folder: Path) -> list[str]:
-    """The ways in which a sentence-transformers model pools, as `poolings`; [] where it does not say."""
+    """Returns the ways in which a sentence-transformers model pools, as `poolings`; [] if unknown."""
     pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
     return poolings(json_object(pooled)) if pooled is not None and pooled.is_file() else []
 
 
 def json_object(path: Path, kind: type = dict) -> Any:
-    """The object, or what else `kind` says, in a JSON file. Raises ModelMissing where there is no file,
-    ConfError for another form."""
+    """Reads a JSON file whose value must be of type `kind`: dict or list. Raises ModelMissing if there is no
+    file, and ConfError if its content is not JSON or of another type."""
     if not path.is_file():
         raise ModelMissing(f"{path.parent}: expected {path.name}, found none. Fetch the folder again")
     try:
@@ -290,20 +290,20 @@ def json_object(path: Path, kind: type = dict) -> Any:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A config.json; of a model that reads more than text, the part about text."""
+    """Returns the part of a config.json about text, for a multimodal model; else all of it."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
 
 
-# transformers replaces `PreTrainedModel.tie_weights` for the whole process while it loads a model and puts
-# back what it found there. Two threads that load at once leave the replacement in place for good, and models
-# loaded later have untied embeddings. So one thread loads at a time; it may open a second one meanwhile.
+# While transformers loads a model it replaces `PreTrainedModel.tie_weights` in the whole process and restores
+# it afterwards. If two threads load together, the replacement stays and models loaded later have untied
+# embeddings. So only one thread loads at a time; it may open a second model while it loads the first.
 _LOADING = threading.RLock()
 
 
 @contextmanager
 def opened(model: Model) -> Iterator[str]:
-    """A folder with links to the files that may be read, and nothing else, while a library loads them."""
+    """Yields a temporary folder that holds only links to the files that a library may read."""
     folder = require(model)
     with _LOADING, tempfile.TemporaryDirectory(prefix="raypipe-model-") as view:
         for path in files_read(folder, "", model.loader):

@@ -1,11 +1,11 @@
-"""Checks of a vLLM model's files before its engine starts, beyond those of every model (`folder.require`).
+"""Checks of a vLLM model's files before its engine starts; `folder.require` has those of every model.
 
-Everything is checked before an engine process exists, so that a mistake fails at once and says what to do:
-whole weights, a chat template, a max_model_len that fits, adapters of this very model. vLLM loads most broken
-adapters without a word: a wrong prefix answers as the base does, another base's weights answer nonsense, and
-one with values that are not finite ruins later replies of other adapters and of the base (measured with vLLM
-0.32, two runs of two). And the marks of a chat template, kept out of what messages say, for serving and
-training alike. Knows files; imports no model library.
+They require complete weights, a chat template, a max_model_len that fits, and adapters of this very model.
+All run before an engine process exists, so that a mistake fails immediately and names its remedy. vLLM loads
+most broken adapters silently. With a wrong prefix the base answers; with another base's weights replies are
+nonsense; values that are not finite ruin later replies of other adapters and of the base (measured with vLLM
+0.32, two runs of two). `marks_of` and `harmless` keep the marks of a chat template out of message texts, for
+serving and training. The module reads files and imports no model library.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from raypipe.models.weight_files import TensorHeader, folder_headers, headers
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Inits by name that leave the base's weights as they are, as vLLM's PEFTHelper lists them; others, such as
-pissa, change them."""
+"""Names of LoRA initialisations that keep the base's weights, as vLLM's PEFTHelper lists them. Others, such
+as pissa, change the base."""
 UNSUPPORTED = (
     "use_dora",
     "lora_bias",
@@ -38,17 +38,17 @@ UNSUPPORTED = (
     "use_qalora",
     "trainable_token_indices",
 )
-"""Fields of adapter_config.json that mean more than a pair of factors for each weight."""
+"""Fields of adapter_config.json that need more than a pair of factors for each weight."""
 FLOATS: Mapping[str, tuple[str, int]] = {
     "F32": ("<u4", 0x7F800000),
     "F16": ("<u2", 0x7C00),
     "BF16": ("<u2", 0x7F80),
 }
-"""dtype -> how its bits are read, and those of the exponent: all are set in a value that is not finite."""
+"""dtype -> NumPy form of its bits, and mask of the exponent: a value with all these bits is not finite."""
 
 _KEY = re.compile(r"\Abase_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
 _PINNED = re.compile(r"\A(sha256:[0-9a-f]{64}|[^@\s]+@[0-9a-f]{40})")
-"""What names weights, as `Model.weights`."""
+"""Pattern of an identity of weights by digest or commit, as in `Model.weights`."""
 _AGAIN = "Train it again for this base, or correct the entry in models.yaml"
 
 
@@ -58,10 +58,10 @@ def max_rank(config: Mapping[str, Any]) -> int:
 
 
 def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> None:
-    """Raises ModelMissing for files that are not here, ConfError for an adapter that an engine would refuse,
-    or would take and answer something else with.
+    """Checks an adapter's files. Raises ModelMissing if files are missing, and ConfError if an engine would
+    refuse the adapter, or would load it and give wrong replies.
 
-    `base` is the folder of its model, `weights` that model's identity; "": not known.
+    `base`: folder of the base model. `weights`: identity of the base model; "": unknown.
     """
     where = f"adapter {name!r}: {folder}"
     if not folder.is_dir():
@@ -75,7 +75,7 @@ def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> Non
         )
     _check_config(where, config)
     tensors = headers(file)
-    named = str(config.get("base_model_name_or_path") or "")  # by digest or commit, or it says nothing
+    named = str(config.get("base_model_name_or_path") or "")  # counts only as a digest or commit
     if weights and _PINNED.fullmatch(named) and not weights.startswith(named):
         raise ConfError(
             f"{where}: expected an adapter of {weights}, found one that was trained on {named}. {_AGAIN}"
@@ -110,7 +110,7 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
 
 
 def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[str, TensorHeader]]:
-    """Module -> its factors A and B."""
+    """Returns module -> its factors A and B. Raises ConfError for other tensors, or for a lone factor."""
     pairs: dict[str, dict[str, TensorHeader]] = {}
     for key, tensor in tensors.items():
         if (found := _KEY.fullmatch(key)) is None:
@@ -137,9 +137,9 @@ def _check_modules(
     weights: Mapping[str, TensorHeader],
     base: Path,
 ) -> None:
-    """The modules are those of the base that the config targets, and their factors fit its matrices."""
-    # Module of the base -> shape of its matrix, [outputs, inputs]; None: its weights are packed (4-bit), so
-    # that no shape says it.
+    """Raises ConfError unless an adapter's modules are targeted modules of the base, with fitting shapes."""
+    # Module of the base -> shape of its matrix, [outputs, inputs]; None: packed weights (4-bit), whose tensor
+    # has another shape.
     modules: dict[str, tuple[int, int] | None] = {}
     for name, tensor in weights.items():
         of, _, last = name.rpartition(".")
@@ -154,7 +154,7 @@ def _check_modules(
             f"lacks: the adapter is of another model, or its names have another prefix. {_AGAIN}"
         )
     for module, pair in sorted(pairs.items()):
-        ranks = (config.get("rank_pattern") or {}).items()  # PEFT takes the first that ends the name
+        ranks = (config.get("rank_pattern") or {}).items()  # PEFT uses the first pattern that ends the name
         matched = (int(r) for pattern, r in ranks if re.match(rf"\A(.*\.)?({pattern})$", module))
         rank = next(matched, int(config["r"]))
         a, b = pair["A"].shape, pair["B"].shape
@@ -175,7 +175,7 @@ def _check_modules(
 def _check_targets(
     where: str, config: Mapping[str, Any], pairs: Iterable[str], modules: Mapping[str, object]
 ) -> None:
-    """The tensors are of the modules that the config targets: of each of them, and of no other."""
+    """Raises ConfError unless the adapter has tensors for exactly the modules that its config targets."""
     targets, found = config["target_modules"], set(pairs)
     if targets == "all-linear":
         return
@@ -212,8 +212,8 @@ def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -
 
 @lru_cache(maxsize=64)
 def _not_finite(path: str, size: int, mtime_ns: int) -> str:
-    """The first tensor with a value that is not finite; "": none. `size` and `mtime_ns` make the key, so a
-    file is read again only when it was changed."""
+    """Returns the name of the first tensor with a value that is not finite; "": none. `size` and `mtime_ns`
+    are part of the cache key, so a file is read again only after a change."""
     if not size:
         return ""
     data = np.memmap(path, dtype=np.uint8, mode="r")
@@ -232,14 +232,14 @@ TEMPLATE = "chat_template.jinja"
 
 
 def check(model: Model) -> None:
-    """Raises ModelMissing for files that are not here, ConfError for what must not or cannot be started."""
+    """Raises ModelMissing if files of a vLLM model are missing, ConfError if it cannot or must not start."""
     place = folder.require(model)
     if (place / INDEX).is_file():
         named = set(json_object(place / INDEX).get("weight_map", {}).values())
         if missing := sorted(name for name in named if not (place / name).is_file()):
             raise ModelMissing(f"{place}: {INDEX} names {', '.join(missing)}, which are not here. Fetch them")
     for shard in matching(place, (WEIGHTS,)):
-        headers(shard)  # whole
+        headers(shard)  # raises if it is incomplete
     if not (place / TEMPLATE).is_file() and not json_object(place / "tokenizer_config.json").get(
         "chat_template"
     ):
@@ -256,7 +256,7 @@ def check(model: Model) -> None:
 
 
 def rank(model: Model) -> int:
-    """The smallest `max_lora_rank` of vLLM that fits every adapter's rank."""
+    """Returns the smallest `max_lora_rank` of vLLM that is enough for every adapter of a model."""
     most = max(max_rank(json_object(Path(path) / ADAPTER[0])) for path in model.adapter_paths)
     return next(rank for rank in RANKS if rank >= most)
 
@@ -275,14 +275,15 @@ def _check_length(model: Model, place: Path) -> None:
 
 
 def marks_of(tokenizer: Any) -> re.Pattern[str]:
-    """Returns what a transformers tokenizer reads as marks of its own: an end of turn, a role."""
+    """Returns a pattern of the special tokens that a transformers tokenizer recognises in text: ends of
+    turns, roles."""
     marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
 
 
 def harmless(marks: re.Pattern[str], content: str) -> str:
-    """A message's text in which marks have a space after their first character, so no page and no question
-    can forge a turn.
+    """Inserts a space after the first character of each mark in a message. No page or question can then forge
+    a turn.
 
     >>> harmless(re.compile("<.end.>"), "so <|end|> it")
     'so < |end|> it'

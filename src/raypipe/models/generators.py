@@ -1,13 +1,13 @@
-"""Generators over other generators: chats routed among equal engines, and refused chats judged.
+"""Wrappers of generators: routing of chats among equal engines, and a check of who is to blame for a refusal.
 
-An engine caches the keys and values of prompts, so chats that begin alike go to the same one. The choice is
-by rendezvous hashing (Thaler and Ravishankar 1998), with loads bounded as in Mirrokni, Thorup and
-Zadimoghaddam 2018: no engine gets more than a fixed factor of the mean.
+An engine caches the keys and values of prompts, so chats that begin alike are sent to the same engine. It is
+chosen by rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and
+Zadimoghaddam 2018): no engine gets more than a fixed factor of the mean load.
 
-A server may refuse every chat, for a field that it does not know or a limit that is reached. So a refusal is
-its chat's own only if the model then takes another chat, of one word, with the same sampling.
+A server may refuse every chat, because of an unknown field or a reached limit. A refusal is therefore blamed
+on its chat only if the model then accepts a one-word chat with the same sampling.
 
-Knows texts, counts and the contract of generators; no engine, no model and no HTTP.
+The module depends only on the contract of generators: on no engine, model or HTTP client.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from raypipe.core.llm import Chat, Chats, Generated, Generator, Message, Replies
 from raypipe.core.records import Fault
 
 HEADS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Characters of the first user message that may say which context it is; 2,048 are some 500 tokens, 32 of
-vLLM's blocks. Fixed lengths, so that questions of different lengths about one context have one in common."""
+"""Prefix lengths, in characters of the first user message, that may identify its context. 2,048 characters
+are about 500 tokens, 32 of vLLM's blocks. The lengths are fixed, so that questions of different lengths about
+one context share at least one prefix."""
 
-TAIL = 0.3  # share of a message that may be its question and what follows: it is no part of the context
+TAIL = 0.3  # share of a message at its end that may be the question, so it does not identify the context
 
-SPREAD = 1.15  # most in flight on one engine, as a factor of the mean: results within 20 % of each other
-BEHIND = 1.5  # a context moves when its engine has this many times the mean in flight; of two, none has 2
-COMMON = 32  # chats that begin alike: instructions, or a context that every engine may as well read
-KEPT = 16384  # prefixes in one process, the least recently used are dropped first; some 4 MB
+SPREAD = 1.15  # most chats in flight on one engine, as a factor of the mean: work is equal within 20 %
+BEHIND = 1.5  # a context moves if its engine exceeds this factor of the mean; one of two never reaches 2
+COMMON = 32  # a prefix of this many chats is common, such as instructions: every engine may cache it
+KEPT = 16384  # most prefixes of one process, about 4 MB; the least recently used are dropped first
 
 
 class EngineGone(Exception):
-    """An engine that need not stay has died or was ended: others take its chats."""
+    """The end of an engine that may leave during a job. Other engines take its chats."""
 
 
 def prefixes(chat: Chat) -> tuple[str, str]:
-    """The prefixes that chats about the same evidence share: the first user message's beginning, at two
-    lengths, the longer first. Questions whose lengths differ share at least the shorter one."""
+    """Returns two prefixes of the first user message, the longer first. Chats about the same evidence share
+    both prefixes, or at least the shorter one if their questions differ in length."""
     text = next((m.content for m in chat if m.role == "user"), "")
     fitting = [h for h in HEADS if h <= (1 - TAIL) * len(text)]
     long, short = (fitting[-1], fitting[-2]) if len(fitting) > 1 else (len(text), len(text))
@@ -55,15 +56,15 @@ class _Home:
 
 
 class Router:
-    """Chooses among `engines` (0, 1, ...) for the chats of one process. Not for several threads."""
+    """Router of one process's chats to engines 0, 1, ... `engines` - 1. Not thread-safe."""
 
     def __init__(self, engines: int) -> None:
         self._in_flight = [0] * engines
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
     def choose(self, chats: Chats, among: Sequence[int] | None = None) -> list[int]:
-        """Chooses an engine for each chat, which counts as in flight there until `done`. `among`: the engines
-        that take chats now; None: all."""
+        """Chooses an engine for each chat. The chat counts as in flight there until `done` is called.
+        `among`: the engines that accept chats now; None: all."""
         up = range(len(self._in_flight)) if among is None else among
         return [self._one(tuple(_key(text) for text in prefixes(chat)), up) for chat in chats]
 
@@ -92,7 +93,7 @@ class Router:
         return chosen
 
     def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
-        """The first engine with room, in the key's own order. One always has room."""
+        """Returns the first engine, in the key's hash order, with room for a chat. One always has room."""
 
         def rank(engine: int) -> bytes:
             return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
@@ -112,10 +113,11 @@ def routed(
     passing: Sequence[Generator] = (),
     up: Callable[[], Sequence[int]] = lambda: (),
 ) -> Generator:
-    """A generator over several equal engines: a chat goes where its prefix is cached; replies in order.
+    """Combines equal engines into one generator. It sends a chat where its prefix is cached, and returns
+    replies in order.
 
-    `passing`: engines that come and go, and `up`: which of these take chats now. Where one raises because it
-    went, its chats go to those that stay. For one event loop."""
+    `passing`: engines that join and leave; `up`: returns the numbers of those that accept chats now. If one
+    raises EngineGone, its chats are sent to the permanent `engines`. For one event loop."""
     router, every = Router(len(engines) + len(passing)), [*engines, *passing]
     stay = range(len(engines))
 
@@ -155,9 +157,9 @@ OF_ALL = (
 
 
 def proven(generate: Generator) -> Generator:
-    """Wraps a generator: a refusal that no chat is to blame for becomes transient, so its row stays to do."""
-    refuses: set[tuple[Sampling, str | None]] = set()  # every chat, until one is answered
-    probing = asyncio.Lock()  # rows that are refused at the same time share the probe that is refused
+    """Wraps a generator: if its model refuses every chat, refusals become transient faults."""
+    refuses: set[tuple[Sampling, str | None]] = set()  # refused for every chat until one is answered
+    probing = asyncio.Lock()  # rows refused at the same time share one refused probe
 
     async def checked(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         replies, key = await generate(chats, sampling, adapter), (sampling, adapter)

@@ -1,7 +1,7 @@
-"""Hosts of models, as a cluster file names them: a backend, the limits of an engine, the addresses of
-servers.
+"""Hosts of models, as a cluster file names them: the backend, limits of an engine, and addresses of servers.
 
-Keys are kept out of messages here. In no digest. Knows no server and no model library.
+Nothing here enters a digest. `masked` and `shown` keep keys out of messages. The module sends no request and
+imports no model library.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from raypipe.core.protocols import Model
 from raypipe.models.entry import LLM
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
-"""flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
+"""Code that runs embedders and rerankers. flagembedding: the library's own classes. transformers: texts
+sorted by length, in batches of a token budget (`models.encoder`)."""
 
-SHOWN = 200  # characters of a server's answer in a message
+SHOWN = 200  # characters of a server's answer that a message quotes
 
 KEY_VARIABLES: Mapping[str, str] = {LLM: "RAYPIPE_LLM_KEY", JUDGE: "RAYPIPE_JUDGE_KEY"}
-"""Endpoint -> the environment variable that has its key. Not set: no key is sent."""
+"""Endpoint -> the environment variable of its key. If the variable is not set, no key is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +33,20 @@ class EngineLimits:
     device: Literal["cpu", "cuda"] = "cpu"
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory
-    max_num_seqs: int = 128  # replies written at the same time, at most
-    batch_invariant: bool = False  # whether a reply is the same whatever stands in its batch
-    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments, which change no reply
+    max_num_seqs: int = 128  # most replies written at the same time
+    batch_invariant: bool = False  # True: a reply does not depend on the other chats of its batch
+    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments that change no reply
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointAddress:
-    """An endpoint of the cluster file, with the key that its `key_env` named. In no digest."""
+    """An endpoint of the cluster file, with its key from the variable `key_env`. In no digest."""
 
-    url: str  # up to and with /v1; where several servers share the chats: with commas between them
+    url: str  # up to and including /v1; several servers that share the chats are separated by commas
     key: str = field(default="", repr=False)  # "": none is sent
-    concurrency: int = 16  # requests in flight at each address, of one process
-    per_minute: float = math.inf  # requests sent to each address, of one process
-    tokens_per_minute: float = math.inf  # of these requests, prompt and reply
+    concurrency: int = 16  # most requests in flight from one process to each address
+    per_minute: float = math.inf  # most requests per minute from one process to each address
+    tokens_per_minute: float = math.inf  # most tokens of these requests, prompt and reply
     timeout_s: float = 120.0  # of one try
     tries: int = 5
     batch: Literal["", "openai"] = ""  # openai: chats are sent in files to its batch API, at half the price
@@ -82,10 +83,10 @@ class EndpointAddress:
 
 
 def masked(text: str, key: str) -> str:
-    """The text without a key, which a server may quote, in each form that JSON, Python or an address gives
-    it. A whole answer is masked before it is cut: of a key at the cut the begin would stay."""
+    """Replaces a key in a text by ***, and also its forms escaped by JSON, Python or a URL. Mask a server's
+    answer before cutting it; otherwise the beginning of a key could remain at the cut."""
     forms = {key}
-    for _ in range(2):  # a gateway puts the error of a server into its own
+    for _ in range(2):  # escaped twice if a gateway quotes a server's error in its own
         for form in list(forms):
             forms |= {json.dumps(form)[1:-1], repr(form)[1:-1], quote(form, safe=""), quote_plus(form)}
     for form in sorted(forms, key=len, reverse=True) if key else ():
@@ -94,12 +95,12 @@ def masked(text: str, key: str) -> str:
 
 
 def shown(answer: str, key: str) -> str:
-    """The begin of what a server said, as a message repeats it, without a key."""
+    """Returns the beginning of a server's answer for a message, without the key."""
     return repr(masked(answer, key)[:SHOWN])
 
 
 def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:
-    """Returns a model's address. Raises ConfError for an endpoint that the cluster file does not have."""
+    """Returns a model's address. Raises ConfError if the cluster file lacks the endpoint."""
     if (at := endpoints.get(model.path)) is None:
         raise ConfError(
             f"model {model.name!r}: no endpoint named {model.path!r}; the cluster file has "
@@ -111,15 +112,15 @@ def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Endpoi
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model behind an address."""
+    """A model named by its server's address, in place of an entry of models.yaml."""
 
-    url: str  # up to and with /v1
-    model: str  # as the server calls it
+    url: str  # up to and including /v1
+    model: str  # its name on the server
 
     @classmethod
     def parse(cls, text: str, option: str) -> ServedModel:
-        """Reads `URL#MODEL`. Raises ConfError for anything else, naming the option; a URL with a name or
-        password in it is refused, since logs would show it."""
+        """Parses `URL#MODEL`. Raises ConfError, naming the option, for any other text. A URL with a name or
+        password is refused, since logs would show it."""
         url, _, model = text.partition("#")
         expected = f"{option}: expected URL#MODEL, such as http://127.0.0.1:8000/v1#Qwen/Qwen3-8B"
         host = url.partition("://")[2].partition("/")[0]
@@ -138,5 +139,5 @@ class ServedModel:
 
 
 def is_served(text: str) -> bool:
-    """Returns whether a name is an address in place of an entry's name."""
+    """Returns whether a model is named by an address in place of an entry's name."""
     return "://" in text

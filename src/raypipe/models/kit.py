@@ -1,8 +1,8 @@
-"""The kit of one process: loads each model that its steps use once, and gives them the index.
+"""The kit of one process: loads each model that its steps use once, and gives the steps the index.
 
-The only bridge from steps to heavy things. Models compute in a worker thread of the kit, so the event loop
-stays free; there is one such thread, since two models at once would compete for the same cores or device.
-Importing this module imports no model library.
+Steps reach models, engines and index only through it. Models compute in a worker thread of the kit, which
+keeps the event loop free. There is one such thread, since two models at the same time would compete for the
+same cores or device. Importing this module imports no model library.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ T = TypeVar("T")
 
 
 CPU_TEXTS = 64
-"""Texts that a CPU embeds in one call: 2 to 4 s of MiniLM, after which progress is counted. A GPU is through
-with a part in seconds, and a server's replies are counted as they come."""
+"""Texts that a CPU embeds in one call, 2 to 4 s of MiniLM; progress is counted after each call. A GPU embeds
+a whole task part in seconds; a server's replies are counted one by one."""
 
 
 class LocalKit:
     """Embedders, rerankers, generators, tokenizers and an index in this process.
 
     `backend`, `device` (cpu, cuda, cuda:1) and `threads` (of torch on a CPU; None: torch's choice) decide
-    where and how fast models run, never the results. A model is loaded on first use; that its files are here
-    is checked when a step is opened.
+    where and how fast models run, never the results. A model is loaded on first use. Opening a step checks
+    that its files exist.
 
-    `engines`: those that a job started, model identity -> names; `passing`: those that come and go next to
-    them. None: this process starts a vLLM engine of its own, within `engine_limits`, on first use; use such a
-    kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
-    the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
-    sent alone. `process` names the process for reports. `clock` (seconds) times calls of graphs and the
-    loading of models; `spent` the work that is done with this kit and its copies.
+    `engines`: engines that a job started, model identity -> names. `passing`: engines that join and leave
+    while the job runs. If `engines` is None, this process starts its own vLLM engine within `engine_limits`
+    on first use; use such a kit on one event loop, and `await close()` it. If that engine dies, its calls end
+    in transient faults and the next call starts another. `sink` receives each piece of a reply while it is
+    written, for a call with one chat. `process` names the process in reports. `clock` (seconds) times calls
+    of graphs and the loading of models; `spent` times the work of this kit and its copies.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class LocalKit:
         self._sink, self._clock, self.process, self.spent = sink, clock, process, SharedClock()
         self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
-        self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
-        self._loading_s: list[float] = []  # of each model that was loaded here
+        self._loaded: dict[Model, Any] = {}  # by `_key`; only the worker thread adds to it
+        self._loading_s: list[float] = []  # seconds that each model took to load
         self._encoders = SharedEncoders()
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
-        self._data: dict[str, Any] = {}  # what references gave, by what they are and where they lie
+        self._data: dict[str, Any] = {}  # opened references, by type, value and place
         self._closing_data: list[Callable[[], Awaitable[None]]] = []  # connections
         self._own: dict[Model, OwnEngine] = {}  # engines in this process
 
@@ -97,7 +97,7 @@ class LocalKit:
         return other
 
     def with_sink(self, sink: Callable[[str], None]) -> LocalKit:
-        """This kit: the engine in its process tells the one listener that the kit was made with."""
+        """Returns this kit unchanged: its engine sends pieces only to the sink that the kit was made with."""
         return self
 
     def embedder(self, model: Model) -> Embed:
@@ -117,7 +117,7 @@ class LocalKit:
         return embed
 
     async def embed_tokens(self, model: Model, tokens: Sequence[TokenArray]) -> np.ndarray:
-        """As `embedder`, of texts that another process tokenized (`token_arrays.takes_tokens`)."""
+        """Embeds texts that another process tokenized (`token_arrays.takes_tokens`), as `embedder` does."""
         return await self._compute(model, lambda m: m.embed_tokens(tokens))
 
     def reranker(self, model: Model) -> Score:
@@ -151,15 +151,15 @@ class LocalKit:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the engines that this kit started, and its connections, as the end of `async with` does."""
+        """Closes the kit's own engines and its connections. The end of `async with` calls it."""
         while self._closing_models:
             await self._closing_models.popitem()[1]()
         while self._closing_data:
             await self._closing_data.pop()()
 
     async def keep(self, models: Iterable[Model]) -> None:
-        """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
-        asked again is loaded again."""
+        """Closes all models except these: weights, engines, connections and tokenizers. A closed model is
+        loaded again when it is next used."""
         kept = {_key(m) for m in models}
         opened: tuple[dict[Model, Any], ...] = (self._generators, self._own, self._tokenizers)
         for held in opened:
@@ -176,7 +176,7 @@ class LocalKit:
             adapters = [name for name, _ in model.adapters]
             return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
         if model.loader == "openai":
-            from raypipe.models.openai import OpenAIClient  # which imports an HTTP client
+            from raypipe.models.openai import OpenAIClient  # imports an HTTP client
 
             at = hosts.address_of(model, self.endpoints)
             client = OpenAIClient(model, at)
@@ -184,7 +184,7 @@ class LocalKit:
             generate = proven(client.generate)
             if not at.batch:
                 return generate
-            from raypipe.models.batches import BatchClient  # for batch APIs alone
+            from raypipe.models.batches import BatchClient  # only for batch APIs
 
             batch = BatchClient(model, client, generate)
             self._closing_models[_key(model)] = batch.close
@@ -197,14 +197,15 @@ class LocalKit:
         return own.generate
 
     def _shared(self, model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
-        """A generator over the engines that a job started, routed by cached prefix."""
+        """Returns a generator over the engines that a job started; chats are routed by cached prefix. Raises
+        ConfError if the job started none for this model."""
         identity = own_identity(model)
         if not (names := engines.get(identity)):
             raise ConfError(
                 f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its "
                 f"own; a run in one process has none"
             )
-        from raypipe.models.engine_actors import JoiningEngines, find  # which imports Ray
+        from raypipe.models.engine_actors import JoiningEngines, find  # imports Ray
 
         joining = JoiningEngines(self._passing.get(identity, ()))
         passing = [joining.generator(n) for n in range(len(self._passing.get(identity, ())))]
@@ -213,7 +214,7 @@ class LocalKit:
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
     ) -> ReplyPieces:
-        """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
+        """Streams a reply: pieces if the engine runs in this process, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
             async for piece in own.stream(chat, sampling, adapter):
@@ -226,16 +227,16 @@ class LocalKit:
         return []
 
     async def healthy(self) -> None:
-        """Returns while the engines that this kit started are alive. Raises Unavailable."""
+        """Raises Unavailable if an engine that this kit started has died."""
         for own in list(self._own.values()):
             await own.healthy()
 
     def unfinished(self) -> int:
-        """Chat requests queued or running in the engines that this kit started."""
+        """Counts the chat requests queued or running in the engines that this kit started."""
         return sum(own.unfinished() for own in list(self._own.values()))
 
     def tokenizer(self, model: Model) -> Tokenize:
-        """A tokenizer entry, or another model's own."""
+        """Returns the tokenizer of a tokenizer entry, or another model's own; opens it on first use."""
         key = _key(model)
         if key not in self._tokenizers:
             self._tokenizers[key] = load.open_tokenizer(model)
@@ -249,8 +250,8 @@ class LocalKit:
         return self._index
 
     def data(self, ref: Reference[T]) -> T:
-        """Opens a reference the first time that it is asked for. Raises as `Reference.require`, and
-        Unavailable where its files, which every row needs, cannot be read."""
+        """Returns the value of a reference, opened on first use. Raises as `Reference.require`, and
+        Unavailable if its files cannot be read, since every row needs them."""
         key = type(ref).__name__ + stable(ref) + ref.where
         if key not in self._data:
             try:
@@ -261,7 +262,7 @@ class LocalKit:
         return found
 
     def loading_s(self) -> float:
-        """Seconds that loading models took so far, with the imports of their libraries."""
+        """Returns the seconds spent on loading models so far, imports of their libraries included."""
         return sum(self._loading_s)
 
     async def _compute(self, model: Model, call: Callable[[Any], T]) -> T:
@@ -273,10 +274,10 @@ class LocalKit:
                     if model.loader in REMOTE:
                         self._loaded[key] = load.open_remote(model, self.endpoints)
                     else:
-                        # Without weights no torch is needed, whose import takes three seconds.
+                        # Models without weights need no torch, whose import takes three seconds.
                         outside = model.loader in WEIGHTLESS or is_path(model.loader)
                         if self._threads is not None and not outside:
-                            import torch  # seconds
+                            import torch  # takes seconds
 
                             torch.set_num_threads(self._threads)
                         self._loaded[key] = load.open_model(
@@ -295,13 +296,14 @@ def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
 
 
 def _key(model: Model) -> Model:
-    """The fields that decide a model's numbers: the same weights under two names or paths load once."""
+    """Returns the model without fields that do not affect its numbers, such as name and path. The same
+    weights under two names are thus loaded once."""
     return replace(model, name="", path="", adapter_paths=(), adopted=None)
 
 
 async def compute_once(kit: Kit, model: Model) -> None:
-    """Sends a small request to a model that computes. Raises what the model raises, and Unavailable for a
-    reply that did not come."""
+    """Sends a small request to a model. Raises the model's errors, and Unavailable if a generator's reply is
+    a transient fault."""
     if model.kind == "generator":
         [reply] = await kit.generator(model)(((Message("user", "ready"),),), Sampling(max_tokens=1))
         if isinstance(reply, Fault) and reply.transient:
@@ -311,7 +313,7 @@ async def compute_once(kit: Kit, model: Model) -> None:
 
 
 async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
-    """Loads models: returns once each has computed, or its engine can. Raises what loading raises."""
+    """Loads models; returns once each has computed or its engine is ready. Raises their loading errors."""
     for model in models:
         if model.kind == "embedder":
             await kit.embedder(model)(["ready"], "query")

@@ -1,11 +1,11 @@
-"""Models of two libraries, one device each: FlagEmbedding's FlagModel, BGEM3FlagModel and FlagReranker, and
-the embedders and cross-encoders of sentence-transformers.
+"""Embedders and rerankers of two libraries, one device each: FlagEmbedding (FlagModel, BGEM3FlagModel,
+FlagReranker) and sentence-transformers (embedders, cross-encoders).
 
-FlagEmbedding on several devices would start processes that import `__main__` again, which a Ray worker cannot
-do: it is one actor per device instead. Sentence-transformers reads pooling, prompts, length, further layers
-and activation from the model's folder itself; both see a folder of links to the files that may be read, so
-pickles and remote code cannot be reached. Vectors are made unit rows, whatever a folder says: the index holds
-no others. Each library, seconds of import, is imported by what needs it.
+On several devices FlagEmbedding would start processes that import `__main__` again, which a Ray worker cannot
+do; each device gets its own actor instead. Sentence-transformers reads pooling, prompts, length, further
+layers and activation from the model's folder. Both libraries see only a folder of links to permitted files,
+so they cannot reach pickles or remote code. All vectors become unit rows, as the index needs, whatever a
+folder configures. A library, which takes seconds to import, is imported only by the class that needs it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from raypipe.models.token_arrays import TokenArray, require_pooled_mark
 
 
 class FlagEmbedder:
-    """Vectors by FlagModel or, for loader bge-m3, the dense ones of BGEM3FlagModel. The heads of BGE-M3 for
-    sparse and multi-vector scores are pickles, so they are neither read nor used."""
+    """Embedder over FlagModel or, for loader bge-m3, over the dense vectors of BGEM3FlagModel. BGE-M3's heads
+    for sparse and multi-vector scores are pickles, so they are neither read nor used."""
 
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         from FlagEmbedding import BGEM3FlagModel, FlagModel
@@ -59,8 +59,8 @@ class FlagEmbedder:
         owner = self._flag.model if model.loader == "bge-m3" else self._flag
         check(model, owner.model, self._flag.tokenizer)
         check_weights(model, owner.model)
-        # A MaxSim of these weights runs the same network. Where it came first, the library's own goes, unless
-        # the MaxSim's is one that the library cannot call.
+        # A MaxSim of the same weights shares this network. If the MaxSim was loaded first, its network
+        # replaces the library's, except a `Bert`, which the library cannot call.
         self._shared = encoders.encoder(
             model, lambda: Encoder(model, owner.model, self._flag.tokenizer, device)
         )
@@ -71,11 +71,11 @@ class FlagEmbedder:
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         whole = self._model.instructed(texts, role)
         vectors = self._flag.encode(whole, max_length=self._model.max_tokens)
-        # Half precision leaves lengths 1e-3 off.
+        # In half precision the lengths are off by 1e-3.
         return _unit_rows(vectors["dense_vecs"] if self._model.loader == "bge-m3" else vectors)
 
     def embed_tokens(self, tokens: Sequence[TokenArray]) -> np.ndarray:
-        """At least one text with its role's instruction, tokenized -> as `embed`."""
+        """Embeds at least one tokenized text that includes its role's instruction; returns as `embed`."""
         self._shared.net.to(torch_dtype(self._model))  # the library does so at its own first call
         return pooled_rows(self._shared, self._model, [tokens])
 
@@ -87,7 +87,7 @@ def _unit_rows(vectors: Any) -> np.ndarray:
 
 
 class FlagScorer:
-    """The sigmoid of FlagReranker's logit over (query, passage)."""
+    """Reranker over FlagReranker: the score is the sigmoid of its logit for (query, passage)."""
 
     def __init__(self, model: Model, device: str) -> None:
         from FlagEmbedding import FlagReranker
@@ -106,7 +106,7 @@ class FlagScorer:
         check(model, self._flag.model, self._flag.tokenizer)
         check_weights(model, self._flag.model)
         if model.dtype == "float32":
-            self._flag.model.float()  # the library keeps the dtype of the file otherwise
+            self._flag.model.float()  # else the library keeps the file's dtype
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         return np.array(self._flag.compute_score([list(p) for p in pairs]), np.float32)  # (pairs,), 0..1
@@ -122,7 +122,7 @@ def _arguments(model: Model, device: str) -> dict[str, Any]:
 
 
 class SentenceEmbedder:
-    """Vectors of a SentenceTransformer. An instruction of the entry takes the place of the model's prompt."""
+    """Embedder over SentenceTransformer. An instruction of the entry replaces the model's own prompt."""
 
     def __init__(self, model: Model, device: str) -> None:
         from sentence_transformers import SentenceTransformer
@@ -137,13 +137,13 @@ class SentenceEmbedder:
                 f"Correct the entry, or use a folder of that model"
             )
         own = self._net.max_seq_length
-        if own == math.inf:  # static vectors: any length, and their tokenizer cuts
+        if own == math.inf:  # static vectors have no length limit, so their tokenizer cuts
             self._net[0].tokenizer.enable_truncation(model.max_tokens)
         else:
             if own is not None:
                 require_room(model, own)
             self._net.max_seq_length = model.max_tokens
-        if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
+        if model.loader == "instructor":  # the library sets it only for the hub's names, not for a folder
             self._net.set_pooling_include_prompt(False)
         if (pooled := folder.pooling_of(Path(model.path))) in (["cls"], ["last"]):
             require_pooled_mark(replace(model, pooling=pooled[0]), self._net.tokenizer.backend_tokenizer)
@@ -163,7 +163,7 @@ class SentenceEmbedder:
 
 
 class SentenceReranker:
-    """Scores of a CrossEncoder, with the activation that its folder says."""
+    """Reranker over CrossEncoder, with the activation that its folder configures."""
 
     def __init__(self, model: Model, device: str) -> None:
         from sentence_transformers import CrossEncoder

@@ -1,8 +1,8 @@
-"""Loads a model for one device: from a `protocols.Model` to an object that embeds, scores or generates.
+"""Loading of models for one device: from a `protocols.Model` to an object that embeds, scores or tokenizes.
 
-Chooses the class by loader and backend. The backend is no part of the identity: both give the same numbers
-within 1e-5 in float32. Embedders and rerankers are synchronous. Heavy libraries are imported when the
-first model that needs them is opened.
+Loader and backend select the class. The backend is not part of a model's identity: both backends give the
+same numbers within 1e-5 in float32. Embedders and rerankers are synchronous. A heavy library is imported
+when the first model that needs it is opened.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from raypipe.models.remote import RemoteModel
 
 OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
-"""Loaders that are the same with either backend."""
+"""Loaders that use the same class with either backend."""
 
 
 def present(model: Model) -> None:
-    """Raises ModelMissing or ConfError unless the model's files are here and may be read, and the libraries
-    that its loader needs are installed."""
+    """Checks that a model's files exist and may be read, and that its loader's libraries are installed.
+    Raises ModelMissing or ConfError otherwise."""
     if is_path(model.loader):
         if model.path and not Path(model.path).is_dir():
             raise ModelMissing(
@@ -53,9 +53,8 @@ def present(model: Model) -> None:
 
 
 def from_outside(model: Model, device: str, method: str) -> Any:
-    """Returns what a loader from outside makes of a model: `open_model(model, device)`. Raises ConfError for
-    a loader whose source is not what the recipe was resolved with, and for an object without the method
-    that its kind needs."""
+    """Opens a model with a user's loader (MODULE:NAME), called with `model` and `device`. Raises ConfError if
+    the loader's source has changed since the recipe was resolved, or if the object lacks `method`."""
     if not model.weights.endswith(loader_id(model.loader)):
         raise ConfError(
             f"model {model.name!r}: the source of {model.loader} is not what the recipe was resolved with. "
@@ -68,9 +67,9 @@ def from_outside(model: Model, device: str, method: str) -> Any:
 
 
 def open_model(model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None) -> Any:
-    """An object with `embed` for an embedder: at least one text, role -> (texts, dim) float32, unit rows;
-    with `score` for a reranker: at least one pair -> (pairs,) float32, bigger is better. `encoders`: the
-    networks of this process, which a model of the same weights shares."""
+    """Opens an embedder or reranker on a device. An embedder has `embed`: at least one text, and a role ->
+    (texts, dim) float32, unit rows. A reranker has `score`: at least one pair -> (pairs,) float32, bigger is
+    better. `encoders`: loaded networks of this process, shared by models of the same weights."""
     encoders = encoders or SharedEncoders()
     embeds = model.kind == "embedder"
     if model.loader in WEIGHTLESS:
@@ -79,41 +78,41 @@ def open_model(model: Model, backend: Backend, device: str, encoders: SharedEnco
         return from_outside(model, device, "embed" if embeds else "score")
     require_computable(model, backend, device)
     if model.loader in folder.SENTENCE_LOADERS:
-        from raypipe.models.library_models import SentenceEmbedder, SentenceReranker  # torch
+        from raypipe.models.library_models import SentenceEmbedder, SentenceReranker  # imports torch
 
         return (SentenceEmbedder if embeds else SentenceReranker)(model, device)
-    if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
-        from raypipe.models.encoder_models import MaxSim  # seconds of torch
+    if model.loader == "maxsim":  # FlagEmbedding has no class for it, so the backend is ignored
+        from raypipe.models.encoder_models import MaxSim  # imports torch
 
         return MaxSim(model, device, encoders)
     if backend == "transformers" or model.loader == "last-token":
-        from raypipe.models.encoder_models import TransformersEmbedder, TransformersReranker  # torch
+        from raypipe.models.encoder_models import TransformersEmbedder, TransformersReranker  # imports torch
 
         return (
             TransformersEmbedder(model, device, encoders) if embeds else TransformersReranker(model, device)
         )
-    from raypipe.models.library_models import FlagEmbedder, FlagScorer  # torch
+    from raypipe.models.library_models import FlagEmbedder, FlagScorer  # imports torch
 
     return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:
-    from raypipe.models.remote import RemoteModel  # which imports an HTTP client
+    from raypipe.models.remote import RemoteModel  # imports an HTTP client
 
     return RemoteModel(model, address_of(model, endpoints))
 
 
 def require_startable(model: Model) -> None:
-    """Raises ModelMissing or ConfError for a vLLM model whose engine cannot start."""
+    """Raises ModelMissing or ConfError if the engine of a vLLM model cannot start."""
     present(model)
     generator_files.check(model)
     vllm_terms.require_arguments(json.loads(model.engine or "{}"), f"model {model.name!r}: engine")
 
 
 def open_tokenizer(model: Model) -> Tokenize:
-    """A tokenizer entry, or the tokenizer of any model that has one: spans of the tokens of a text, special
-    tokens omitted, nothing cut. A letter that takes several tokens gives each of them its span. Raises as
-    `folder.require`."""
+    """Opens the tokenizer of a tokenizer entry, or of any model that has one. It gives the spans of a text's
+    tokens, uncut, without special tokens; if several tokens make one letter, each has the letter's span.
+    Raises ConfError for a model without a tokenizer, and else as `folder.require`."""
     if is_path(model.loader):
         return cast(Tokenize, from_outside(model, "cpu", "__call__"))
     if model.loader in ("whitespace", "scripted"):  # a scripted generator counts words
@@ -129,7 +128,7 @@ def open_tokenizer(model: Model) -> Tokenize:
         )
     from tokenizers import Tokenizer
 
-    if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
+    if model.tokenizer_path:  # a remote model: `weights` is "openai:NAME+" and its tokenizer's weights
         weights = model.weights.rpartition("+")[2]
         repo, _, revision = weights.rpartition("@")
         model = replace(
@@ -147,7 +146,7 @@ def open_tokenizer(model: Model) -> Tokenize:
 
 
 def require_computable(model: Model, backend: Backend, device: str) -> None:
-    """Raises ConfError for an embedder or reranker whose dtype would silently be computed as another one."""
+    """Raises ConfError if an embedder's or reranker's dtype would silently be computed as another dtype."""
     if model.kind not in ("embedder", "reranker") or is_path(model.loader) or model.loader in REMOTE:
         return
     if device == "cpu" and model.dtype == "float16":

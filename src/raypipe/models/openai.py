@@ -1,11 +1,11 @@
-"""A generator behind any endpoint that speaks the OpenAI chat protocol, and checks of a server before work.
+"""A generator behind an endpoint of the OpenAI chat protocol, and checks of a server before a run.
 
-Keeps the contract of `llm.Generator`: every row has a reply or a fault, and no trouble of the endpoint
-is ever an empty answer. Trouble that time or an operator can end (down, slow, overloaded, a wrong key or
-address, an answer that is not the protocol's) is transient, so a later run sends the row again. A chat
-that the endpoint refuses is final, and an account with nothing left is no row's matter. Before work one real
-chat with the body of a step is sent: fields that the server refuses are then left out (`Model.unsent`).
-Knows what is asked; `server` sends it.
+It keeps the contract of `llm.Generator`: every row gets a reply or a fault, and an error of the endpoint
+never becomes an empty answer. Errors that time or an operator can end are transient, so a later run sends the
+row again: down, slow, overloaded, a wrong key or address, an answer of another protocol. A chat that the
+endpoint refuses is a final fault. An account without credit raises, since no row is to blame. Before a run
+one real chat with each step's body is sent; fields that the server refuses are then left out
+(`Model.unsent`). This module builds bodies and reads replies; `server` sends them.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ WITHHELD = frozenset(
 )
 REFUSES = frozenset({"refusal", "refused"})
 BROKEN_OFF = frozenset({"error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource"})
-"""Names of ends, in lower case, of OpenAI, Anthropic, vLLM, Gemini, Bedrock, Mistral, TGI and DeepSeek. Every
-other name, and none, is the end of a whole text."""
+"""Finish reasons of cut, withheld, refused and broken-off replies, in lower case; of OpenAI, Anthropic, vLLM,
+Gemini, Bedrock, Mistral, TGI and DeepSeek. Any other reason, or none, ends a complete text."""
 
 
 def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
-    """Raises what reading a tree of another shape raises; BrokenOff."""
+    """Parses a chat completion. Raises BrokenOff if the endpoint broke off, and KeyError, TypeError or the
+    like if the JSON has another shape."""
     choice = tree["choices"][0]
     message, end = choice["message"], str(choice.get("finish_reason") or "").lower()
     usage = tree.get("usage") or {}
@@ -79,13 +80,13 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
         return Fault(STEP, "declined", f"the model refuses to answer: {refusal[:200]!r}", transient=False)
     text = thinking(thoughts, text)
     cut = end in CUT or (not end and generated >= sampling.max_tokens)
-    for stop in sampling.stop:  # a server may not take them, or repeat them
+    for stop in sampling.stop:  # a server may ignore stop texts, or include them in the reply
         text, found, _ = text.partition(stop)
         cut = cut and not found
     if not text:
         return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
     finish: Finish = "length" if cut else "stop"
-    details = usage.get("prompt_tokens_details") or {}  # or Anthropic's word for it, as some proxies pass on
+    details = usage.get("prompt_tokens_details") or {}  # some proxies pass on Anthropic's name instead
     logprob = None
     if sampling.logprobs:
         logprob = math.fsum(token["logprob"] for token in choice["logprobs"]["content"])
@@ -100,8 +101,8 @@ def read_chat(tree: Any, sampling: Sampling) -> Generated | Fault:
 
 
 def _texts(content: Any) -> tuple[str, str]:
-    """The text of a message or of a part of one, and its thoughts. Parts of other types say nothing in
-    words."""
+    """Returns text and thoughts of a message's content or of a part of it. Parts of other types, such as
+    images, give no text. Raises TypeError for content of another shape."""
     if isinstance(content, str | None):
         return content or "", ""
     if isinstance(content, list):
@@ -128,17 +129,17 @@ NEUTRAL: Mapping[str, float] = {
     "min_p": 0,
     "repetition_penalty": 1,
 }
-"""Values that change nothing."""
+"""Field -> the value at which it has no effect."""
 OMITTABLE = (*NEUTRAL, "seed", "stop")
-"""Fields that a chat may lack: without them the server's own choice decides; stops are then applied here."""
-CHARS_A_TOKEN = 4  # of English text, as OpenAI counts for its limits of tokens a minute
+"""Fields that may be left out of a chat. The server's defaults then apply; stops are applied here."""
+CHARS_A_TOKEN = 4  # of English text, as OpenAI estimates for its limits of tokens per minute
 UNSUPPORTED = re.compile(
     r"unsupported|unknown|unrecogni[sz]ed|unexpected|not (supported|permitted|allowed)", re.I
 )
 
 
 class OpenAIClient:
-    """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
+    """Client that keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
 
     def __init__(
         self,
@@ -147,13 +148,14 @@ class OpenAIClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sleep` and `clock` (seconds) are for tests."""
+        """Opens the client. `sleep` and `clock` (seconds) are for tests."""
         self._model, self._at = model, at
         self.server = ServerClient(at, sleep, clock)
         self._adapters = model.adapter_folders()
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """Raises Unavailable, besides, where the account has nothing left: no further chat would be done."""
+        """Replies to chats as `llm.Generator`. Also raises Unavailable if the account has no credit left,
+        since every further chat would fail."""
         body = self.body(sampling, adapter)
         replies: Replies = []
         for got in await asyncio.gather(*(self.attempt(chat, body, sampling) for chat in chats)):
@@ -168,8 +170,9 @@ class OpenAIClient:
         await self.server.close()
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
-        """The request without its messages. States everything that decides the reply: otherwise an endpoint's
-        defaults (vLLM takes some from the model's folder) would decide it silently."""
+        """Builds a request without its messages. It states all that decides the reply, so that no default of
+        the endpoint does (vLLM takes some from the model's folder). Raises ConfError for an unknown
+        adapter."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
             raise ConfError(f"{self._at.url}: no adapter named {adapter!r}; the endpoint's entry has {known}")
@@ -190,13 +193,13 @@ class OpenAIClient:
         if self._model.template:
             body["chat_template_kwargs"] = json.loads(self._model.template)
         body = {name: value for name, value in body.items() if name not in self._model.unsent}
-        if "max_tokens" not in body:  # a reply is never without its bound
+        if "max_tokens" not in body:  # a reply always has a limit
             body["max_completion_tokens"] = sampling.max_tokens
         return body | self._constraint(sampling)
 
     def messages(self, chat: Chat) -> list[dict[str, Any]]:
-        """The turns of a chat as the protocol has them. With `cache_control` the turn before the last ends
-        with a mark: chats of one prompt are equal up to there, and some servers cache only up to a mark."""
+        """Converts a chat to the protocol's messages. With `cache_control` the last turn but one ends with a
+        cache mark: chats of one prompt are equal up to it, and some servers cache only up to a mark."""
         turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in chat]
         if self._model.cache_control and len(turns) > 1:
             part = {"type": "text", "text": turns[-2]["content"], "cache_control": {"type": "ephemeral"}}
@@ -225,7 +228,7 @@ class OpenAIClient:
     async def attempt(
         self, chat: Chat, body: dict[str, Any], sampling: Sampling
     ) -> Generated | Fault | Trouble:
-        """The reply to a chat with such a body (`body`), or why the server gives none."""
+        """Sends a chat with a body that `body` built. Returns its reply, or why the server gave none."""
         tokens = sampling.max_tokens + sum(len(m.content) for m in chat) / CHARS_A_TOKEN
         whole = body | {"messages": self.messages(chat)}
         read = lambda tree: read_chat(tree, sampling)  # noqa: E731
@@ -233,8 +236,8 @@ class OpenAIClient:
 
 
 def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields of a chat's body that a server's error refuses and that a chat may lack. Of several the ones
-    that change nothing: without them the others may be taken.
+    """Returns the fields of a chat's body that a server's error refuses and that may be left out. If some of
+    them have no effect, returns only those: the server may accept the others then.
 
     >>> body = {"max_tokens": 9, "temperature": 0.0, "top_p": 1.0}
     >>> refused_fields({"message": "Unsupported parameter: 'max_tokens'", "param": "max_tokens"}, body)
@@ -256,23 +259,25 @@ def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:
 
 T = TypeVar("T")
 ChatForm: TypeAlias = tuple[Sampling, str | None]
-"""Sampling and adapter of a step: with the model they decide the body of its chats."""
+"""Sampling and adapter of a step; together with the model they decide the body of its chats."""
 
-LISTING_TIMEOUT_S = 10.0  # of a list of names
+LISTING_TIMEOUT_S = 10.0  # of a request for the list of models
 GONE = frozenset({"unreachable", "timeout", "unpaid"})
 WRONG = frozenset({"unauthorised", "forbidden", "not_found", "redirected", "not_the_protocol"})
-"""Reasons that no row can be done for, now or as things are written. Others may pass, or be one chat's."""
+"""Reasons that fail every row: now (GONE), or with this configuration (WRONG). Others may pass, or concern
+one chat."""
 
 
 def fields_refused(
     model: Model, at: EndpointAddress, kinds: Sequence[ChatForm], key_name: str
 ) -> tuple[tuple[str, ...], list[ChatForm]]:
-    """Sends a chat of each kind, without the model's unsent fields; returns the further fields that its
-    server refuses and takes a chat without, and the kinds that it takes.
+    """Probes a server with one chat per form, to find the fields that must be left out.
 
-    Raises Unavailable where nothing answers or the account has nothing left, ConfError for a key that is
-    refused, a model that is not served and an address of something else. A server that is busy, or refuses a
-    chat for another reason, is left to the rows. `key_name`: the variable of the key, for messages.
+    Chats lack the model's unsent fields. Returns the further fields that the server refuses and whose chat it
+    accepts without them, and the forms that it accepts. Raises Unavailable if nothing answers or the account
+    has no credit. Raises ConfError if the key is refused, the model is not served, or the address is another
+    service's. A busy server, or a refusal for another reason, is ignored here and becomes the rows' fault
+    later. `key_name`: environment variable of the key, for messages.
     """
 
     async def check() -> tuple[tuple[str, ...], list[ChatForm]]:
@@ -282,7 +287,7 @@ def fields_refused(
             while (
                 fields := await _refused(replace(model, unsent=tried), at, sampling, adapter, key_name)
             ) is not None:
-                if not fields:  # another reason: that it named fields before says nothing then
+                if not fields:  # refused for another reason, so the fields named before do not count
                     break
                 tried += fields
             else:
@@ -296,8 +301,8 @@ def fields_refused(
 async def _refused(
     model: Model, at: EndpointAddress, sampling: Sampling, adapter: str | None, key_name: str
 ) -> tuple[str, ...] | None:
-    """The fields that the server names where it refuses a chat; None: it takes the chat. Raises as
-    `fields_refused`."""
+    """Returns the fields that the server refuses in one chat; None: it accepts the chat; (): it refuses for
+    another reason. Raises as `fields_refused`."""
     client = OpenAIClient(model, replace(at, tries=len(at.urls)))  # each address once
     try:
         body = client.body(sampling, adapter)
@@ -313,7 +318,7 @@ async def _refused(
         raise ConfError(f"{got.detail}: {sent}. Put the key in the environment variable {key_name}")
     if fields := refused_fields(got.error, body):
         return fields
-    names = await _listed(at) if got.reason in WRONG or got.reason == "refused" else {body["model"]: {}}
+    names = await _list_models(at) if got.reason in WRONG or got.reason == "refused" else {body["model"]: {}}
     if got.reason in WRONG or body["model"] not in names:
         hint = (
             did_you_mean(body["model"], names) if names else "is this the API's address, up to and with /v1?"
@@ -323,13 +328,13 @@ async def _refused(
     return ()
 
 
-async def _listed(at: EndpointAddress) -> dict[str, dict[str, Any]]:
-    """Returns what a server lists, by name; {} where it lists nothing that can be read."""
-    found = await _sent(at, "GET", "models", lambda t: {str(row["id"]): dict(row) for row in t["data"]})
+async def _list_models(at: EndpointAddress) -> dict[str, dict[str, Any]]:
+    """Returns the models that a server lists, by name; {} if the list is missing or unreadable."""
+    found = await _send(at, "GET", "models", lambda t: {str(row["id"]): dict(row) for row in t["data"]})
     return {} if isinstance(found, Trouble) else found
 
 
-async def _sent(
+async def _send(
     at: EndpointAddress, method: str, path: str, read: Callable[[Any], T], **content: Any
 ) -> T | Trouble:
     client = ServerClient(replace(at, tries=1, timeout_s=min(at.timeout_s, LISTING_TIMEOUT_S)))
@@ -340,10 +345,10 @@ async def _sent(
 
 
 def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: str) -> dict[str, Any]:
-    """The fields of models.yaml for a served model, after requests to it. Raises as `fields_refused`, and
-    ConfError for a reranker without a dialect."""
+    """Returns the models.yaml fields of a served model, after requests to its server. Raises as
+    `fields_refused`, and ConfError for a reranker without a dialect or an unknown kind."""
     if kind == "generator":
-        if (told := asyncio.run(_listed(at)).get(name)) is None:
+        if (told := asyncio.run(_list_models(at)).get(name)) is None:
             model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")
             fields_refused(model, at, [(Sampling(max_tokens=16), None)], key_name)
             told = {}
@@ -357,7 +362,7 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
     if kind == "embedder":
         body = {"model": name, "input": ["ready"], "encoding_format": "float"}
         dim = asyncio.run(
-            _sent(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
+            _send(at, "POST", "embeddings", lambda t: len(t["data"][0]["embedding"]), json=body)
         )
         if isinstance(dim, Trouble):
             raise (Unavailable if dim.reason in GONE else ConfError)(

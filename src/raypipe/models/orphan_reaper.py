@@ -1,9 +1,9 @@
-"""Ends an engine's processes when the process that started them ends, in any way.
+"""Watcher that ends an engine's processes when the process that started them ends in any way.
 
-vLLM's children end with their parent when it exits in good order; after SIGKILL they run on, with their
-memory. Those started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A small
-process in a session of its own holds one end of a pipe: when the other end closes, it ends what has the mark.
-Linux only, as vLLM is. Knows no engine; the watching process imports the standard library alone.
+vLLM's children end with a parent that exits normally; after SIGKILL they keep running and hold their memory.
+Children started between `OrphanReaper(...)` and `arm()` carry a mark in their environment. A small watching
+process, in a session of its own, holds one end of a pipe. When the other end closes, it ends all processes
+with the mark. Linux only, like vLLM. The watcher imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 NAME = "RAYPIPE_ENGINE"
-KEEP = "SPT_NOENV"  # else setproctitle, which vLLM calls, writes titles over the environment in /proc
+KEEP = "SPT_NOENV"  # stops setproctitle, which vLLM calls, from overwriting the environment in /proc
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL
 
 
 class OrphanReaper:
-    """Watches the child processes that are started from here until `arm`."""
+    """Watcher of the child processes that start between its creation and `arm`."""
 
     def __init__(self) -> None:
-        resource_tracker.ensure_running()  # this process's own, which must not inherit the mark
+        resource_tracker.ensure_running()  # start it before the mark, so that it does not inherit it
         mark = uuid.uuid4().hex
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, mark],
@@ -34,15 +34,15 @@ class OrphanReaper:
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # outlives a signal to the whole group
         )
-        os.environ.update({NAME: mark, KEEP: "1"})  # the only way to reach vLLM's children and theirs
+        os.environ.update({NAME: mark, KEEP: "1"})  # inherited by vLLM's children and theirs
 
     def arm(self) -> None:
-        """Ends the watch for new children: all have started."""
+        """Stops marking new children; the marked ones stay watched."""
         for name in (NAME, KEEP):
             os.environ.pop(name, None)
 
     def close(self) -> None:
-        """Ends the remaining children, and waits for their end."""
+        """Ends the marked children that still run, and waits until they have ended."""
         self.arm()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
@@ -50,14 +50,14 @@ class OrphanReaper:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes whose environment has the mark."""
+    """Returns the ids of processes whose environment has the mark."""
     wanted, found = f"{NAME}={mark}".encode(), []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
                 if wanted in (path / "environ").read_bytes().split(b"\0"):
                     found.append(int(path.name))
-            except OSError:  # ended meanwhile, or another user's
+            except OSError:  # it has ended, or belongs to another user
                 continue
     return found
 

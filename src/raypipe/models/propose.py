@@ -1,9 +1,9 @@
-"""An entry of models.yaml for a repository: its kind, loader, length, pooling, dtype and memory.
+"""Proposal of a models.yaml entry for a repository: its kind, loader, length, pooling, dtype and memory.
 
-A repository is read from a hub's API over HTTP, or from a folder; nothing is downloaded but small JSON files.
-What cannot be loaded is refused here, with the file that says so: pickles alone, code of its own, a head with
-several outputs. FlagEmbedding loads the BGE family, sentence-transformers all other embedders and
-cross-encoders, vLLM language models.
+A repository is read from a hub's API over HTTP, or from a folder; only small JSON files are downloaded. A
+repository that cannot be loaded is refused with a message that names the file: only pickles, code of its own,
+or a head with several outputs. FlagEmbedding loads the BGE family, sentence-transformers all other embedders
+and cross-encoders, vLLM language models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raypipe.models.weight_files import BYTES, GIB, per_token
 HUB = "https://huggingface.co"
 TIMEOUT_S = 20.0
 DTYPES = ("float32", "float16", "bfloat16")
-LONGEST = 32_768  # tokens of context that an entry proposes at most: keys and values take memory by the token
+LONGEST = 32_768  # most tokens of context in a proposed entry: keys and values take memory per token
 _NAME = re.compile(r"\A[\w.-]+/[\w.-]+")
 SMALL = (
     "config.json",
@@ -37,29 +37,29 @@ SMALL = (
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
 )
-"""Files that are read, where they are there; and the config.json of each module that modules.json names."""
+"""Files to read if they exist. The config.json of each module in modules.json is read too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRepo:
-    """A repository of a model at one commit, or a folder."""
+    """A model's repository at one commit, or its folder."""
 
     name: str  # ORG/NAME, or the folder's path
     revision: str  # 40 hex digits; "": a folder
-    files: Mapping[str, int]  # name -> bytes; -1 where the hub does not say
-    trees: Mapping[str, Any]  # name -> content of a small JSON file
-    licence: str = ""  # as the repository says it; "": it says nothing
-    gated: bool = False  # whether its owner admits who may download it
-    parameters: int = 0  # numbers in its weights, where the hub says; 0: it does not
+    files: Mapping[str, int]  # name -> bytes; -1: the hub does not tell
+    trees: Mapping[str, Any]  # name -> parsed content of a small JSON file
+    licence: str = ""  # as the repository states it; "": not stated
+    gated: bool = False  # True: its owner must admit each reader
+    parameters: int = 0  # numbers in its weights; 0: the hub does not tell
 
     def tree(self, name: str) -> dict[str, Any]:
-        """The object in a small JSON file; {} where there is none."""
+        """Returns the object in a small JSON file; {} if there is none."""
         found = self.trees.get(name)
         return found if isinstance(found, dict) else {}
 
     @property
     def modules(self) -> list[dict[str, Any]]:
-        """The modules of a sentence-transformers model, in order; [] where it is none."""
+        """Modules of a sentence-transformers model, in order; [] for other models."""
         found = self.trees.get("modules.json")
         return [m for m in found if isinstance(m, dict)] if isinstance(found, list) else []
 
@@ -76,10 +76,10 @@ def from_folder(path: Path) -> ModelRepo:
 
 
 def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -> ModelRepo:
-    """Returns what a hub says of ORG/NAME at a commit, branch or tag; None: its main branch.
+    """Reads ORG/NAME from a hub at a commit, branch or tag; None: its main branch.
 
-    Raises ConfError for a name that is none or is not there, ModelMissing for one whose owner has to let this
-    reader in, Unavailable for a hub that cannot be reached."""
+    Raises ConfError for an invalid or unknown name, ModelMissing if the owner must admit this reader first,
+    and Unavailable if the hub cannot be reached."""
     if not _NAME.fullmatch(name):
         raise ConfError(f"{name}: expected ORG/NAME of a hub, a folder, or URL#MODEL of a server")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -150,14 +150,14 @@ def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     entry: Mapping[str, Any]  # fields of models.yaml, in order
-    bytes: int | None  # of the files that are read; None: not known
+    bytes: int | None  # size of the files that are read; None: not known
     memory_gib: float | None  # of its weights, once loaded; None: not known
     context_gib: float | None  # keys and values of one reply of full length; None: not a language model
 
 
 def propose(repo: ModelRepo, kind: str = "") -> Proposal:
-    """The entry of a repository. `kind` decides where its files leave it open. Raises ConfError and
-    ModelMissing."""
+    """Proposes an entry for a repository. `kind`: the model's kind; "": derived from its files. Raises
+    ConfError and ModelMissing if it cannot be loaded."""
     _refuse(repo)
     config = repo.tree("config.json")
     found = kind or _kind(repo, config)
@@ -168,7 +168,7 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
     if found == "embedder":
         pooled = _module(repo, "Pooling")
         ways = folder.poolings(pooled)
-        # FlagEmbedding's classes where its encoders of the BGE family are meant, else the folder's own.
+        # FlagEmbedding's classes for encoders of the BGE family, else sentence-transformers.
         plain = config.get("model_type") in ("bert", "xlm-roberta") and ways in (["cls"], ["mean"])
         own = "bge-m3" if "bge-m3" in repo.name.lower() else "flagembedding"
         flag = plain and _is_bge(repo)
@@ -251,11 +251,11 @@ def _module(repo: ModelRepo, kind: str) -> dict[str, Any]:
 
 
 def _max_tokens(repo: ModelRepo, config: Mapping[str, Any]) -> int:
-    """The length that a sentence-transformers model says, else what positions and tokenizer allow."""
+    """Returns max_seq_length of a sentence-transformers model, else the limit of positions and tokenizer."""
     if own := repo.tree("sentence_bert_config.json").get("max_seq_length"):
         return int(own)
     places = int(text_config(config).get("max_position_embeddings") or 512)
-    if "roberta" in str(config.get("model_type")):  # it counts positions from the padding id on
+    if "roberta" in str(config.get("model_type")):  # positions start after the padding id
         places -= int(config.get("pad_token_id") or 1) + 1
     limit = repo.tree("tokenizer_config.json").get("model_max_length")
     return min(places, int(limit)) if isinstance(limit, int | float) and limit < 1e9 else places

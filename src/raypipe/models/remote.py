@@ -1,10 +1,10 @@
 """Embedders and rerankers behind an address.
 
-Vectors come from `/v1/embeddings` and vLLM's `/pooling`, scores from `/rerank`. What comes back is checked
-before it is used: one vector or score for each input, of the length that the entry says, finite. Anything
-else is a ConfError, since every further answer would be as wrong. An address that is down or overloaded is
-unavailable; an input that it refuses alone is the input's, and inputs that it refuses together are sent in
-halves. `server` sends the requests; knows no model library.
+Vectors come from `/v1/embeddings` and vLLM's `/pooling`, scores from `/rerank`. Each answer is checked: one
+finite vector or score per input, with the entry's dim. Any other answer is a ConfError, since all further
+answers would be wrong too. A server that is down or overloaded raises Unavailable. Inputs refused together
+are sent again in halves; an input refused by itself raises ValueError. `server` sends the requests. The
+module needs no model library.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from raypipe.models.server import ServerClient, Trouble
 
 T = TypeVar("T")
 
-BATCH = 64  # texts, or passages of one query, in a request, until a server takes fewer: what many take
+BATCH = 64  # texts, or passages of one query, per request: accepted by many servers; halved if refused
 
 
 class RemoteModel:
-    """An embedder or a reranker behind an address: vectors of `/embeddings`, with dialect pooling of vLLM's
-    `/pooling`; scores of `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI. Requests are tried again
-    where that may help, at most `concurrency` at a time."""
+    """An embedder or a reranker behind an address. Vectors come from `/embeddings`, or with dialect pooling
+    from vLLM's `/pooling`; scores from `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI. At most
+    `concurrency` requests run at a time; failed ones are retried if that may help."""
 
     def __init__(
         self, model: Model, at: EndpointAddress, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """`sleep` is for tests."""
+        """Starts the thread that sends requests. `sleep` is for tests."""
         self._model, self._named = model, f"model {model.name!r} at {at.url}"
         self._server = ServerClient(at, sleep)
-        self._most = BATCH  # inputs that a request may have
+        self._most = BATCH  # most inputs of a request
         self._form = {"encoding_format": "float"}
-        # Callers are threads; the connections are those of one loop.
+        # Callers are threads, but connections belong to one event loop.
         self._loop = loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, name="requests", daemon=True).start()
         weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
@@ -53,8 +53,8 @@ class RemoteModel:
     async def _answers(
         self, path: str, inputs: Sequence[T], body: Callable[[Sequence[T]], dict[str, Any]]
     ) -> list[tuple[int, Any]]:
-        """The JSON answers to these inputs, in order, each with the number of inputs that it is about. Raises
-        Unavailable, ConfError, and ValueError for an input that the server refuses alone."""
+        """Returns the JSON answers to inputs, in order, each with the number of its inputs. Raises
+        Unavailable, ConfError, and ValueError for an input that the server refuses by itself."""
         if len(inputs) <= self._most:
             got = await self._server.send("POST", path, lambda tree: tree, json=body(inputs))
             if not isinstance(got, Trouble):
@@ -62,7 +62,7 @@ class RemoteModel:
                 return [(len(inputs), got)]
             self._raise_unless_refused(got)
             if self._form and "encoding_format" in str(got.error):
-                self._form = {}  # a server may not know it; then it sends what it always sends
+                self._form = {}  # a server that lacks the option sends its default format
                 return await self._answers(path, inputs, body)
             if len(inputs) == 1:
                 raise ValueError(f"{self._named} refuses an input: {got.detail}")
@@ -90,7 +90,7 @@ class RemoteModel:
         raise ConfError(f"{message}. Check the key, the url and the model's name there")
 
     def _error(self, expected: str, found: object) -> ConfError:
-        """For an answer of another form."""
+        """Builds the error for an answer of another form."""
         return ConfError(f"{self._named}: expected {expected}, found {found}")
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
@@ -111,10 +111,10 @@ class RemoteModel:
         return body | self._form
 
     def _vectors(self, answer: Any, texts: int) -> np.ndarray:
-        """(texts, dim) float32."""
+        """Parses an answer with vectors: (texts, dim) float32. Raises ConfError for another form or dim."""
         try:
             rows = answer["data"]
-            if all(row.get("index") is None for row in rows):  # then they are in the order of the texts
+            if all(row.get("index") is None for row in rows):  # no index: rows are in the order of the texts
                 rows = [{**row, "index": i} for i, row in enumerate(rows)]
             found = self._in_order(rows, texts, lambda row: row.get("embedding", row.get("data")))
             vectors = np.asarray([_numbers(v) for v in found], np.float32)
@@ -163,7 +163,7 @@ class RemoteModel:
         return body
 
     def _scores(self, answer: Any, passages: int) -> np.ndarray:
-        """(passages,) float32."""
+        """Parses an answer with scores: (passages,) float32. Raises ConfError for another form."""
         tei = self._model.dialect == "tei"
         try:
             rows = answer if tei else answer.get("results", answer.get("data"))
@@ -177,8 +177,8 @@ class RemoteModel:
         return np.array(found, np.float32)
 
     def _in_order(self, rows: Sequence[Any], inputs: int, value: Callable[[Any], T]) -> list[T]:
-        """The values of rows by their index; one that lacks it has index 0, which some servers leave out.
-        Raises ConfError unless there is one for each input."""
+        """Returns the values of rows in the order of their index; some servers leave out index 0. Raises
+        ConfError unless each input has exactly one row."""
         found = {int(row.get("index", 0)): value(row) for row in rows}
         if sorted(found) != list(range(inputs)) or len(rows) != inputs:
             raise self._error(
@@ -188,8 +188,8 @@ class RemoteModel:
 
 
 def _numbers(vector: Any) -> Any:
-    """The numbers of a vector; some servers send their bytes, in base64, whatever they are asked for, or a
-    list of the one vector."""
+    """Returns the numbers of a vector. Some servers always send base64 bytes, or a list that holds the one
+    vector."""
     if isinstance(vector, str):
         return np.frombuffer(base64.b64decode(vector), "<f4")
     return vector[0] if len(vector) == 1 and isinstance(vector[0], list) else vector

@@ -1,8 +1,9 @@
-"""Requests to the servers of one model: sent, tried again where that may help, and their troubles named.
+"""HTTP requests to the servers of one model, with retries, rate limits and named kinds of trouble.
 
-Several addresses share the requests: the one that can take a request soonest gets it; one that failed is left
-out for a while and then tried with one request. Limits of calls and tokens a minute are kept by the entry and
-by what a server says (`Retry-After`, `x-ratelimit-*`). Knows HTTP and no protocol above it.
+Several addresses share the requests: each goes to the address that can take it soonest. An address that
+failed is left out for a while and then tried with one request. Limits of calls and tokens per minute come
+from the cluster file and from a server's headers (`Retry-After`, `x-ratelimit-*`). The module reads no
+protocol above HTTP.
 """
 
 from __future__ import annotations
@@ -25,48 +26,48 @@ from raypipe.models.hosts import EndpointAddress, masked, shown
 T = TypeVar("T")
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
-"""Statuses that say nothing about the request: the operator has to correct something."""
+"""Status -> reason, for errors that the operator must correct and the request did not cause."""
 BROKEN = frozenset({"unreachable", "timeout", "unavailable", "overloaded"})
-"""Troubles after which an address is left out while others answer."""
+"""Reasons after which an address is left out while others answer."""
 SPENT = re.compile(
     r"quota|billing|insufficient.{0,9}(balance|credit|fund)|credit balance|(no|out of) credit|arrear"
     r"|(spending|usage) limit",
     re.I,
 )
-OWES = re.compile(r"credit balance|arrear", re.I)  # with status 400, which mostly is about the request
+OWES = re.compile(r"credit balance|arrear", re.I)  # for status 400, which otherwise blames the request
 LIMITED = re.compile(r"(try again|retry) (in|after)|retry.?(delay|after)|per.?(min|second)", re.I)
-"""An account that has nothing left, in the code or message of an error; and a limit of calls, for which some
-providers have the same sentence, with `Retry-After` or a word about when it ends."""
+"""Patterns in the code or message of an error. SPENT and OWES: the account has no credit left. LIMITED: a
+rate limit, for which some providers use the sentence of SPENT and add when the limit ends."""
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
-ASKED_WAIT_S = 60.0  # that a server may ask for: limits are of a minute
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try; doubles with each further try, with jitter
+ASKED_WAIT_S = 60.0  # longest wait that a server may ask for: rate limits are per minute
 
 
 class BrokenOff(ValueError):
-    """A reply that its server did not finish: the same request may get a whole one."""
+    """An unfinished reply. The same request may get a complete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A request without a reply."""
+    """The reason why a request got no reply."""
 
     reason: str  # a short fixed word
     detail: str  # for people, without the key
     transient: bool  # True: time or an operator can end it
     again: bool = False  # True: the same request may succeed in a moment
-    error: Any = None  # of a refused request: what the server said, as JSON
+    error: Any = None  # of a refused request: the server's error as JSON
 
 
 @dataclass(slots=True)
 class _Address:
     url: str
-    next_s: float = 0.0  # when its next request may leave, on the clock
-    flying: int = 0  # requests
-    failed: int = 0  # tries, one after the other
+    next_s: float = 0.0  # clock time from which its next request may be sent
+    flying: int = 0  # requests in flight
+    failed: int = 0  # failed tries since the last success
 
 
 class ServerClient:
-    """Sends one event loop's requests to an endpoint; `await close()` it."""
+    """Client of an endpoint for one event loop; `await close()` it."""
 
     def __init__(
         self,
@@ -74,15 +75,15 @@ class ServerClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`sleep` and `clock` (seconds) are for tests."""
+        """Opens the connections. `sleep` and `clock` (seconds) are for tests."""
         self.at, self._sleep, self._clock = at, sleep, clock
         options = {"timeout": at.timeout_s, "headers": at.headers, "follow_redirects": False}
         self._client = open_client(httpx.AsyncClient, **options)
         self._addresses = [_Address(url) for url in at.urls]
         self._most = at.concurrency * len(at.urls)
         self._room = asyncio.Semaphore(self._most)
-        self._failing = 0  # requests in a row that got nothing
-        self._answered = 0  # requests that got a reply
+        self._failing = 0  # requests without a reply since the last reply
+        self._answered = 0  # requests with a reply
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -97,12 +98,12 @@ class ServerClient:
         lines: bool = False,
         **content: Any,
     ) -> T | Trouble:
-        """Returns what `read` makes of the JSON that comes. What reading a tree of another shape raises is a
-        trouble of the server. `tokens`: of the request, for limits; `path` with a slash stands next to
-        /v1; `once`: it is not tried again; `lines`: JSON comes as lines; `content`: as httpx takes it."""
+        """Sends a request and returns its JSON answer, parsed by `read`; an answer that `read` cannot parse
+        is a Trouble. `tokens`: of the request, for rate limits. A `path` with a leading slash replaces /v1.
+        `once`: no retries. `lines`: the answer is JSON lines. `content`: arguments of httpx."""
         async with self._room:
-            # Once a whole round of requests got nothing, each further one is one try, until one gets through:
-            # a server that is down costs a run minutes, not hours.
+            # After a whole round of requests without a reply, each further request gets one try until one
+            # succeeds, so that a server that is down costs a run minutes and not hours.
             tries = 1 if once or self._failing >= self._most else self.at.tries
             backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S)
             while True:
@@ -119,17 +120,17 @@ class ServerClient:
                     self._failing, self._answered = 0, self._answered + 1
                     return result
                 if result.reason == "overloaded" and self._answered > answered:
-                    backoff.reset()  # others get through: the turn comes
+                    backoff.reset()  # other requests succeed, so this one will too
                 if not result.again or (wait_s := backoff.next_s()) is None:
                     self._failing = self._failing + 1 if result.transient else 0
                     return result
-                if len(self._addresses) == 1:  # else the next address may answer at once
+                if len(self._addresses) == 1:  # else the next address may answer now
                     await self._sleep(wait_s)
 
     async def _turn(self, tokens: float) -> _Address:
-        """The address that takes the next request, once it does."""
+        """Waits until an address can take a request of `tokens` tokens, and returns that address."""
         while True:
-            # One that failed is tried with one request at a time.
+            # A failed address gets one request at a time.
             open_ = [a for a in self._addresses if not (a.failed and a.flying)] or self._addresses
             now = self._clock()
             address = min(open_, key=lambda a: (max(a.next_s, now), a.flying))
@@ -166,7 +167,7 @@ class ServerClient:
             address.flying -= 1
         headers = response.headers
         wait_s = max(retry_after_s(headers), limit_wait_s(headers, address.flying))
-        if wait_s:  # every request waits, not this one alone: the limit is the key's, or the server's
+        if wait_s:  # all requests wait, since the limit belongs to the key or the server
             address.next_s = max(address.next_s, self._clock() + min(wait_s, ASKED_WAIT_S))
         if not 200 <= response.status_code < 300:
             return self._refused(address, response, response.status_code)
@@ -187,7 +188,7 @@ class ServerClient:
     def _refused(self, address: _Address, response: httpx.Response, status: int) -> Trouble:
         detail = f"status {status}: {shown(response.text, self.at.key)}"
         error: Any = response.text
-        with suppress(ValueError):  # the error in an answer, whatever its form
+        with suppress(ValueError):  # keep the text if it is no JSON
             error = response.json()
         if isinstance(error, dict):
             error = error.get("error", error.get("detail", error))
@@ -217,8 +218,8 @@ class ServerClient:
 
 
 def _status_inside(tree: Any) -> int | None:
-    """The status of an error that came with status 200, as gateways send, also in the place of a choice;
-    None: there is no such error."""
+    """Returns the status of an error inside an answer with status 200; None: no error. Gateways send such
+    errors at the top or in place of a choice."""
     choices = (tree.get("choices") or [None]) if isinstance(tree, dict) else [None]
     for place in (tree, choices[0]):
         error = place.get("error") if isinstance(place, dict) else None

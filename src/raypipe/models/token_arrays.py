@@ -1,8 +1,8 @@
-"""Texts as arrays of token ids: made by a process with CPUs, embedded by one with a GPU.
+"""Token ids of texts as arrays: one process tokenizes on CPUs, another embeds the arrays on a GPU.
 
-A GPU embeds 2 to 18 million tokens a second and one core tokenizes half a million, so the thread that feeds a
-GPU must not tokenize. An array is a hint: what has none is tokenized where it is embedded, to the same ids. A
-library of tokenizers is imported by the process that makes arrays: a GPU's only reads them.
+A GPU embeds 2 to 18 million tokens a second, but one core tokenizes half a million. The thread that feeds a
+GPU therefore must not tokenize. Arrays are optional: the embedding process tokenizes any text that lacks one,
+to the same ids. Only the tokenizing process imports a tokenizer library; the GPU's process reads arrays.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32()))])
 
 @dataclass(frozen=True, slots=True)
 class TokenArray:
-    """A text as an encoder takes it, in the form of an encoding of the tokenizers library."""
+    """Token ids of one text, with the attributes that an encoder reads of an Encoding of tokenizers."""
 
     ids: np.ndarray  # (tokens,) int32, with special tokens, cut to the model's max_tokens
-    type_ids: int = 0  # of every token
+    type_ids: int = 0  # the same for every token
 
 
 def takes_tokens(model: Model) -> bool:
-    """Returns whether an embedder takes arrays: those of `models.encoder` and FlagEmbedding do;
-    sentence-transformers' classes take texts alone."""
+    """Returns whether an embedder accepts token arrays. Embedders of `models.encoder` and FlagEmbedding do;
+    sentence-transformers' classes accept only texts."""
     return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 
 
 def require_pooled_mark(model: Model, tokenizer: Any) -> None:
-    """Has a tokenizer put the mark whose vector is pooled where the model was trained to have it: before each
-    text (cls), or behind it (last).
+    """Makes a tokenizer add the special token whose vector is pooled: before a text (cls) or after it (last).
 
-    transformers 5 takes tokenizer.json as it is, so what a folder's `add_eos_token` asks for is added here.
-    Raises ConfError for another tokenizer without the mark: a vector of the text's own first or last word
-    would look like any other.
+    transformers 5 reads only tokenizer.json, so a token that the folder's `add_eos_token` asks for is added
+    here. Raises ConfError if the token is missing for another reason: the model would pool the text's own
+    first or last word, and the vector would look like any other.
     """
     if model.pooling not in ("cls", "last"):
         return
@@ -69,8 +68,8 @@ def require_pooled_mark(model: Model, tokenizer: Any) -> None:
 
 
 def _ending(tokenizer: Any, mark: str) -> Any:
-    """A tokenizer's last step with a mark behind each text, within the template that puts others there: a
-    second template behind it would take the pieces of the first for two texts."""
+    """Returns a tokenizer's post-processor, extended to add `mark` after each text. The mark goes into the
+    existing template, since a second template would treat the output of the first as two texts."""
     tree = json.loads(tokenizer.to_str())
     first = tree["post_processor"]
     steps = first["processors"] if first and first["type"] == "Sequence" else [first] if first else []
@@ -87,7 +86,7 @@ def _ending(tokenizer: Any, mark: str) -> Any:
 
 
 class TokenMaker:
-    """A model's tokenizer, without its network."""
+    """Tokenizer of a model whose network is not loaded."""
 
     def __init__(self, model: Model) -> None:
         from tokenizers import Tokenizer
@@ -102,7 +101,7 @@ class TokenMaker:
         self._tokenizer.enable_truncation(model.max_tokens)
 
     def table(self, texts: Sequence[str], role: Role) -> pa.Table:
-        """A row of `SCHEMA` for each distinct text, but for those whose tokens are of several types."""
+        """Returns a row of `SCHEMA` for each distinct text; texts with several token types are left out."""
         distinct = list(dict.fromkeys(texts))
         found = self._tokenizer.encode_batch_fast(self._model.instructed(distinct, role))
         rows = [(text, e) for text, e in zip(distinct, found, strict=True) if not any(e.type_ids)]
@@ -114,7 +113,7 @@ class TokenMaker:
 
 
 def arrays_of(tokens: pa.Table) -> dict[bytes, TokenArray]:
-    """The rows of a table of `SCHEMA` by their keys; the arrays are views."""
+    """Returns the rows of a table of `SCHEMA` by key. The arrays are views of the table."""
     whole = tokens.combine_chunks()
     if not whole.num_rows:
         return {}
@@ -129,7 +128,7 @@ def _key(text: str, role: Role) -> bytes:
 
 
 class TokenKit(ForwardingKit[Any]):
-    """A `LocalKit` whose embedders take what `tokens` has of the texts they are asked for."""
+    """A `LocalKit` whose embedders use token arrays if `tokens` holds one for every text of a call."""
 
     def __init__(self, kit: Any) -> None:
         super().__init__(kit)
@@ -157,7 +156,7 @@ class FirstAsked(Exception):
 
 
 class FirstAskedKit(ForwardingKit[Any]):
-    """A kit whose embedders raise `FirstAsked`: for what a step would ask, without a network."""
+    """A kit that finds a step's first embedder call without a network: the embedder raises `FirstAsked`."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:

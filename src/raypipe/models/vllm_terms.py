@@ -1,7 +1,7 @@
-"""Converts our settings to vLLM's arguments, and vLLM's outputs to replies; checks what files give of them.
+"""Conversion of raypipe's settings to vLLM's arguments, and of vLLM's outputs to replies.
 
-vLLM's own list of arguments is read from its source, since its import takes ten seconds and a device. Starts
-nothing, and vLLM is imported by what calls it.
+Arguments from users' files are checked against vLLM's own list. That list is read from vLLM's source, since
+the import takes ten seconds and a device. The module starts nothing; functions that need vLLM import it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ OWN_ARGUMENTS = frozenset(
         "structured_outputs_config",
     }
 )
-"""Arguments that follow from fields of the models and cluster file, or that replies and safety rest on."""
+"""Arguments that raypipe sets, from the models and cluster file or for correct and safe replies."""
 
 
 def require_arguments(given: Mapping[str, Any], where: str) -> None:
-    """Raises ConfError for an argument that vLLM does not know, or that raypipe sets itself."""
+    """Raises ConfError for an argument that vLLM does not have, or that raypipe sets itself."""
     if not given:
         return
     for name in given:
@@ -65,7 +65,7 @@ def require_arguments(given: Mapping[str, Any], where: str) -> None:
 
 @cache
 def _known_arguments() -> frozenset[str]:
-    """The names of vLLM's arguments; none where it is not installed, which is said elsewhere."""
+    """Returns the names of vLLM's arguments; empty if vLLM is not installed, which `load.present` reports."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         return frozenset()
@@ -85,8 +85,8 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
         given = {
             "kv_cache_memory_bytes": int(limits.kv_cache_gib * GIB),
             "enforce_eager": True,
-            # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
-            # rewinds the seed's generator, which CPU generators cannot.
+            # A prompt prefilled in two steps kills vLLM's CPU worker if its sampling has a seed: the worker
+            # rewinds the seed's generator, which CPU generators do not support.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(2048, model.max_model_len),
         }
@@ -95,28 +95,28 @@ def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
     if model.adapters:
         count = len(model.adapters)
         given |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator_files.rank(model)}
-    # Those of the files come over what only speed rests on; none is a name of `OWN_ARGUMENTS`.
+    # Users' arguments override these two, which affect only speed; none is in `OWN_ARGUMENTS`.
     given |= {"enable_prefix_caching": True, "disable_log_stats": True}
     given |= {**limits.engine, **json.loads(model.engine or "{}")}
     return given | {
         "model": model.path,
         "dtype": model.dtype,  # vLLM's own "auto" computes float32 weights as bfloat16
-        "quantization": model.quantization or None,  # None: as the folder's config says
+        "quantization": model.quantization or None,  # None: from the folder's config
         "max_model_len": model.max_model_len,
         "max_num_seqs": limits.max_num_seqs,
         "load_format": "safetensors",  # pickles in the same folder are not opened
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's
-        "logprobs_mode": "processed_logprobs",  # of what could be chosen, after the constraint
-        # One grammar library, never a fallback: vLLM keeps the first requested, and another reads the
-        # same grammar otherwise.
+        "logprobs_mode": "processed_logprobs",  # after the constraint: only over permitted tokens
+        # One grammar library without fallback: vLLM keeps the first that a request names, and another
+        # library interprets the same grammar differently.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
 
 
 def sampling_params(sampling: Sampling, kind: str) -> Any:
-    """`kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError for a constraint that does not compile or
-    end, and what vLLM raises for what it refuses."""
+    """Converts sampling settings to vLLM's. `kind`: FINAL_ONLY, or DELTA for a stream. Raises ConfError for a
+    constraint that does not compile or has no longest reply, and vLLM's own errors for refused settings."""
     from vllm import SamplingParams
     from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
@@ -132,7 +132,7 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         stop=list(sampling.stop),
-        logprobs=0 if sampling.logprobs else None,  # 0: of the chosen tokens alone
+        logprobs=0 if sampling.logprobs else None,  # 0: only of the chosen tokens
         structured_outputs=held,
         repetition_detection=RepetitionDetectionParams(**repetition(sampling)) if sampling.repeats else None,
         output_kind=RequestOutputKind[kind],
@@ -140,7 +140,7 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
 
 
 def repetition(sampling: Sampling) -> dict[str, int]:
-    """The repetition that ends a reply, in vLLM's words."""
+    """Returns vLLM's settings of the repetition that ends a reply."""
     shortest, longest = REPEATED
     return {"min_pattern_size": shortest, "max_pattern_size": longest, "min_count": sampling.repeats}
 
@@ -148,7 +148,8 @@ def repetition(sampling: Sampling) -> dict[str, int]:
 def reply(
     output: Any, sampling: Sampling, text: str | None = None, tokens: int | None = None
 ) -> Generated | Fault:
-    """From vLLM's last output. A stream's has its last piece alone, so text and tokens are given."""
+    """Converts vLLM's last output to a reply. `text` and `tokens`: the whole reply of a stream, whose last
+    output has only the last piece."""
     last = output.outputs[0]
     text = last.text if text is None else text
     if last.finish_reason not in ("stop", "length", "repetition"):

@@ -1,5 +1,5 @@
-"""The headers of a model's safetensors, and the memory that it needs by them: parameters, and keys and values
-per token.
+"""Headers of safetensors files, and the memory that a model needs according to them: its parameters, and its
+keys and values per token.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from raypipe.models.folder import WEIGHTS, matching
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    dtype: str  # as safetensors calls it: F32, F16, BF16, U8, ...
+    dtype: str  # in safetensors' names: F32, F16, BF16, U8, ...
     shape: tuple[int, ...]
-    start: int  # byte in its file
-    end: int  # byte behind it
+    start: int  # offset of its first byte in the file
+    end: int  # offset after its last byte
 
 
 def headers(path: Path) -> dict[str, TensorHeader]:
-    """The tensors of a safetensors file, by name. Raises ModelMissing for a file that is not whole: a
-    download that broke off leaves one whose header promises more bytes than there are."""
+    """Reads the tensor headers of a safetensors file, by name. Raises ModelMissing if the file is incomplete:
+    after an interrupted download the header promises more bytes than exist."""
     size = path.stat().st_size
     with path.open("rb") as f:
         head = int.from_bytes(f.read(8), "little")
@@ -56,20 +56,21 @@ def folder_headers(folder: Path) -> dict[str, TensorHeader]:
     return found
 
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of one number
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of one number
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    parameters: int  # numbers in its weight files, adapters' too; 0: its files are not here
-    bytes: int  # of them in the dtype that the model computes in; quantised weights: as they are stored
-    per_token: int  # bytes of keys and values for a token of context; 0: none, or its files are not here
+    parameters: int  # numbers in its weight files, adapters included; 0: the files are missing
+    bytes: int  # memory of the parameters in the model's dtype; quantised weights: size of the files
+    per_token: int  # bytes of keys and values per token of context; 0: none, or the files are missing
 
 
 def model_size(model: Model) -> ModelSize | None:
-    """The size of a model by its files; by its entry where they are not here; None where that does not say
-    it either, or it has none. Raises ConfError for a folder whose files cannot be read."""
+    """Returns a model's size from its files, or from `weights_gib` of its entry if the files are missing.
+    Returns None if the entry has no size either, and for remote and fake models, tokenizers and users'
+    loaders. Raises ConfError if files cannot be read."""
     folder = Path(model.path)
     if model.loader in WEIGHTLESS | REMOTE or is_path(model.loader) or model.kind == "tokenizer":
         return None
@@ -90,7 +91,7 @@ def model_size(model: Model) -> ModelSize | None:
 
 
 def per_token(config: Mapping[str, int], dtype: str) -> int:
-    """Keys and values of one token: two vectors in each layer for each key-value head.
+    """Returns the bytes of one token's keys and values: two vectors per layer and key-value head.
 
     >>> per_token({"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...             "hidden_size": 4096}, "float16")  # Llama 3 8B

@@ -1,6 +1,6 @@
-"""Files of a dataset to records, streamed: `for row in open(paths, "crag", counts)`.
+"""Readers that stream the files of a dataset as records: `for row in open(paths, "crag", counts)`.
 
-Each format's module opens with one literal record. Memory holds the current line.
+The docstring of each format's module shows one literal record. Only the current line is held in memory.
 """
 
 from raypipe.readers.formats import (

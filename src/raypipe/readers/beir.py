@@ -1,21 +1,21 @@
-"""BEIR's corpus and queries to documents with their sources, and questions over the whole collection.
+"""Reader of BEIR's files: documents with their sources, and questions over the whole collection.
 
-One record of corpus.jsonl and one of queries.jsonl (other fields are not read):
+One record of corpus.jsonl and one of queries.jsonl (other fields, except `metadata`, are ignored):
 
     {"_id": "4983", "title": "Microstructural development of human newborn cerebral white matter ...",
      "text": "Alterations of the architecture of cerebral white matter in the developing human brain ..."}
     {"_id": "1", "text": "0-dimensional biomaterials show inductive properties."}
 
-A document's source is its title, a newline and its text; documents of equal content share it. A question has
-no citations: it may search everything. Relevance judgements are its gold. A line of BEIR's qrels/test.tsv,
-which has a header, or one of TREC's, which has none:
+A document's source is its title, a newline and its text; documents of equal content share a source. A
+question has no citations, so it searches the whole store. Its gold are relevance judgements: lines of BEIR's
+qrels/test.tsv, which has a header, or of TREC's format, which has none:
 
     query-id    corpus-id    score
     1    31715818    1
 
     1 0 31715818 1
 
-A grade is a whole number; documents are relevant from 1 on.
+A grade is a whole number; a document is relevant if its grade is at least 1.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from raypipe.readers.rows import (
     source_of,
 )
 
-WANTED = ("corpus", "queries")  # that the names of the files begin with
+WANTED = ("corpus", "queries")  # prefixes of the names of its files
 
 
 def inputs_of(
     paths: Iterable[str | Path], counts: ReadCounts | None = None
 ) -> tuple[list[Input], list[Input], list[Path]]:
-    """The files of documents, of queries and of judgements; `counts` gets the other files of folders."""
+    """Lists the files of documents, queries and judgements; adds other files of folders to `counts`."""
     judged: dict[Path, None] = {}
     others = []
     for path in map(Path, paths):
@@ -74,9 +74,8 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """A row for each document and query, with the judgements of the query.
-
-    Raises DataError for a file of which no line can be read: a corpus is nothing without its queries."""
+    """Yields a row for each document, then for each query with its judgements. Raises DataError if no line of
+    a file can be read: a corpus is useless without its queries."""
     counts = read.counts
     corpora, queries, judged = inputs_of(paths, counts)
 
@@ -92,7 +91,7 @@ def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
                     yield row
             if bad and read.span is None and before == counts.lines - counts.blank_lines - counts.faults:
                 require_rows([file.name], ReadCounts(lines=len(bad)), bad[:3])
-        if not queries:  # judgements of queries that the store has
+        if not queries:  # the judgements belong to queries in the store
             yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())
 
     return found()
@@ -123,16 +122,14 @@ FOLDER, SPLIT = "qrels", ("test.tsv", "test.tsv.gz")
 
 
 def is_qrels(path: Path) -> bool:
-    """Returns whether a file is named as judgements are: qrels.trec, or one of a folder qrels."""
+    """Returns whether a file is named like judgements, such as qrels.trec or qrels/test.tsv."""
     named = path.name.startswith(FOLDER) or path.parent.name == FOLDER
     return named and NAME.fullmatch(path.name) is not None
 
 
 def _judgements_of(folder: Path) -> list[Path]:
-    """The judgements of a data set's folder: files named qrels, or the test split of a folder qrels.
-
-    Raises DataError for several splits of which none is the test split.
-    """
+    """Lists the judgements of a data set's folder: files named qrels*, and the test split in qrels/. Raises
+    DataError if qrels/ has several splits and none is the test split."""
     here = sorted(p for p in folder.iterdir() if p.is_file() and is_qrels(p))
     inside = folder / FOLDER
     splits = sorted(p for p in inside.iterdir() if is_qrels(p)) if inside.is_dir() else []
@@ -164,8 +161,9 @@ def _judgements(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits)
 
 
 def write_pool(path: Path, folder: Path, questions: int) -> None:
-    """Writes corpus.jsonl, queries.jsonl and qrels.trec: every passage of the file once, and its first
-    `questions` questions, for which their own passages are relevant. Raises DataError."""
+    """Writes corpus.jsonl, queries.jsonl and qrels.trec from a file of questions with passages (`ctxs`). The
+    corpus has every passage of the file once. The queries are the first `questions` questions; the passages
+    of a question are relevant to it. Raises DataError if a line has another form."""
     corpus: dict[str, dict[str, str]] = {}
     queries, judged = [], []
     for number, line in enumerate(filled(path)):

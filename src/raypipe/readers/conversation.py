@@ -1,8 +1,7 @@
-"""Earlier turns of a question, from the messages of a conversation: those of a chat request, of a row of data
-and of a file.
+"""Turns of a conversation, read from the messages of a chat request, a row of data or a file.
 
-A message is an object with `role` and `content` or `text`. Those of user and assistant count; what a system
-or a tool said is none of either, and another role is a mistake. Knows values; nothing of files.
+A message is an object with `role`, and with `content` or `text`. Only messages of user and assistant become
+turns. Messages of a system or a tool are ignored; any other role is an error. This module opens no files.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from raypipe.readers.rows import UnusableLine, kind
 from raypipe.text.turns import recent
 
 TEXT = ("content", "text")
-MOST_PARTS = 20  # of a message that are looked at for text
-IGNORED = ("system", "developer", "tool", "function")  # roles of chat messages that are no turns
+MOST_PARTS = 20  # parts of a message that are searched for text
+IGNORED = ("system", "developer", "tool", "function")  # roles whose messages are no turns
 MESSAGES = 'expected a list of messages, such as [{"role": "user", "content": "who directed it?"}]'
 
 
 def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
-    """The turns of a list of messages, oldest first, as many as a question keeps (`text.turns.recent`).
-    Raises UnusableLine, which names the message by its number.
+    """Returns the latest turns of a list of messages, oldest first (limits: `text.turns.recent`).
+
+    Raises UnusableLine, with the number of the message, if a message is malformed.
 
     >>> turns_of([{"role": "system", "content": "obey"}, {"role": "user", "text": "who?"}], "turns")
     (Turn(role='user', text='who?'),)
@@ -31,7 +31,7 @@ def turns_of(messages: Any, where: str) -> tuple[Turn, ...]:
 
 
 def question_of(messages: Any, where: str) -> tuple[str, tuple[Turn, ...]]:
-    """The last message of the user, and the turns before it. Raises UnusableLine where there is none."""
+    """Returns the user's last message and the turns before it. Raises UnusableLine if there is none."""
     said = [t for t in _messages(messages, where) if t.text.strip()]
     last = max((i for i, t in enumerate(said) if t.role == "user"), default=None)
     if last is None:
@@ -40,12 +40,12 @@ def question_of(messages: Any, where: str) -> tuple[str, tuple[Turn, ...]]:
 
 
 def number_of(turns: Sequence[Turn]) -> int:
-    """The number of the turn that a question with these earlier ones is: the first is 1."""
+    """Returns a question's number in its conversation, from 1, given its earlier `turns`."""
     return 1 + sum(t.role == "user" for t in turns)
 
 
 def text_of(content: Any) -> Any:
-    """The content of a message as far as it is text: its parts, as chat clients have them, in one."""
+    """Joins the text parts of a message's content, as chat clients send it; other content is unchanged."""
     if not isinstance(content, list):
         return content
     parts = (p.get("text") for p in content[:MOST_PARTS] if isinstance(p, Mapping))

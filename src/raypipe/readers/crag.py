@@ -1,6 +1,6 @@
-"""CRAG's JSON lines, and captured questions, to questions with their citations, golds and sources.
+"""Reader of CRAG's JSON lines and of captured questions: questions with citations, golds and sources.
 
-One record (a page list has 5 entries in tasks 1 and 2, up to 50 in task 3):
+One record of CRAG (the list of pages has 5 entries in tasks 1 and 2, up to 50 in task 3):
 
     {"interaction_id": "55b219e5-ba31-4318-a73d-551f0fb9c546", "query_time": "03/05/2024, 23:18:31 PT",
      "domain": "finance", "question_type": "multi-hop", "static_or_dynamic": "real-time", "split": 1,
@@ -12,13 +12,13 @@ One record (a page list has 5 entries in tasks 1 and 2, up to 50 in task 3):
                          "page_result": "<!doctype html>\\n<html class=...",
                          "page_last_modified": " Wed, 06 Mar 2024 03:19:02 GMT"}]}
 
-The older schema has `alternative_answers`, a JSON list inside a string ("[]"), in place of `alt_ans`; both
-give the same rows. A file of questions without pages has `row` (its place in the full set) and no
-`search_results`; such a question has no citations, and without an interaction_id its id is "row-N".
+The older schema has `alternative_answers`, a JSON list inside a string ("[]"), instead of `alt_ans`; both
+schemas give equal rows. In a file of questions without pages, a record has `row` (its number in the full set)
+and no `search_results`. Its question has no citations; without an interaction_id its id is "row-N".
 
-What lies in page_result, PDF bytes too, becomes a source as it came.
+The content of page_result becomes a source unchanged, even if it is the bytes of a PDF.
 
-A captured question, as `raypipe eval --data captured:7d` writes it from what an endpoint captured:
+A captured question, as `raypipe eval --data captured:7d` writes it from the requests to an endpoint:
 
     {"id": "captured-5c0f...", "query": "who wrote it?", "body": "", "asked_at": "",
      "citations": [{"rank": 0, "url": "https://...", "modified": "", "page": "91774d62...", "snippet": null,
@@ -26,8 +26,9 @@ A captured question, as `raypipe eval --data captured:7d` writes it from what an
      "sources": [{"kind": "page", "content": "<p>..."}],
      "answers": ["ada lovelace"], "labels": {"feedback": "text"}}
 
-`citations` null: the whole store is searched. `sources` are those that the store may lack; all others are
-there. `answers` are what users said is right; without any there is no gold. Knows nothing of HTML.
+If `citations` is null, the whole store is searched. `sources` lists the sources that the store may lack.
+`answers` are the right answers as users gave them; without any the question has no gold. HTML is not parsed
+here.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ CAPTURED = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 _LABELS = """domain question_type static_or_dynamic popularity split
     kg_answerable premise_false answer_on_pages template kg_program kg_rule"""
-LABELS = _LABELS.split()  # those of the second line: of invented worlds
+LABELS = _LABELS.split()  # the labels in the second line belong to invented worlds
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
 def rows(lines: Iterable[JsonLine], read: FileRead) -> Iterator[Row]:
-    """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
+    """Yields a row for each line: a question or the line's fault. Repeated questions are only counted."""
     counts = read.counts
     for line in lines:
         for row in read.settled(line.where, partial(_row, line)):
@@ -85,9 +86,8 @@ def _row(line: JsonLine) -> Row:
 def cited(
     question: str, pages: list[Any]
 ) -> tuple[tuple[Citation, ...], tuple[Source, ...], tuple[Fault, ...]]:
-    """The search results of a question: its citations, their distinct sources, and faults of omitted pages.
-
-    Raises UnusableLine for a list that is not of this shape."""
+    """Reads a question's search results: its citations, distinct sources, and faults of omitted pages. Raises
+    UnusableLine if the list has another shape."""
     citations: list[Citation] = []
     sources: dict[str, Source] = {}
     faults: list[Fault] = []
@@ -125,7 +125,7 @@ def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """(path, answer), first the answer, then its alternatives in whichever schema they come."""
+    """Lists (path, answer): the answer, then its alternatives from either schema."""
     if "answer" not in value:
         raise UnusableLine("missing_field", "answer: expected text, found no such field")
     name = "alt_ans" if "alt_ans" in value else "alternative_answers"
@@ -142,7 +142,7 @@ def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _labels(value: Mapping[str, Any]) -> dict[str, str]:
-    """The labels that are not empty; true and false as JSON writes them."""
+    """Returns the labels that are not empty; booleans are written as in JSON."""
     labels: dict[str, str] = {}
     for name in LABELS:
         label = value.get(name)
@@ -154,7 +154,7 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def captured(lines: Iterable[JsonLine], read: FileRead) -> Iterator[Row]:
-    """The same of captured questions."""
+    """Yields a row for each line of captured questions: a question or the line's fault."""
     read = replace(read, seen=replace(read.seen, captured=True))
     for line in lines:
         for row in read.settled(line.where, partial(_captured, line)):

@@ -1,8 +1,8 @@
-"""Downloads official files over HTTP: resumable, checked against published sizes and digests.
+"""Downloads of official files over HTTP, resumable and checked against published sizes and digests.
 
-Knows addresses, sizes and sha256 of the archives of CRAG and QASPER, and which files are in the latter. A
-file gets its name only when its digest is right; until then it is NAME.partial. Only the host it is asked
-for is contacted, and those that this host may redirect to.
+Holds the addresses, sizes and sha256 of the archives of CRAG and QASPER, and the names of QASPER's files. A
+file is NAME.partial until its digest is verified. Only the host of the base address is contacted, and the
+hosts that are listed as its redirects.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from raypipe.core.calls import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.core.connections import open_client
 from raypipe.core.errors import ConfError, DataError
 
-BLOCK = 1 << 16  # bytes; what was received of a block is lost when the connection breaks in it
-ATTEMPTS = 6  # without a byte received; then the download fails
+BLOCK = 1 << 16  # bytes of a write; if the connection breaks, the unfinished block is lost
+ATTEMPTS = 6  # attempts in a row without a byte received, after which the download fails
 REDIRECTS = 5
 HEADERS = {"Accept-Encoding": "identity"}
-"""A packed transfer would have other bytes and another length than those published."""
-TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # s, of each read and write
+"""Headers of each request. A compressed transfer would differ from the published bytes and length."""
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # seconds, for each read and write
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (file name, bytes of it here, its size) as they grow."""
+"""Function of (file name, bytes received, size of the file), called as the file grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class RemoteFile:
 
 
 CRAG_BASE = "https://github.com/facebookresearch/CRAG/raw/refs/heads/main/data/"
-CRAG_HOSTS = ("github.com", "media.githubusercontent.com")  # Git LFS, which the second serves, has the files
+CRAG_HOSTS = ("github.com", "media.githubusercontent.com")  # the first redirects to the host of Git LFS
 QASPER_BASE = "https://qasper-dataset.s3.us-west-2.amazonaws.com/"
 
 
 def _files(table: str) -> tuple[RemoteFile, ...]:
-    """Files from lines of name, bytes and sha256."""
+    """Parses lines of name, size in bytes and sha256."""
     rows = (line.split() for line in table.split("\n") if line.strip())
     return tuple(RemoteFile(name, int(size), sha256) for name, size, sha256 in rows)
 
@@ -75,7 +75,7 @@ crag_task_3_dev_v5.tar.bz2.part2 2147483648 533bb48a5bed3818262edd02219eff351493
 crag_task_3_dev_v5.tar.bz2.part3 1283117287 cc8c4b0224a3d1512283433ed6418c2a4f633dfab98f76ef4acd38fd63b26464
 """),
 }
-# Their publisher names no digests: these are of the files as they are served, as several projects pin them.
+# The publisher names no digests. These are the digests of the served files, which several projects pin.
 QASPER = _files("""
 qasper-train-dev-v0.3.tgz 10835856 a28fdf966db827bcee3d873107d6b6669864fb7ca8fbf73a192f5e39191bdb5a
 qasper-test-and-evaluator-v0.3.tgz 3865061 72a52a41193e2838b8074f80ac074b94f956b84886c36a61c58a7df4171bdd72
@@ -86,8 +86,9 @@ QASPER_FILES = ("qasper-train-v0.3.json", "qasper-dev-v0.3.json", "qasper-test-v
 def crag(
     task: Literal["1", "3"], folder: Path, progress: Progress, version: Literal["v4", "v5"] = "v4"
 ) -> list[Path]:
-    """The archive of Task 1 (and 2) or 3, in `folder`. v4 is the default because it is the earlier release,
-    so that results compare with older ones; v5 is for slices by its added label `popularity`."""
+    """Downloads CRAG's archive of Task 1 (which is that of Task 2) or Task 3 to `folder`. The default is v4,
+    the earlier release, so that results compare with older ones. v5 adds the label `popularity`, for
+    slices."""
     if (task, version) not in CRAG:
         known = ", ".join(f"task {t} {v}" for t, v in CRAG)
         raise ConfError(f"CRAG has no task {task} {version}: expected one of {known}.")
@@ -95,13 +96,13 @@ def crag(
 
 
 def qasper(folder: Path, progress: Progress) -> list[Path]:
-    """QASPER's train, dev and test sets, unpacked in `folder`; the archives stay next to them."""
+    """Downloads QASPER's train, dev and test sets and unpacks them in `folder`, next to their archives."""
     return unpack(fetch(QASPER, folder, QASPER_BASE, progress), QASPER_FILES, folder)
 
 
 def unpack(archives: Iterable[Path], names: Sequence[str], folder: Path) -> list[Path]:
-    """Writes the members with these names, wherever they stand in the archives, and nothing else of them.
-    Raises DataError where one is missing."""
+    """Writes the members with these names, from any folder of the archives, to `folder`. Raises DataError if
+    a name is missing."""
     found: dict[str, Path] = {}
     for archive in archives:
         with tarfile.open(archive) as opened:
@@ -126,11 +127,11 @@ def fetch(
     pause: Callable[[float], None] = time.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> list[Path]:
-    """Downloads these files to `folder`, in order; a complete file that is there is not requested again.
+    """Downloads these files to `folder`, in order; a complete file is not requested again.
 
-    `hosts` are those that may serve (default: the base address's own). Raises DataError when the disk is too
-    small, when other content is under a file's name, when the server gives other bytes than published, or
-    when it gives none in six tries; the received part stays as NAME.partial and is continued next time.
+    `hosts` may serve the files (default: the host of the base address). Raises DataError in four cases: the
+    disk is too small, a file of that name has other content, the server sends other bytes than published, or
+    six attempts in a row receive nothing. The received part remains as NAME.partial, to be resumed next time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted, missing = [(f, folder / f.name) for f in files], list[tuple[RemoteFile, Path, Path]]()
@@ -189,7 +190,7 @@ def _receive(
     pause: Callable[[float], None],
     backoff: Backoff,
 ) -> None:
-    """Extends the partial file to its size, requesting from where it ends."""
+    """Extends the partial file to its full size; each request begins at its current end."""
     partial.touch()
     while (have := partial.stat().st_size) != file.size:
         if have > file.size:
@@ -230,7 +231,7 @@ def _receive(
 
 
 def _start(response: httpx.Response, url: str, have: int, size: int) -> int:
-    """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""
+    """Returns the offset of the response's bytes in the file. Raises DataError if it is another file."""
     status, headers = response.status_code, response.headers
     if status not in (200, 206):
         raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")

@@ -1,10 +1,11 @@
-"""A pool of examples: JSON lines of training questions with their answers.
+"""Pool of examples: JSON lines of training questions with their answers.
 
     {"question": "Which corpus do they use?", "answer": "SQuAD", "document": "1909.00694",
      "explanation": "Section 4 names it."}
 
 `document` and `explanation` may be missing. `raypipe examples` writes such a file from any data with answers.
-Its identity is the digest of its bytes, which are read once: what is shown is what was checked.
+The identity of a pool is the digest of its bytes. They are read once, so the examples in a prompt are the
+bytes that were checked.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _MAKE = "`raypipe examples` makes such a file"
 class ExampleRow:
     question: str
     answer: str
-    document: str = ""  # url or id of the document that it asks about; "": of none
-    explanation: str = ""  # why the answer is right, where one was stored
+    document: str = ""  # url or id of the document that the question is about; "" if there is none
+    explanation: str = ""  # why the answer is right; "" if it was not stored
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRef(Reference[tuple[ExampleRow, ...]]):
-    """A file of training rows."""
+    """Reference of a recipe to a pool of examples, resolved to the pool's rows."""
 
-    size: int  # rows in it; `version` says it, too
+    size: int  # number of rows; `version`, the digest of the file, determines it
 
     kinds: ClassVar[tuple[str, ...]] = ("examples",)
     about: ClassVar[str] = "examples"
@@ -50,7 +51,7 @@ class PoolRef(Reference[tuple[ExampleRow, ...]]):
 
     @classmethod
     def of_file(cls, name: str, path: Path) -> Self:
-        """The file as a recipe holds it. Raises DataError for one that is no pool."""
+        """Makes the reference to a file, as a recipe stores it. Raises DataError if it is no pool."""
         rows, version = _read(path)
         return cls(name, str(path.absolute()), version, len(rows))
 
@@ -66,7 +67,7 @@ class PoolRef(Reference[tuple[ExampleRow, ...]]):
 
 
 def write_pool(path: Path, rows: Iterable[ExampleRow]) -> None:
-    """Writes a pool; packed by gzip where the name ends in .gz."""
+    """Writes a pool, compressed by gzip if the name of the file ends in .gz."""
     filled = ({k: v for k, v in asdict(r).items() if v} for r in rows)
     content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in filled).encode()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Which field of a row is its question, its answers, its documents: by common names, or as a user names it.
+"""Field map of a user's own rows: the field of the question, of the answers, of the documents.
 
-A row of a user's own file, whatever it is stored in:
+Fields are recognised by common names, or as the user names them. This row of a user's file
 
     {"question": "who directed velora?", "answers": ["Anna Lindqvist"],
      "ctxs": [{"title": "Velora", "text": "Velora was directed by Anna Lindqvist."}]}
 
 gives `FieldMap({"query": ("question",), "answer": ("answers",), "documents": ("ctxs",)})`. A dot in a name
-goes one level down: `answer=gold.text`. Knows names and values; nothing of files.
+means a nested field: `answer=gold.text`. This module works on names and values and opens no files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 
 Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
-"""Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
+"""Role -> field or fields: `{"query": "prompt"}`, or `query=prompt` as in the option `--fields`."""
 
 _NAMES = {
     "query": "question query prompt question_text query_text user_input instruction input",
-    # If a file has both, `answer` is what a system said and `ground_truth` is right (as in ragas).
+    # If a file has both (as in ragas), `answer` is a system's answer and `ground_truth` the right one.
     "answer": """ground_truths ground_truth gold_answers gold_answer golds gold reference_answer reference
         expected_answer expected_output answers answer correct_answer possible_answers best_answer target
         targets output""",
@@ -48,35 +48,35 @@ _NAMES = {
     "modified": "modified last_modified page_last_modified fetched_at crawled_at",
 }
 NAMES: Mapping[str, Sequence[str]] = {role: names.split() for role, names in _NAMES.items()}
-"""Role -> common names of its field, the first that is there counts. Case, `_`, `-` and spaces make no
-difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""
+"""Role -> common names of its field; the first name that a row has wins. Case, `_`, `-` and spaces are
+ignored. The roles from `url` on belong to a document: an object in `documents`, or the row itself."""
 
 _OF_QUESTION = "query answer id documents turns time where domain question_type made_by review"
-OF_QUESTION = _OF_QUESTION.split()  # in the order in which their fields are taken
+OF_QUESTION = _OF_QUESTION.split()  # in this order they claim fields
 OF_DOCUMENT = ("url", "title", "html", "text", "path", "modified")
-CONTENT = ("html", "text", "path")  # one of them makes an object a document
+CONTENT = ("html", "text", "path")  # an object with one of these roles is a document
 EXTRA: Mapping[str, tuple[str, ...]] = {
     "answer": ("alt_ans", "alternative_answers", "answer_aliases", "aliases"),
     "documents": ("hard_negative_ctxs", "negative_ctxs", "negative_passages", "neg"),
 }
-"""Role -> fields that add to the one that was found. A user who names a role names all of it: `answer=a+b`.
-Only these roles may be joined from several fields."""
+"""Role -> fields whose values are added to those of the recognised field. Only these roles may have several
+fields. If the user names a role's fields, only they count: `answer=a+b`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldMap:
-    """Role -> the fields that have it in the rows of one file."""
+    """Roles of the fields of one file: role -> fields."""
 
     fields: Mapping[str, tuple[str, ...]]
-    inner: Mapping[str, str] = field(default_factory=dict)  # of objects in `documents`, named by the user
-    named: frozenset[str] = frozenset()  # roles that the user named; the others were found by common names
+    inner: Mapping[str, str] = field(default_factory=dict)  # the user's fields within objects of `documents`
+    named: frozenset[str] = frozenset()  # roles that the user named; the others come from common names
 
     def get(self, row: Mapping[str, Any], role: str) -> Any:
         names = self.fields.get(role, ())
         return lookup(row, names[0])[1] if names else None
 
     def all(self, row: Mapping[str, Any], role: str) -> list[Any]:
-        """The values of all fields of a role, without those that are null or not there."""
+        """Returns the values of all fields of a role, without null and missing ones."""
         found = (lookup(row, name)[1] for name in self.fields.get(role, ()))
         return [value for value in found if value is not None]
 
@@ -85,7 +85,7 @@ class FieldMap:
 
 
 def parse(text: str) -> dict[str, tuple[str, ...]]:
-    """Role -> fields, as `--fields` says them: `query=prompt,answer=gold+aliases`. Raises ConfError.
+    """Parses the option `--fields` to role -> fields. Raises ConfError if it is malformed.
 
     >>> parse("query=prompt, answer=gold+aliases")
     {'query': ('prompt',), 'answer': ('gold', 'aliases')}
@@ -97,7 +97,7 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
         role, sign, names = (p.strip() for p in part.partition("="))
         if not sign or not names:
             raise ConfError(f"--fields: expected ROLE=FIELD, such as query=question, found {part!r}")
-        if role not in NAMES:  # a common name of its field, such as question for query
+        if role not in NAMES:  # a common name of a role's field, such as question for query
             role = next((r for r, common in NAMES.items() if role in common), role)
         if role in found:
             raise ConfError(f"--fields: {role} is named twice; expected {role}=FIELD once")
@@ -108,7 +108,7 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The same, once each role is known and has as many fields as it may. Raises ConfError."""
+    """Returns a copy of `fields`. Raises ConfError if a role is unknown or has too many fields or none."""
     for role, names in fields.items():
         if role not in NAMES:
             raise ConfError(f"--fields: {role!r} is no role; {did_you_mean(role, NAMES)}")
@@ -118,11 +118,9 @@ def checked(fields: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
 
 
 def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tuple[str, ...]]) -> FieldMap:
-    """The fields of a file, from its first rows: those that the user named, the others by common names.
-
-    A named field that no row has is left to `missing`, since another file may have it. Raises DataError, with
-    the fields that were seen, where there is neither a question nor a document's text.
-    """
+    """Maps roles to the fields of a file, by its first rows: the user's fields, then common names. Fields in
+    `named` that no row has are ignored, since another file may have them; `missing` checks them. Raises
+    DataError, which lists the file's fields, if no field has a question or a document's text."""
     seen = columns(rows)
     fields = {
         r: tuple(n for n in names if any(lookup(row, n)[0] for row in rows)) for r, names in named.items()
@@ -132,9 +130,9 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
 
     for role in (*OF_QUESTION, *OF_DOCUMENT):
         if role not in ("query", "id", *OF_DOCUMENT) and "query" not in fields:
-            continue  # only questions have it
+            continue  # only questions have this role
         if role == "path" and "query" in fields:
-            continue  # `file` of a question is seldom a document to read
+            continue  # a question's field `file` seldom names a document to read
         if role not in named and (name := by_name(role, seen, taken)):
             others = {folded(n): n for n in seen if n not in taken}
             extra = [others[f] for n in EXTRA.get(role, ()) if (f := folded(n)) in others]
@@ -154,8 +152,8 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
 
 
 def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raises ConfError for a named field that none of the files (name -> first rows) has. Those of a document
-    may stand in an object of a row's list of documents."""
+    """Raises ConfError if the user named a field that none of the files (name -> first rows) has. A field
+    with a role of documents may also be in an object of a row's list of documents."""
     rows = [row for some in files.values() for row in some]
     seen = columns(rows)
     for role, names in named.items():
@@ -178,7 +176,7 @@ def _nested(rows: Sequence[Mapping[str, Any]], places: Iterable[str], name: str)
 
 
 def by_name(role: str, seen: Iterable[str], taken: Iterable[str] = ()) -> str | None:
-    """The first of these fields that is commonly named so, of those that are not taken."""
+    """Returns the field of `seen` whose name comes first in NAMES[role]; skips fields in `taken`."""
     plain: dict[str, str] = {}
     for name in seen:
         if name not in set(taken):
@@ -187,7 +185,7 @@ def by_name(role: str, seen: Iterable[str], taken: Iterable[str] = ()) -> str | 
 
 
 def folded(name: str) -> str:
-    """A name without case, `_`, `-` and spaces.
+    """Normalises a name: drops case, `_`, `-` and spaces.
 
     >>> folded("Question-Text") == folded("question_text")
     True
@@ -196,8 +194,9 @@ def folded(name: str) -> str:
 
 
 def lookup(row: Mapping[str, Any], name: str) -> tuple[bool, Any]:
-    """Returns whether a row has a field, and its value; a dot goes one level down, unless a field is named
-    so.
+    """Returns whether a row has a field, and the field's value.
+
+    A name with a dot is a field with this name, or else a field of the object before the dot.
 
     >>> lookup({"a": {"b": 1}}, "a.b"), lookup({"a": None}, "a.b")
     ((True, 1), (False, None))
@@ -213,10 +212,10 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(str(name) for row in rows for name in row))
 
 
-SHOWN = 30  # fields that a message lists
+SHOWN = 30  # most fields that a message lists
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message, the first of them where there are many."""
+    """Formats names for a message: the first SHOWN, and their number if there are more."""
     more = f", ... ({len(names)} in all)" if len(names) > SHOWN else ""
     return ", ".join(n[:60] or "'' (no name)" for n in names[:SHOWN]) + more or "none"

@@ -1,17 +1,17 @@
-"""Fields of documents as files give them: front matter, columns of rows, names of folders.
+"""Fields of documents, from front matter, columns of rows and names of folders.
 
     ---
     team: hr
     date: 2025-03-01
     ---
 
-A field is a text, a number, true or false, or a day, and is kept as text; lists and objects are none. Its
-name is in small letters, with `_` for what is no letter or digit.
+A field is a text, a number, a boolean or a day, and is stored as text. Lists and objects are skipped. A
+field's name is in lower case, with `_` for characters that are no letters or digits.
 
-Dates are read in whatever form they have: ISO 8601 and what databases print of it, the dates of HTTP, mail
-and `Date.toString()`, CRAG's "MM/DD/YYYY, HH:MM:SS PT", seconds, milli-, micro- and nanoseconds since 1970,
-`/Date(...)/` and MongoDB's `$date`. A date that could be two days, such as 05/03/2024, is refused: an older
-page must not win.
+Dates are read in many forms: ISO 8601 and its variants in databases, the dates of HTTP, mail and
+`Date.toString()`, CRAG's "MM/DD/YYYY, HH:MM:SS PT", seconds, milli-, micro- and nanoseconds since 1970,
+`/Date(...)/` and MongoDB's `$date`. An ambiguous date, such as 05/03/2024, is refused: with the wrong reading
+an older page could replace a newer one.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from raypipe.core.textfile import written
 from raypipe.readers.rows import UnusableLine
 from raypipe.text.filters import field_name
 
-MOST: Final = 100  # fields of a document
-MAX_CHARS: Final = 1_000  # of a value
-FRONT_CHARS: Final = 20_000  # of front matter
+MOST: Final = 100  # most fields of a document
+MAX_CHARS: Final = 1_000  # most characters of a value
+FRONT_CHARS: Final = 20_000  # most characters of front matter
 PLACE: Final = frozenset({"url", "host", "folder"})
-"""Fields that say where a document stands: no document can say otherwise."""
+"""Fields that hold the place of a document. A document's own fields with these names are ignored."""
 _FRONT = re.compile(r"\A---[ \t]*+\n(.*?)^(?:---|\.\.\.)[ \t]*+(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}\S*")
 
 
 def fields_of(values: Mapping[Any, Any]) -> dict[str, str]:
-    """The fields among some values, by name. Of two with one name the first counts. A `date` that is none is
-    left out, as are values that are longer than MAX_CHARS.
+    """Returns the values that can be fields, by field name. If a name repeats, its first value wins.
+
+    A `date` that cannot be read is left out, and so is a value longer than MAX_CHARS.
 
     >>> fields_of({"Team": "hr", "Year": 2024, "pinned": True, "tags": ["a"], "date": "5 March 2025"})
     {'date': '2025-03-05', 'pinned': 'true', 'team': 'hr', 'year': '2024'}
@@ -82,14 +83,15 @@ def _day(text: str) -> str:
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """The fields of the YAML between `---` at the begin of a text, and the text behind it; none and the whole
-    text where there is no mapping.
+    """Splits a text into the fields of its front matter, which is YAML between `---`, and the rest.
+
+    Without a mapping there, returns no fields and the whole text.
 
     >>> front_matter("---\\nteam: hr\\n---\\n# Leave\\n")
     ({'team': 'hr'}, '# Leave\\n')
     """
     found = _FRONT.match(text, 0, FRONT_CHARS)
-    try:  # a number may have more digits than Python writes
+    try:  # ValueError: a number may have too many digits for str()
         tree = yaml.load(found[1], Loader=yaml.CSafeLoader) if found else None
         return (fields_of(tree), text[found.end() :]) if found and isinstance(tree, dict) else ({}, text)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -97,7 +99,7 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
 
 
 def of_path(name: str) -> dict[str, str]:
-    """The fields of folders that are named FIELD=VALUE.
+    """Reads fields from the folders of a path that are named FIELD=VALUE.
 
     >>> of_path("team=hr/year=2024/plan.pdf")
     {'team': 'hr', 'year': '2024'}
@@ -121,31 +123,32 @@ _HOURS: Final[Mapping[str, float]] = {
     }.items()
     for zone in zones.split()
 }
-"""Zone -> hours ahead of UTC. PT and ET are taken without summer time: an hour at most."""
+"""Time zone -> hours ahead of UTC. PT and ET ignore summer time, an error of at most an hour."""
 _SINCE_1970 = re.compile(
     r"(?:/Date\()?(-?[0-9]{9,11}|[0-9]{13}|[0-9]{16}|[0-9]{19})(?:\.[0-9]+)?(?:[+-][0-9]{4})?(?:\)/)?"
 )
 _HTTP = re.compile(r"[A-Z][a-z]{2}, \d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})", re.ASCII)
-_MONTH_FIRST = re.compile(  # ISO, and as the United States write it
+_MONTH_FIRST = re.compile(  # ISO dates and those of the United States
     r"\A(?:\d{4}|\d{1,2}/\d{1,2}/\d{4}(?:,| .*[AP]\.?M\b))", re.I
 )
 _DAY_FIRST = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
-_PLAIN_DATE = (  # what is put in other words before it is read
+_PLAIN_DATE = (  # (pattern, replacement), applied before a date is parsed
     (re.compile(r"(?<!\s)\s*+[(\[][^()\[\]]*+[)\]]$"), ""),  # (Coordinated Universal Time), [Europe/Berlin]
     (re.compile(r"\b(?:GMT|UTC)(?=[+-]\d)"), ""),
     (re.compile(r"([+-]\d\d:?\d\d) [A-Z]{3,4}$"), r"\1"),  # +0000 UTC
-    (re.compile(r"^(\d{1,2})/([A-Za-z]{3})/(\d{4}):"), r"\1 \2 \3 "),  # of a server's log
+    (re.compile(r"^(\d{1,2})/([A-Za-z]{3})/(\d{4}):"), r"\1 \2 \3 "),  # a server's log
     (re.compile(r"^(\d{1,2}-[A-Za-z]{3}-\d{2,4} \d\d)\.(\d\d)\.(\d\d)"), r"\1:\2:\3"),  # Oracle's
     (re.compile("\u2212"), "-"),
 )
-DATE_CHARS = 80  # characters of a date
+DATE_CHARS = 80  # most characters of a date
 _BEGIN = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def order_of(when: Any, name: str) -> str:
-    """A text for each date, whose order is the order of time; "" for none. `name`: of its field.
+    """Converts a date to a text that sorts by time; an empty value gives "".
 
-    A date without a zone is taken as UTC. Raises UnusableLine, which names the field, for what is no date.
+    A date without a time zone is taken as UTC. Raises UnusableLine, with the field's `name`, if the value is
+    no date or an ambiguous one.
 
     >>> order_of("Wed, 06 Mar 2024 03:19:02 GMT", "modified") < order_of("2024-03-06 05:00+01:00", "modified")
     True
@@ -175,18 +178,18 @@ def _moment(text: str) -> datetime:
         try:
             return datetime.fromisoformat(text)
         except ValueError:
-            pass  # most forms are none of ISO 8601's
+            pass  # most forms of dates are not ISO 8601
     if _HTTP.fullmatch(text):
-        return parsedate_to_datetime(text)  # 3 us, the general way 140
+        return parsedate_to_datetime(text)  # 3 us; the general parser takes 140
     for pattern, plain in _PLAIN_DATE:
         text = pattern.sub(plain, text)
-    sure = True if _DAY_FIRST.match(text) else False if _MONTH_FIRST.match(text) else None
-    # read twice, so that a year that is lacking, or a day that may be a month, gives two dates
-    orders = (sure, sure) if sure is not None else (False, True)
+    day_first = True if _DAY_FIRST.match(text) else False if _MONTH_FIRST.match(text) else None
+    # Parsed with two default years and both orders of day and month: an ambiguous date gives two results.
+    orders = (day_first, day_first) if day_first is not None else (False, True)
 
     def zone(
         name: str | None, offset: int | None
-    ) -> tzinfo | None:  # KeyError: a name that is none of `_HOURS`
+    ) -> tzinfo | None:  # raises KeyError if `_HOURS` lacks the name
         seconds = offset if offset is not None or name is None else 3600 * _HOURS[name.upper()]
         return None if seconds is None else timezone(timedelta(seconds=seconds))
 

@@ -1,9 +1,10 @@
-"""Paths to byte streams: chooses files, joins split ones in order, unpacks under limits.
+"""Byte streams of files: chooses files by name, joins split files in order, unpacks under limits.
 
-Knows file names and tar archives, nothing of what is inside. A name says what a file is, its first bytes
-must agree, and all short of a whole archive raises DataError. The members of an archive are streamed; nothing
-is written to disk. `tarfile` reads the headers (ustar, pax, GNU), and ends silently at a damaged one or at
-the end of a cut file: here both raise DataError, and so do names that lead out, links and devices.
+Depends on file names and tar archives, not on the content of the files. The name of a file gives its kind,
+and its first bytes must agree with the name. An incomplete archive raises DataError. The members of an
+archive are streamed; nothing is written to disk. `tarfile` reads the headers (ustar, pax, GNU), but ends
+silently at a damaged header or a cut file. Here they raise DataError, as do links, devices and names that
+lead out of the archive.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReadCounts, ReaderLimits, Span
 from raypipe.readers.unpack import CHUNK, PIECE, packing_of, unpacked
 
-SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth threads: a second of unpacking
+SEVERAL = 1 << 20  # least bytes of a packed file for which threads pay off: a second of unpacking
 
 NAME_BYTES = 1 << 20  # most bytes of the header of a tar archive that holds a long name
 NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
@@ -34,19 +35,18 @@ PACKED = re.compile(r"\.(gz|bz2)$")
 @dataclass(frozen=True, slots=True)
 class Input:
     name: str  # path as given, without .partN
-    parts: tuple[Path, ...]  # in order
+    parts: tuple[Path, ...]  # files on disk, in order
     kind: str = "jsonl"  # or tar, json, csv, parquet
     packing: str = ""  # "bz2", "gz" or ""
-    span: Span | None = None  # of a file that is not packed; None: all of it
+    span: Span | None = None  # range of an unpacked file; None: the whole file
 
 
 def find(
     paths: Iterable[str | Path], wanted: tuple[str, ...] = ("",), counts: ReadCounts | None = None
 ) -> list[Input]:
-    """The inputs that these paths name, each once: a file, any part of a split file, or a folder.
-
-    Of a folder, the readable files whose names begin with one of `wanted` are taken in name order, without
-    subfolders."""
+    """Lists the inputs under `paths`, without repeats. A path is a file, a part of a split file or a folder.
+    A folder gives the readable files whose names begin with one of `wanted`, in name order. Its subfolders
+    are not searched."""
     given, inputs = list(map(Path, paths)), dict[str, Input]()
     begins = f"that begin with {' or '.join(wanted)}, " if any(wanted) else ""
 
@@ -89,13 +89,13 @@ def named_files(
 
 
 def whole(path: Path, kind: str = "jsonl") -> Input:
-    """A file under any name, packed if that ends in .gz or .bz2."""
+    """Makes the input of one file. The file is packed if its name ends in .gz or .bz2."""
     packed = PACKED.search(path.name.lower())
     return Input(str(path), (path,), kind, packed[1] if packed else "")
 
 
 def content(source: Input, counts: ReadCounts, limits: ReaderLimits, most: int, advice: str = "") -> bytes:
-    """All bytes of an input. Raises DataError as `stream` does, and for more than `most`."""
+    """Reads all bytes of an input. Raises DataError as `stream` does, and if there are more than `most`."""
     raw = bytearray()
     for piece in stream(source, counts, limits):
         raw += piece
@@ -109,11 +109,12 @@ def size(inputs: Iterable[Input]) -> int:
 
 
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    """The bytes of an input, decompressed. Raises DataError for a truncated, damaged, mislabelled or
-    exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
+    """Yields the bytes of an input, decompressed. Raises DataError if the file is truncated, damaged,
+    mislabelled, or exceeds the limits. Discard the bytes yielded before the error, because a checksum follows
+    the bytes that it covers."""
     chunks = _raw(source, counts)
     if source.span is not None and source.span.start:
-        return chunks  # the read of its beginning counts the file, and looks at its first bytes
+        return chunks  # the shard with the file's beginning counts the file and checks its first bytes
     counts.files += 1
     if source.packing:
         several = source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL
@@ -121,7 +122,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
         chunks = unpacked(source.name, source.packing, chunks, limits, again)
 
     def agreeing() -> Iterator[bytes]:
-        """The same, of which the first, one tar header long at least, must not contradict the name."""
+        """Yields the chunks after checking the first bytes, at least a tar header, against the name."""
         head = b""
         for chunk in chunks:
             head += chunk
@@ -139,7 +140,7 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
 
 
 def _parts(stem: Path) -> tuple[Path, ...]:
-    """All parts of a split file, which are counted from 0 or from 1."""
+    """Lists the parts of a split file, numbered from 0 or from 1. Raises DataError if a part is missing."""
     files = sorted(p for p in stem.parent.iterdir() if p.name.startswith(f"{stem.name}.part"))
     if unfinished := [p.name for p in files if p.name.endswith(".partial")]:
         raise DataError(f"{stem}: {', '.join(unfinished)} is not whole. Run the download again to finish it.")
@@ -169,11 +170,11 @@ def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
 
 
 class _Stream:
-    """A file for `tarfile` that is read forwards. What it asks for is there, or DataError."""
+    """A forward-only file for `tarfile`. A read past the end raises DataError."""
 
     def __init__(self, name: str, chunks: Iterator[bytes]) -> None:
         self.name, self._chunks = name, chunks
-        self._chunk, self._next = b"", 0  # what was read, and the first of its bytes that was not given out
+        self._chunk, self._next = b"", 0  # current chunk, and the offset of its first unread byte
         self._at = 0
 
     def some(self, most: int) -> bytes:
@@ -209,7 +210,8 @@ class _Stream:
 class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """A header. `TarFile` takes a HeaderError for the end, which only a block of zeros is."""
+        """Parses a header; raises ReadError if it is damaged. `TarFile` would take a HeaderError for the end
+        of the archive. Only a block of zeros is the end."""
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as e:
@@ -221,12 +223,12 @@ class _Member(tarfile.TarInfo):
 def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
     filled = filter(None, chunks)
     if not (first := next(filled, b"")):
-        return  # an empty file, which `files` has counted
+        return  # an empty file, which `stream` has counted
     stream: Any = _Stream(name, chain([first], filled))
     try:
         archive: Any = tarfile.TarFile(name, "r", stream, None, _Member, encoding="utf-8", errors="replace")
         while (member := archive.next()) is not None:
-            archive.members.clear()  # it keeps all of them
+            archive.members.clear()  # otherwise TarFile keeps every header in memory
             parts = PurePosixPath(member.name.replace("\\", "/"))
             if parts.is_absolute() or ".." in parts.parts:
                 strange = f"member {member.name!r} leads out of the archive. Do not trust this file."

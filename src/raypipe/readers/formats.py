@@ -1,9 +1,10 @@
-"""Files of a dataset to rows of records, by their format; whole, or cut into shards that are read apart.
+"""Table of formats: reads files as rows, whole or cut into shards that are read separately.
 
-A shard is a file, all parts of a split one, whole lines of JSON lines that are not packed, or row groups of
-Parquet. Packed files, archives, WARC and CSV stay whole: where a line of them begins is not known before they
-are read. So do QASPER and OAG-QA, whose questions name papers of other files. Read with what the others found
-(`rows.Seen`), shards give the rows of one read. Memory holds the current line and a digest per id.
+A shard is a file, all parts of a split file, a range of lines of unpacked JSON lines, or row groups of
+Parquet. Packed files, archives, WARC and CSV are not cut, because the beginnings of their lines are unknown
+until they are read. QASPER and OAG-QA are not cut either: their questions name papers of other files. Each
+shard is read with the ids of the others (`rows.Seen`), so that all shards together give the rows of one read.
+Memory holds the current line and a digest per id.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ from raypipe.readers.rows import (
 from raypipe.readers.unpack import PIECE
 
 Format: TypeAlias = str | RowFormat
-"""A name of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
-yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
+"""A name of FORMATS, a `RowFormat` (the format `rows` with named fields), or the path of your own reader.
+Your reader, such as `mypkg.readers:rows`, is a function of one file that yields a `Row` per record."""
 Paths: TypeAlias = Iterable[str | Path]
 
 
 OWN_KIND = "qa"
-"""Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
+"""Kind of data of `rows`, `warc`, folders and captured questions, and of plugin readers without `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    paths: tuple[str, ...]  # files; more than one: of BEIR, queries with their judgements
+    paths: tuple[str, ...]  # files to read together, such as BEIR's queries with their judgements
     size: int  # bytes on disk
-    span: Span | None = None  # of the one file; None: all of it
+    span: Span | None = None  # range of the only file; None: the files are read whole
 
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """A format of JSON lines, each of which is read alone."""
+    """A format of JSON lines in which each line is read on its own."""
 
-    begin: str  # what the names of files in a folder begin with; files named one by one have any name
+    begin: str  # prefix of the names of its files in a folder; a file named by its own path has any name
     rows: Callable[[Iterable[lines.JsonLine], FileRead], Iterator[Row]]
-    kind: str  # of the data: its golds and measures (`metrics.kinds`)
+    kind: str  # kind of the data, which decides on golds and measures (`metrics.kinds`)
 
     def files_of(self, paths: Paths) -> list[Path]:
         return [part for found in files.find(paths, (self.begin,)) for part in found.parts]
@@ -77,7 +78,7 @@ class FileFormat:
     files_of: Callable[[Paths], list[Path]]
     read: Callable[[Paths, FileRead], Iterator[Row]]
     kind: str = OWN_KIND
-    # of paths, bytes of a shard, ReadCounts; None: the files are read together
+    # function of (paths, bytes of a shard, ReadCounts); None: the files are always read together
     shards: Callable[[Paths, int, ReadCounts], list[Shard]] | None = None
 
 
@@ -114,11 +115,11 @@ FORMATS: Registry[Any] = Registry(
     },
     "a reader",
 )
-"""Name of a format -> how it is read; a plugin's may be a function of one file."""
+"""Name -> format; a plugin may add a function of one file instead of a format."""
 
 
 def format_of(format: Format) -> LineFormat | FileFormat:
-    """Returns how a format is read. Raises ConfError for an unknown one."""
+    """Resolves a format to the functions that read it. Raises ConfError if it is unknown."""
     if isinstance(format, RowFormat):
         return _of_rows(format)
     if (path := _reader_path(format)) is not None:
@@ -129,7 +130,7 @@ def format_of(format: Format) -> LineFormat | FileFormat:
 
 
 def _reader_path(format: str) -> str | None:
-    """MODULE:NAME of a reader that is a function of one file; None: the format is another."""
+    """Returns the MODULE:NAME of a reader that is a function of one file; None for all other formats."""
     if is_path(format):
         return format
     added = FORMATS.added(format) if format in FORMATS else None
@@ -144,14 +145,14 @@ def open(
     seen: Seen | None = None,
     span: Span | None = None,
 ) -> Iterator[Row]:
-    """The rows of these files and folders, in order; `counts` grows while they are taken.
+    """Yields the rows of these files and folders, in order; `counts` grows with each row.
 
-    `seen`: what other reads found, and what this one finds; None: it is alone. `span`: of the one file that
-    the paths name, this stretch alone (`shards`); None: all of it.
+    `seen`: ids of other reads, to which this read adds its own; None if there is no other read. `span`: reads
+    only this range of the only file in `paths`; None reads everything.
 
-    Raises ConfError for an unknown format and DataError for a file that is missing, or that turns out
-    truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
-    its bytes, so rows of a damaged block may have been handed out.
+    Raises ConfError if the format is unknown. Raises DataError if a file is missing, or proves truncated,
+    damaged or mislabelled during the read. Discard all rows after a DataError: a checksum follows the bytes
+    that it covers, so rows of a damaged block may already have been yielded.
     """
     return format_of(format).read(_some(paths), FileRead(counts, limits, seen or Seen(), span))
 
@@ -161,7 +162,7 @@ def size(paths: Paths, format: Format) -> int:
 
 
 def files_of(paths: Paths, format: Format) -> list[Path]:
-    """The files that `open` will read, every part of a split one, in order."""
+    """Lists the files that `open` will read, in order, with every part of a split file."""
     return format_of(format).files_of(_some(paths))
 
 
@@ -172,7 +173,8 @@ def _some(paths: Paths) -> list[str | Path]:
 
 
 def reader_id(format: Format) -> str:
-    """Names a format's reader: of one from outside its path and its source, of rows the named fields."""
+    """Returns the identity of a format's reader. It is the name of the format; for `rows` the fields that the
+    user named follow. A plugin's reader is identified by its path and its source."""
     if isinstance(format, RowFormat):
         return format.id()
     path = _reader_path(format)
@@ -180,9 +182,9 @@ def reader_id(format: Format) -> str:
 
 
 def kind_of(format: Format) -> str:
-    """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
-    may say it, as an attribute `kind` of its function."""
-    # a folder of documents has no reader here
+    """Returns the kind of a format's data, which decides on golds and measures (`metrics.kinds`). The
+    function of a plugin's reader may have an attribute `kind`."""
+    # FORMATS has no reader for a folder of documents
     return OWN_KIND if format == "files" else format_of(format).kind
 
 
@@ -196,7 +198,7 @@ def referenced(paths: Paths, format: Format) -> list[Path]:
 
 
 def check(paths: Paths, format: Format) -> None:
-    """Raises what can be known before anything is read: a missing file, a field, CSV that is damaged."""
+    """Checks files before a read: raises for a missing file, a missing field or damaged CSV."""
     if (rows := _rows(format)) is not None:
         own_rows.check(paths, rows)
     else:
@@ -204,12 +206,14 @@ def check(paths: Paths, format: Format) -> None:
 
 
 def looks_like(paths: Paths) -> Format:
-    """The format of files by their looks: crag, where nothing else is sure.
+    """Guesses the format of files from their names and first rows; "crag" if nothing else is certain.
 
-    A folder with a plugin's marker is of its format, JSON that begins as a paper is qasper, names that end in
-    .warc or .warc.gz are warc, names that start with corpus and queries are beir, and names of OAG-QA's files
-    are oag. Files that are no JSON lines are rows, and so are JSON lines without a field that CRAG's alone
-    have.
+    - A folder with the marker file of a plugin has the plugin's format.
+    - JSON that begins as a file of papers is "qasper".
+    - Names that end in .warc or .warc.gz are "warc".
+    - Names that start with corpus or queries are "beir".
+    - The file names of OAG-QA are "oag".
+    - Other JSON, CSV and Parquet is "rows", and so are JSON lines without any field that only CRAG has.
     """
     given = [Path(p) for p in paths]
     marks = {marked(p) for p in given}
@@ -237,7 +241,7 @@ def looks_like(paths: Paths) -> Format:
 
 
 def marked(folder: Path) -> str | None:
-    """The format that a plugin's file in a folder tells; None: none is there."""
+    """Returns the format of the plugin whose marker file is in a folder; None if there is none."""
     markers = registered("markers").items()
     return next((str(found.value) for name, found in markers if (folder / name).is_file()), None)
 
@@ -246,13 +250,13 @@ _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic
 
 
 def _are_crag(files: list[Path]) -> bool:
-    """Returns whether the first rows have one of CRAG's fields, or no file has rows."""
+    """Returns whether the first rows have one of CRAG's own fields; True if no file has rows."""
     for file in files:
         try:
             [found] = row_files.find([file])
             first = row_files.first(found)
         except DataError:
-            return True  # its reader says what is wrong
+            return True  # the reader of CRAG reports the fault
         if first:
             return any(_OF_CRAG & row.keys() or type(row.get("row")) is int for row in first)
     return True
@@ -275,7 +279,7 @@ def _from_outside(format: str) -> FileFormat:
 
     def rows(paths: Paths, read: FileRead) -> Iterator[Row]:
         ids, counts = DuplicateCheck(), read.counts
-        read = replace(read, seen=Seen(ids, ids))  # a question and a document have no id in common
+        read = replace(read, seen=Seen(ids, ids))  # questions and documents share one space of ids
         for file in files_of(paths):
             counts.files += 1
             for row in of_file(file):
@@ -290,16 +294,14 @@ def _from_outside(format: str) -> FileFormat:
 
 
 def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
-    """The shards of files, in their order; `counts` gets the files of folders that no reader takes.
-
-    Of a file that can be cut a shard has about `shard_bytes`. One shard: the files cannot be read apart.
-    """
+    """Cuts files into shards of about `shard_bytes`, in order. A file that cannot be cut is one shard. If the
+    files must be read together, returns one shard. Adds files that no reader takes to `counts`."""
     read = format_of(format)
     return [_whole(read.files_of(paths))] if read.shards is None else read.shards(paths, shard_bytes, counts)
 
 
 def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
-    """Returns whether rows of these files may be pages with an address, which the table of layouts has."""
+    """Returns whether rows of these files may be pages with an address, which get a row in `layouts`."""
     own = _rows(format)
     return format == "warc" if own is None else not all(m.fields.asks() for m in own_rows.mapped(paths, own))
 
@@ -310,7 +312,7 @@ def _whole(paths: Iterable[Path]) -> Shard:
 
 
 def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
-    """Whole lines, each shard from the first line that begins after the one before is full."""
+    """Cuts unpacked JSON lines between lines; a shard ends with the line in which it is full."""
     if source.kind != "jsonl" or source.packing or len(source.parts) > 1:
         return [_whole(source.parts)]
     path = source.parts[0]
@@ -332,7 +334,7 @@ def _cut_lines(source: Input, shard_bytes: int) -> list[Shard]:
 
 
 def _cut_groups(source: Input, shard_bytes: int) -> list[Shard]:
-    """Row groups of Parquet, as many as fill a shard."""
+    """Cuts Parquet between row groups; a shard ends with the row group in which it is full."""
     [path] = source.parts
     try:
         meta = pq.read_metadata(path)
@@ -340,7 +342,7 @@ def _cut_groups(source: Input, shard_bytes: int) -> list[Shard]:
         sizes = [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
         rows = [g.num_rows for g in groups]
     except (OSError, ValueError):
-        return [_whole([path])]  # its reader says what is wrong
+        return [_whole([path])]  # the reader reports the fault
     shards, start, first = list[Shard](), 0, 1
     filled = taken = 0  # bytes and rows from `start` on
     for n, (size, count) in enumerate(zip(sizes, rows, strict=True), 1):

@@ -1,16 +1,17 @@
-r"""OAG-QA's files to papers and questions over all of them.
+r"""Reader of OAG-QA's files: papers, and questions over all papers.
 
-A line of qa-train.txt; qa-valid-wo-ans.txt and qa-test-wo-ans-new.txt have no `pids`:
+One line of qa-train.txt (qa-valid-wo-ans.txt and qa-test-wo-ans-new.txt have no `pids`):
 
     {"question": "How do graph nets scale?", "body": "<p>I read ...</p>", "pids": ["5b67b4b4", "5e5e189a"]}
 
-pid-to-title-abs-new.json and pid_to_title_abs_update_filter.json are one object each:
+pid-to-title-abs-new.json and pid_to_title_abs_update_filter.json each hold one object:
 
     {"5b67b4b4": {"title": "Sampling in graph nets", "abstract": "We ..."}, ...}
 
-Names may have `_` where these have `-`, .jsonl for .txt, and .gz behind them. A paper's source is its title
-on one line, a newline and its abstract. A question has no id of its own: it is the file's name, with `-`, and
-its line, so that ids sort as the lines stand. The papers of `pids` are its gold, each of grade 1.
+File names may have `_` instead of `-`, .jsonl instead of .txt, and .gz at the end. A paper's source is its
+title on one line, a newline and its abstract. Questions have no ids in the file. The id is the file's name
+with `-` and the line's number, such as "qa-train-0000001", so that ids sort in the order of lines. The papers
+in `pids` are the question's gold, each with grade 1.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from raypipe.readers.rows import Fields, FileRead, ReadCounts, ReaderLimits, Row
 
 QUESTIONS = re.compile(r"\A(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"\A(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
-PAPER_CHARS = 4 << 20  # of one paper in the file, title and abstract together: abstracts have some thousand
+PAPER_CHARS = 4 << 20  # most characters of a paper's JSON; an abstract has a few thousand
 _BLANK = re.compile(r"[ \t\r\n]*+")
 _NAMED = "OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json"
 
@@ -44,9 +45,10 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """A row for each paper, then for each question. Raises DataError for papers that are no one object."""
+    """Yields a row for each paper, then for each question. Raises DataError if a file of papers is not one
+    object."""
     counts, limits = read.counts, read.limits
-    known = False  # whether papers were read, so that golds can be held against them
+    known = False  # whether papers were read, so that golds can be checked
     for path in files_of(paths):
         if PAPERS.fullmatch(path.name):
             known = True
@@ -91,16 +93,16 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
-    """Yields place, pid and JSON of each paper, one at a time: a file has hundreds of MB."""
+    """Yields (FILE:PID, pid, JSON) for each paper, streamed because a file has hundreds of MB."""
     chunks = files.stream(files.whole(path), counts, limits)
     decoder, scan = codecs.getincrementaldecoder("utf-8-sig")(), json.JSONDecoder().raw_decode
-    text, at, before = "", 0, 0  # what is held, the next of its characters, those that came before it
+    text, at, before = "", 0, 0  # text in memory, offset of its next character, characters dropped before it
 
     def error(message: str) -> DataError:
         return DataError(f"{path}: character {before + at}: {message}. Get the file again.")
 
     def more() -> bool:
-        """Holds some more of the text; False: it has ended."""
+        """Reads one more chunk into `text`. Returns False at the end of the file."""
         nonlocal text, at, before
         chunk = next(chunks, None)
         try:
@@ -111,7 +113,7 @@ def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tu
         return chunk is not None
 
     def next_sign() -> str:
-        """The next character that is not blank; "": the text has ended."""
+        """Returns the next character that is not blank; "" at the end of the file."""
         nonlocal at
         while True:
             at = _BLANK.match(text, at).end()  # type: ignore[union-attr]

@@ -1,8 +1,8 @@
-"""Copies files from and to an object store: the data of a run, and its reports.
+"""Copies between an object store and local files: the data of a run, and its reports.
 
-Tables are read and written in place (`store/`). Data files are read front to back many times and reports are
-small, so both are copied as they are. Knows any store that pyarrow knows; keys come from the environment that
-its libraries read.
+Tables are read and written in place (`store/`). Data files are read from front to back many times, and
+reports are small, so both are copied whole. Every store that pyarrow supports works; its libraries take
+credentials from the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raypipe.core.calls import Backoff
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 
-TRIES = 4  # of one object
+TRIES = 4  # attempts to copy one object
 
 
 def is_remote(place: str) -> bool:
@@ -27,9 +27,9 @@ def is_remote(place: str) -> bool:
 
 
 def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below: True) -> Path:
-    """Downloads an object, or what is `wanted` of the paths below a prefix, to the folder `cache`.
-
-    A copy with the same size and time is reused. Raises DataError if it cannot be read."""
+    """Downloads an object, or the objects below a prefix, to a folder in `cache`. Returns its path there.
+    `wanted` selects objects by their paths below the prefix. An existing copy with the object's size and time
+    is reused. Raises DataError if an object cannot be read, or if none exists."""
     try:
         system, path = FileSystem.from_uri(uri)
         info = system.get_file_info(path)
@@ -50,7 +50,7 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
 
 
 def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
-    """Fetches an object, whole or not at all."""
+    """Downloads one object to the file `here`, atomically, unless an equal copy is there."""
     sign = here.with_name(here.name + ".fetched")
     wanted = f"{info.size} {info.mtime_ns}"
     if here.is_file() and sign.is_file() and sign.read_text() == wanted:
@@ -71,11 +71,9 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
 
 
 def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Copies one object, again if the connection broke off. Raises the last OSError.
-
-    The stores' own clients repeat single requests, not a body that breaks off in the middle. An error that
-    has a number is this machine's (no such file, no permission, disk full): another try does not help.
-    """
+    """Copies one object; retries if the connection breaks. Raises the last OSError. The stores' clients retry
+    single requests, but not a body that breaks off in the middle. An error with an errno comes from this
+    machine (no such file, no permission, disk full), so it is not retried."""
     backoff = Backoff(TRIES, first_s=0.5)
     while True:
         try:
@@ -87,8 +85,9 @@ def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] =
 
 
 def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
-    """Copies every file of a folder to a prefix, those named in `last` after all others. An earlier folder's
-    are removed there first, so once they are there, all are. Raises DataError if it cannot be written."""
+    """Copies every file of a folder to a prefix; the files named in `last` are copied last. Earlier copies of
+    the `last` files are deleted first: their presence means that all files are complete. Raises DataError if
+    the prefix cannot be written."""
     ending = tuple(last)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     try:

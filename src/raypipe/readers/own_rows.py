@@ -1,17 +1,17 @@
-"""The format `rows`: a user's own rows, whatever their fields are called, to questions and documents.
+"""Reader of the format `rows`: a user's own rows, under any field names, as questions and documents.
 
-`RowFormat(fields)` stands where the name of another format stands; `fields` are those that the user named.
-The fields of each file are found in its first rows, before anything is read (`field_map`).
+`RowFormat(fields)` is passed in place of a format's name; `fields` are the fields that the user named.
+Before a file is read, its first rows show which field has which role (`field_map`).
 
-One record, as its fields map may find it:
+One record with common field names:
 
     {"qid": 17, "question": "who directed velora?", "answers": ["Anna Lindqvist", "A. Lindqvist"],
      "contexts": [{"url": "https://example.org/velora", "title": "Velora", "html": "<p>..."}]}
 
-`turns` are earlier messages of its conversation, objects with `role` and `text`. Answers are a text, a
-number, a list of them, or an object with `text` or `value` and `aliases` (SQuAD, TriviaQA). Documents are
-texts, objects, pairs of title and sentences, or paths of files next to the data. A question without a field
-of documents may search the whole store. A row without a question is a document.
+`turns` are earlier messages of the conversation: objects with `role` and `text`. An answer is a text, a
+number, a list of them, or an object with `text` or `value` and `aliases` (SQuAD, TriviaQA). A document
+is a text, an object, a pair of title and sentences, or the path of a file next to the data. If a file has no
+field of documents, its questions search the whole store. A row without a question is a document.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from raypipe.text.filters import ConditionError, Filters
 
 NAME = "rows"
 SCALARS = (str, int, float, Decimal, date, datetime)
-ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
+ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an answer that is an object, in order
 LABELS = ("domain", "question_type", "made_by", "review")
-TURN = "turn"  # label of a question of a conversation: its number there
-DROP = "drop"  # of `review`: the question is left out
-ReadNamed: TypeAlias = Callable[[str, str], FileText]  # of the name of a file, and where it is named
+TURN = "turn"  # label with the question's number in its conversation
+DROP = "drop"  # value of `review` that omits the question
+ReadNamed: TypeAlias = Callable[[str, str], FileText]  # (name of a file, place in the row that names it)
 _FILE = re.compile(r"\A[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
 _HTML = re.compile(r"\A\s*+(?:<\?xml[^>]*>\s*+)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields, as named
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields that the user named
 
     def id(self) -> str:
         named = json.dumps({role: list(names) for role, names in sorted(self.fields.items())})
@@ -80,15 +80,13 @@ class RowFormat:
 class MappedFile:
     file: Input
     fields: FieldMap
-    first: Sequence[Mapping[str, Any]]  # rows in which the fields were found
+    first: Sequence[Mapping[str, Any]]  # first rows, from which the fields were inferred
 
 
 def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
-    """The files that paths name, with the fields of each.
-
-    Raises ConfError for a named field that no file has, and DataError for a file that is damaged from its
-    beginning or in which no field has a question or a document.
-    """
+    """Lists the files under `paths`, each with the map of its fields. Raises ConfError if no file has a field
+    that the user named. Raises DataError if a file is damaged at its beginning, and DataError if none of its
+    fields has a question or a document."""
     files = row_files.find(paths)
     first = {f.name: row_files.first(f, limits) for f in files}
     if not any(first.values()):
@@ -110,9 +108,9 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
     counts, limits, newest = read.counts, read.limits, read.seen.newest
     files = [replace(m, file=replace(m.file, span=read.span)) for m in mapped(paths, format, limits)]
     for m in files:
-        if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice
+        if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl is read twice
             for line in row_files.rows(m.file, ReadCounts(), limits):
-                with suppress(UnusableLine), blamed():  # the second time it is said what is wrong
+                with suppress(UnusableLine), blamed():  # the second reading reports the fault
                     if (fetch := _fetch(line.value or {}, m.fields)) is not None:
                         newest.note(*fetch, line.where)
     with closing(DocumentReader()) as documents:
@@ -142,13 +140,14 @@ def rows(format: RowFormat, paths: Iterable[str | Path], read: FileRead) -> Iter
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
-    """The files that rows name as documents, each once; none where the first rows name none."""
+    """Lists the files that rows name as documents, without repeats. A data file whose first rows name no file
+    is not read further."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
 
         def named(value: Mapping[str, Any], m: MappedFile = m) -> Iterator[Path]:
-            """The files that a row names and that are there: their bytes are part of the data."""
-            with suppress(UnusableLine), blamed():  # its reader says what is wrong
+            """Yields the existing files that a row names; their bytes are part of the data."""
+            with suppress(UnusableLine), blamed():  # the row's reader reports the fault
                 names = [_path_of(item, m.fields.inner) for item in _items(value, m.fields)]
                 files = (inside(m.file.parts[0].parent, name) for name in names if name is not None)
                 yield from [file for file in files if isinstance(file, Path)]
@@ -160,7 +159,7 @@ def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
 
 
 def check(paths: Iterable[str | Path], format: RowFormat) -> None:
-    """Raises what `mapped` raises, and DataError for CSV that cannot be read to its end."""
+    """Checks files before a read: raises as `mapped` does, and DataError if any part of a CSV is damaged."""
     for m in mapped(paths, format):
         if m.file.kind == "csv":
             deque(row_files.rows(m.file, ReadCounts()), 0)
@@ -172,10 +171,10 @@ class Found:
     url: str
     title: str
     modified: str
-    name: Source | None = None  # the title of a page of HTML, as a source of its own
-    pages: tuple[Mark, ...] = ()  # of a PDF
-    sections: tuple[Mark, ...] = ()  # of a PDF or docx
-    faults: tuple[Fault, ...] = ()  # of pages of a PDF that have no text
+    name: Source | None = None  # the title of an HTML page, as a separate source
+    pages: tuple[Mark, ...] = ()  # spans of a PDF's pages
+    sections: tuple[Mark, ...] = ()  # spans of the sections of a PDF or docx
+    faults: tuple[Fault, ...] = ()  # one for each page of a PDF that has no text
 
     def sources(self) -> tuple[Source, ...]:
         return (self.source,) if self.name is None else (self.source, self.name)
@@ -209,7 +208,7 @@ def _question(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     turns = None
     if "turns" in fields.fields:
         name, listing = fields.fields["turns"][0], _listed(fields.get(value, "turns"))
-        # A number under that name, which no one named, counts turns and has none.
+        # If the user did not name the field, a number in it is a count of turns and holds no messages.
         count = isinstance(listing, int | float) and "turns" not in fields.named
         turns = () if listing is None or listing == "" or count else turns_of(listing, name)
     said = (part for t in turns or () for part in (t.role, t.text))
@@ -237,7 +236,7 @@ def _document(line: JsonLine, fields: FieldMap, read: ReadNamed, counts: ReadCou
     source = found.source.id
     id = _said(fields.get(value, "id")) or found.url or digest(source)[:16]
     layout = Layout(id, source, found.url, found.title, found.pages, found.sections) if found.url else None
-    # What a row says of its document in columns without a role, and in an object `metadata`.
+    # Fields of the document: the row's columns without a role, and the entries of an object `metadata`.
     used = {name.partition(".")[0] for names in fields.fields.values() for name in names}
     inner = value.get("metadata")
     given = {**(inner if isinstance(inner, Mapping) else {}), **value}
@@ -267,7 +266,7 @@ def _items(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
             items += [item for item in given if item is not None] if isinstance(given, list) else [given]
     title, url = (_said(fields.get(value, n)) for n in ("title", "url"))
     if len(items) == 1 and isinstance(items[0], str) and (title or url) and _path_of(items[0], {}) is None:
-        return [{"title": title, "url": url, "text": items[0]}]  # the row's own title is that of its document
+        return [{"title": title, "url": url, "text": items[0]}]  # the row's title belongs to its one document
     return items
 
 
@@ -276,7 +275,7 @@ def _own(value: Mapping[str, Any], fields: FieldMap) -> dict[str, Any]:
 
 
 def _listed(given: Any) -> Any:
-    """A list that stands as JSON in a text, as in a cell of CSV; anything else as it is."""
+    """Parses a text that is a JSON list, as cells of CSV have it; returns anything else unchanged."""
     if isinstance(given, str) and (said := given.strip()).startswith("[") and said.endswith("]"):
         with suppress(ValueError):
             return json.loads(given)
@@ -288,7 +287,7 @@ def _flat(answer: Any, counts: ReadCounts) -> Iterator[str]:
         return
     if isinstance(answer, str):
         yield answer
-    elif isinstance(answer, SCALARS):  # true and false are numbers, too
+    elif isinstance(answer, SCALARS):  # booleans count as numbers too
         counts.number_golds += 1
         yield written(answer)
     elif isinstance(answer, list | Mapping):
@@ -303,7 +302,7 @@ def _flat(answer: Any, counts: ReadCounts) -> Iterator[str]:
 
 
 def _said(value: Any) -> str:
-    """A text, number or date as text; anything else is none."""
+    """Returns a text, number or date as stripped text; "" for any other value."""
     if isinstance(value, float) and math.isnan(value):
         return ""
     return written(value).strip() if isinstance(value, SCALARS) else ""
@@ -318,8 +317,8 @@ def _text(value: Any, name: str) -> str:
 
 
 def _found(item: Any, read: ReadNamed, where: str, inner: Mapping[str, str]) -> Found | None:
-    """A document; None for one without any text. `inner`: role -> field of its object, as the user named it.
-    Raises UnusableLine for what is none."""
+    """Makes a document from one item of a row; returns None if the item has no text. `inner`: role -> field
+    of the item, as the user named it. Raises UnusableLine if the item is no document."""
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
         item = {"title": item[0], "text": item[1]}  # HotpotQA's pairs of title and sentences
     if isinstance(item, str):
@@ -337,7 +336,7 @@ def _found(item: Any, read: ReadNamed, where: str, inner: Mapping[str, str]) -> 
     named = values.get("path")
     if not html and not text and isinstance(named, str) and named:
         file = read(named, where)
-        if file.kind in ("pdf", "docx"):  # its content is its text alone, in which its pages are spans
+        if file.kind in ("pdf", "docx"):  # the content is plain text, and the pages are spans of it
             source, lost = source_of("document", file.content), tuple(f for _, f in file.faults)
             url, title = url or quote(named), title or file.title
             return Found(source, url, title, modified, None, file.pages, file.sections, lost)
@@ -365,7 +364,7 @@ def _joined(value: Any, where: str) -> str:
 
 
 def _path_of(item: Any, inner: Mapping[str, str]) -> str | None:
-    """The path that a document is given by, if it is."""
+    """Returns the path in a document's item; None if the item holds the document itself."""
     if isinstance(item, Mapping):
         name = inner.get("path") or by_name("path", [str(n) for n in item])
         given = item.get(name) if name else None

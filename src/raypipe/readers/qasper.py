@@ -1,6 +1,6 @@
-"""QASPER's JSON to papers, questions and what annotators say.
+"""Reader of QASPER's JSON: papers, questions and the answers of annotators.
 
-A file is one object, paper id -> paper; v0.1 to v0.3 have this form (fields that are not read left out):
+A file is one object, paper id -> paper. v0.1 to v0.3 have this form (only the fields that are read):
 
     {"1909.00694": {"title": "...", "abstract": "...",
       "full_text": [{"section_name": "Method ::: Loss", "paragraphs": ["We minimise ...", "Here ..."]}],
@@ -9,10 +9,10 @@ A file is one object, paper id -> paper; v0.1 to v0.3 have this form (fields tha
         {"unanswerable": false, "extractive_spans": ["hinge"], "yes_no": null, "free_form_answer": "",
          "evidence": ["We minimise ..."]}}]}]}}
 
-A paper is a document: title, abstract, headings of sections (`#`), paragraphs and captions, each alone
-between blank lines, so that each is one block of the parsed text. Its layout names the sections. A question
-cites its paper alone. Annotators' answers are read in the evaluator's order: unanswerable, spans, own words,
-yes or no.
+A paper becomes a document: title, abstract, headings of sections (`#`), paragraphs and captions. Blank lines
+separate them, so that each is one block of the parsed text. The layout of the document names the sections. A
+question cites only its paper. If an annotator's answer has several forms, the first in the evaluator's order
+counts: unanswerable, spans, own words, yes or no.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from raypipe.text.html import fold
 
 ARXIV = "https://arxiv.org/abs/"
 CAPTIONS = "Figures and tables"
-"""Name of the section with the captions."""
+"""Name of the section that holds the captions."""
 
 
 def is_qasper(file: Path) -> bool:
-    """Returns whether a JSON file begins as one of papers does."""
+    """Returns whether a file is JSON that begins like QASPER's papers."""
     if row_files.kind_of(file) != "json":
         return False
     try:
         head = next(files.stream(files.whole(file), ReadCounts(), LIMITS), b"")
     except DataError:
-        return False  # its reader says what is wrong
+        return False  # the reader of the file reports the fault
     return head.lstrip().startswith(b"{") and b'"full_text"' in head and b'"abstract"' in head
 
 
@@ -89,7 +89,7 @@ def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
 def papers(
     path: Path, counts: ReadCounts | None = None, limits: ReaderLimits = LIMITS
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields place, id and paper of a file. Raises DataError for one of another form."""
+    """Yields (FILE:ID, id, paper) for each paper. Raises DataError if the file has another form."""
     raw = files.content(files.whole(path), counts or ReadCounts(), limits, row_files.JSON_BYTES)
     try:
         tree = lines.without_nul(lines.parse(raw))
@@ -102,7 +102,8 @@ def papers(
 
 
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
-    """Returns what annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
+    """Returns the annotators' answers to a question, in order. Raises UnusableLine if an answer has none of
+    the known forms."""
     said = Fields(question).objects("answers")
     return tuple(_annotator(Fields(a.get("answer", dict), f"{a.path}answer.")) for a in said)
 
@@ -116,7 +117,7 @@ def _annotator(fields: Fields) -> AnnotatorAnswer:
     answer, evidence = fields.value, tuple(fields.listed("evidence", str))
     spans, said = fields.listed("extractive_spans", str), answer.get("free_form_answer") or ""
     if answer.get("unanswerable"):
-        return AnnotatorAnswer(UNANSWERABLE, "none")  # no evidence, as the evaluator has it
+        return AnnotatorAnswer(UNANSWERABLE, "none")  # without evidence, as in the evaluator
     if spans:
         return AnnotatorAnswer(", ".join(spans), "extractive", evidence)
     if isinstance(said, str) and said:
@@ -142,7 +143,7 @@ def _asked(where: str, qa: Any, paper: str, cited: str | None, counts: ReadCount
 
 def _paper(where: str, id: str, paper: Fields) -> Row | None:
     title = _folded(paper.value.get("title"))
-    sections = [("", [title, _folded(paper.value.get("abstract"))])]  # name, pieces of text
+    sections = [("", [title, _folded(paper.value.get("abstract"))])]  # (name, paragraphs) of each section
     for section in paper.objects("full_text"):
         name, paragraphs = section.value.get("section_name"), section.listed("paragraphs", str)
         sections.append((_folded(name), paragraphs))
@@ -160,5 +161,5 @@ def _paper(where: str, id: str, paper: Fields) -> Row | None:
 
 
 def _folded(value: Any) -> str:
-    """Text on one line; "" for what is none: some papers lack a caption, or a section its name."""
+    """Folds a text to one line; returns "" for null: some captions and section names are missing."""
     return fold(value) if isinstance(value, str) else ""

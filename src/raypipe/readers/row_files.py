@@ -1,7 +1,7 @@
-"""Files of rows to plain values: JSON lines, JSON, CSV, Parquet.
+"""Reader of files of rows (JSON lines, JSON, CSV, Parquet) as plain values.
 
-`for row in rows(file, counts): row.where, row.value` streams them; a value is a mapping of field names to
-what JSON could hold. Knows bytes and tables, nothing of what the fields mean.
+`for row in rows(file, counts): row.where, row.value` streams them. A value maps field names to values that
+Python has for JSON or Parquet. The meaning of the fields is not known here.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ ENDINGS = {
     ".pq": "parquet",
 }
 READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not) and parquet"
-PEEKED = 50  # rows in which the fields of a file are looked for
-BATCH = 16  # rows of a table turned into Python values at a time: a row may hold fifty pages
-JSON_BYTES = 256 << 20  # of a file that is one JSON value: it is read as a whole
-GROUP_BYTES = 4 << 30  # of an uncompressed row group of Parquet, which is read as a whole
+PEEKED = 50  # first rows of a file, in which its fields are searched
+BATCH = 16  # rows of a table converted to Python values at a time: a row may hold fifty pages
+JSON_BYTES = 256 << 20  # most bytes of a file that is one JSON value, which is read whole
+GROUP_BYTES = 4 << 30  # most bytes of a row group of Parquet, uncompressed; it is read whole
 
 
 def kind_of(path: Path) -> str | None:
-    """Returns what a file is by its name; None for a name that no reader of rows takes."""
+    """Returns the kind of a file by its name: jsonl, json, csv or parquet; None for other names."""
     name = files.PACKED.sub("", path.name.lower())
     return next((k for e, k in ENDINGS.items() if name.endswith(e)), None)
 
 
 def find(paths: Iterable[str | Path]) -> list[Input]:
-    """The files that these paths name, each once, in order: files, and folders of files (without subfolders).
-    Raises DataError for a path that is neither."""
+    """Lists the files of rows under `paths`, in order, without repeats. Subfolders are not searched. Raises
+    DataError if a path gives no such file."""
     named = files.named_files(paths, lambda path: kind_of(path) is not None, f"files of rows ({READABLE})")
     return [files.whole(path, kind_of(path) or "") for path in named]
 
 
 def rows(file: Input, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
-    """The rows of a file, in order. Raises DataError for a file that cannot be trusted as a whole: truncated,
-    damaged, mislabelled, or CSV whose lines differ in length; then drop its earlier rows."""
+    """Yields the rows of a file, in order. A CSV line with too many cells becomes a row with a fault. Raises
+    DataError if the file is truncated, damaged or mislabelled; then discard its earlier rows."""
     if file.kind == "jsonl":
         return lines.read([file], counts, limits)
     return {"json": _json, "csv": _csv, "parquet": _table_rows}[file.kind](file, counts, limits)
@@ -66,7 +66,7 @@ def first(file: Input, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]
 
 
 def _json(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    """A list of objects, an object with such a list in it, SQuAD's nested form, or JSON lines after all."""
+    """Reads a list of objects, an object that holds such a list, SQuAD's nested form, or JSON lines."""
     advice = " in one value. Write JSON lines, an object a line, which are read one by one (.jsonl)."
     raw = files.content(file, counts, limits, JSON_BYTES, advice).removeprefix(codecs.BOM_UTF8)
     try:
@@ -77,7 +77,7 @@ def _json(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Jso
             lines.decode(first if more else b"", ReadCounts())
         except UnusableLine:
             raise DataError(f"{file.name}: expected JSON: {e.fault.detail}") from e
-        # JSON lines under another name
+        # JSON lines in a file named .json
         counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.parts[0].stat().st_size
         yield from lines.read([file], counts, limits)
         return
@@ -98,7 +98,7 @@ def _objects(file: Input, tree: Any) -> list[Any]:
     first = tree[0] if tree else None
     if not (isinstance(first, dict) and isinstance(first.get("paragraphs"), list)):
         return tree
-    articles = (article for article in tree if isinstance(article, dict))  # SQuAD's nested form
+    articles = (article for article in tree if isinstance(article, dict))  # of SQuAD's nested form
     return [
         {"title": article.get("title"), "context": paragraph.get("context"), **qa}
         for article in articles
@@ -144,7 +144,7 @@ def _csv(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Json
                 )
                 yield _line(file, table.line_num, UnusableLine("ragged_rows", detail), counts)
                 continue
-            row = zip_longest(names, cells[: len(names)], fillvalue="")  # last cells may be left out
+            row = zip_longest(names, cells[: len(names)], fillvalue="")  # missing last cells are empty
             yield JsonLine(file.name, table.line_num, dict(row))
     except csv.Error as e:
         why = f"expected CSV: {e}. Is a quotation mark not closed?"
@@ -152,7 +152,7 @@ def _csv(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Json
 
 
 def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    begins = file.span is None or not file.span.start  # the read of its beginning counts the file
+    begins = file.span is None or not file.span.start  # the shard with the file's beginning counts the file
     counts.files += begins
     size = file.parts[0].stat().st_size
     counts.empty_files += begins and size == 0
@@ -180,16 +180,16 @@ def _table_rows(file: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterat
 
 
 def _values(batch: pa.RecordBatch) -> list[Any]:
-    """The rows of a batch, as Python has them; in the place of one that Python cannot hold, its fault."""
+    """Converts the rows of a batch to Python; a row that Python cannot hold becomes an UnusableLine."""
     try:
         values: list[Any] = batch.to_pylist()
         return values
-    except Exception:  # of a date beyond the year 9999, say: the slow way, three times, finds its row
+    except Exception:  # such as a date after the year 9999: convert row by row, 3 times slower, to find it
         for place, column in enumerate(batch.schema):
             if pa.types.is_timestamp(column.type) and column.type.tz is not None:
                 try:
                     pa.scalar(0, column.type).as_py()
-                except (pa.ArrowException, LookupError, ValueError):  # a zone that this machine does not know
+                except (pa.ArrowException, LookupError, ValueError):  # a time zone unknown to this machine
                     times = batch[place].cast(pa.timestamp(column.type.unit, "UTC"))
                     batch = batch.set_column(place, column.name, times)
         return [_value(batch.slice(row, 1)) for row in range(len(batch))]

@@ -1,13 +1,14 @@
-"""Packed bytes unpacked under limits: gzip, and bz2 whose blocks all cores unpack side by side.
+"""Decompression under limits: gzip in one thread, and bz2 block by block on all cores.
 
-A block of bzip2 starts at any bit with 48 fixed bits, holds at most 900 kB and a checksum of its own, and
-knows nothing of the others. Each is wrapped as a stream of one block, which `bz2` unpacks without the
-interpreter's lock. What the checksums of all blocks make is compared with the stream's own, so no damage
-passes. The bits of a mark stand inside a block by chance once in 2^48: that looks like damage. What looks
-like it is read again from its start, in one piece, which decides and says what is wrong.
+A block of bzip2 starts at any bit with a mark of 48 fixed bits. It holds at most 900 kB and its own checksum,
+and depends on no other block. Each block is wrapped as a stream of one block, which `bz2` unpacks without the
+interpreter's lock. The checksum combined from all blocks must equal that of the stream, so damage is always
+detected. By chance, once in 2^48 positions, the bits of a mark occur inside a block, which looks like damage.
+Any apparent damage is therefore checked: the stream is read again from its start, serially, and that read
+decides and reports the fault.
 
-rapidgzip does the same, a little faster; reading a file object that was cut, it has waited without end.
-Knows no files.
+rapidgzip does the same, a little faster, but it has hung on a truncated file object.
+This module works on streams of bytes and opens no files.
 """
 
 from __future__ import annotations
@@ -27,39 +28,40 @@ from raypipe.core.environment import cores
 from raypipe.core.errors import DataError
 from raypipe.readers.rows import ReaderLimits
 
-CHUNK = 1 << 18  # bytes that are handed to an inflater at a time, at most
+CHUNK = 1 << 18  # most bytes passed to a decompressor at a time
 PIECE = (
     1 << 20
-)  # most bytes that one decompression step may give: a block has 900 kB, unless it is all one byte
+)  # most bytes that one decompression step may return: a block has 900 kB, or more if it repeats one byte
 FIRST_SHARE = 1 << 12
-"""Bytes of a packed stream that are unpacked first, then twice as many: a stream costs by its own length,
-where thousands of them are in one chunk, too. 64,000 of 37 bytes took 350 s."""
+"""Bytes of a packed stream that are passed first; each next piece is twice as large. A short stream then
+costs only its own length, even if a chunk holds thousands: 64,000 of 37 bytes took 350 s without this."""
 MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 AGAIN = "Get the file again, and compare its size and digest with the publisher's."
 BLOCK, END = 0x314159265359, 0x177245385090
 HEAD = 4  # bytes of a stream's header: BZh and a digit
-AHEAD = 2  # blocks for each core that wait or are unpacked; one takes .3 to 1 MB
+AHEAD = 2  # blocks per core that wait or are being unpacked; a block takes .3 to 1 MB
 
 
 def _inner(mark: int) -> dict[int, int]:
-    """For each shift of a mark in bytes, its second and third byte, which it fills wholly -> the shift."""
+    """Maps the second and third byte of a mark to its shift (0 to 7), the bit of its beginning.
+    The mark fills these two bytes completely at every shift."""
     return {((mark << 8) >> (shift + 32)) & 0xFFFF: shift for shift in range(8)}
 
 
-_PAIRS = {**_inner(BLOCK), **_inner(END)}  # no two marks and shifts have the same two bytes
+_PAIRS = {**_inner(BLOCK), **_inner(END)}  # all 16 pairs of bytes differ, for two marks and eight shifts
 _IS_PAIR = np.zeros(1 << 16, bool)
 _IS_PAIR[list(_PAIRS)] = True
 
 
 def marks(data: bytes | bytearray, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yields the (bit, mark) of each mark that lies whole in `data` and starts at byte `start` or later.
+    """Yields (bit, mark) for each complete mark in `data` that starts at byte `start` or later.
 
     >>> [(bit, hex(mark)) for bit, mark in marks(bytes.fromhex("005dc914e14240"))]
     [(6, '0x177245385090')]
     """
     flat = np.frombuffer(data, np.uint8)[start + 1 :].astype(np.uint16)
     for at in np.flatnonzero(_IS_PAIR[(flat[:-1] << 8) | flat[1:]]).tolist():
-        first = start + at  # the byte before the two
+        first = start + at  # offset of the byte before the pair
         bits = int.from_bytes(bytes(data[first : first + 7]).ljust(7, b"\0"))
         shift = _PAIRS[(bits >> 32) & 0xFFFF]
         mark = (bits >> (8 - shift)) & 0xFFFFFFFFFFFF
@@ -74,25 +76,25 @@ def _bits(data: bytes | bytearray, start: int, end: int) -> int:
 
 
 def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields each block of bz2 streams as a stream of its own. Raises OSError for anything but whole ones."""
+    """Yields each block of bz2 streams as its own stream. Raises OSError if the input is damaged or cut."""
     data, head, crc = bytearray(), b"", 0
-    start, looked = -1, HEAD  # the bit at which the block begins, -1: none has; bytes without a further mark
+    start, searched = -1, HEAD  # first bit of the current block, or -1; bytes already searched for marks
     for chunk in raw:
         data += chunk
         while len(data) >= HEAD + 6:
             if not head:
-                head, crc, start, looked = bytes(data[:HEAD]), 0, -1, HEAD
+                head, crc, start, searched = bytes(data[:HEAD]), 0, -1, HEAD
                 if not re.fullmatch(rb"BZh[1-9]", head):
                     raise OSError("no stream begins")
             end = 0
-            for bit, mark in marks(data, looked):
+            for bit, mark in marks(data, searched):
                 if mark == END and len(data) * 8 < bit + 80:
-                    break  # looked at again when its checksum is whole
+                    break  # searched again when its checksum is complete
                 if start < 0 and bit != HEAD * 8:
                     break
                 if start >= 0:
                     value, count = _bits(data, start, bit), bit - start
-                    own = (value >> (count - 80)) & 0xFFFFFFFF  # the block's checksum, behind its mark
+                    own = (value >> (count - 80)) & 0xFFFFFFFF  # the block's checksum, which follows its mark
                     crc = ((crc << 1 | crc >> 31) & 0xFFFFFFFF) ^ own
                     pad = -count % 8
                     whole = ((value << 48 | END) << 32 | own) << pad
@@ -109,18 +111,18 @@ def _blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
                 continue
             if start < 0 and len(data) >= HEAD + 10:
                 raise OSError("no block begins")
-            # A mark may be cut, and an END needs its checksum: the last 11 bytes are looked at again.
-            looked, cut = max(len(data) - 11, HEAD if start < 0 else start // 8 + 1), max(start, 0) // 8
+            # A mark may be incomplete, and an END needs its checksum: the last 11 bytes are searched again.
+            searched, cut = max(len(data) - 11, HEAD if start < 0 else start // 8 + 1), max(start, 0) // 8
             del data[:cut]
-            start, looked = max(start - 8 * cut, -1), looked - cut
+            start, searched = max(start - 8 * cut, -1), searched - cut
             break
     if head or data:
         raise OSError("a stream ends in the middle")
 
 
 def by_blocks(raw: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes of bz2 streams, whose blocks all cores unpack. Raises OSError or EOFError for anything but
-    whole streams, which may be none of their doing."""
+    """Yields the unpacked bytes of bz2 streams, using all cores. Raises OSError or EOFError if the streams
+    look damaged or cut. A mark inside a block raises them too, so the streams may still be good."""
 
     def unpack(block: bytes) -> tuple[bytes, bz2.BZ2Decompressor]:
         inflater = bz2.BZ2Decompressor()
@@ -168,8 +170,9 @@ def unpacked(
     limits: ReaderLimits,
     again: Callable[[], Iterator[bytes]] | None = None,
 ) -> Iterator[bytes]:
-    """The bytes of a stream packed as "bz2" or "gz". `again` gives a bz2 stream from its start: with it all
-    cores unpack its blocks. Raises DataError, which names the file, for one that is damaged or explodes."""
+    """Yields the unpacked bytes of a stream whose `packing` is "bz2" or "gz". `again` opens a bz2 stream a
+    second time; if it is given, all cores unpack the blocks. Raises DataError, with `name` in the message, if
+    the stream is damaged or exceeds the limits."""
     taken = given = 0
 
     def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -217,7 +220,7 @@ def _inflated(name: str, packing: str, raw: Iterator[bytes]) -> Iterator[bytes]:
         while rest or (inflater and not inflater.needs_input):
             if inflater is None:
                 if packing == "gz" and streams:
-                    rest = rest.lstrip(b"\0")  # gzip allows padding behind the last member
+                    rest = rest.lstrip(b"\0")  # gzip allows padding after the last member
                 if len(rest) < len(magic):
                     break
                 if not rest.startswith(magic):

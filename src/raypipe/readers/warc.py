@@ -1,6 +1,6 @@
-"""WARC files of a crawl to documents: a page for each address, as it was fetched last.
+"""Reader of a crawl's WARC files: one document per address, from the page that was fetched last.
 
-One record, behind whose two heads the page stands (a `.warc.gz` packs each record by itself):
+One record; the page follows its two headers (a `.warc.gz` compresses each record separately):
 
     WARC/1.0
     WARC-Type: response
@@ -10,9 +10,9 @@ One record, behind whose two heads the page stands (a `.warc.gz` packs each reco
     HTTP/1.1 200 OK
     Content-Type: text/html; charset=utf-8
 
-Pages are responses with status 200 whose type is HTML or plain text, and the texts of Common Crawl's WET
-files. All other records are counted and left out: requests, redirects, images, PDFs, and revisits, which say
-that a page is what it was.
+Pages are responses with status 200 and the type HTML or plain text, and the texts of Common Crawl's WET
+files. All other records are only counted: requests, redirects, images, PDFs, and revisits, which report an
+unchanged page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS: dict[str, SourceKind] = {
 }
 DATE = "WARC-Date"
 NAME = re.compile(r"\A.+\.warc(?:\.w[ae]t)?(?:\.gz)?", re.I)
-_CODECS = {"br": "brotli", "zstd": "zstd"}  # coding of HTTP -> Arrow's name
+_CODECS = {"br": "brotli", "zstd": "zstd"}  # content coding of HTTP -> Arrow's name of it
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 
 
@@ -55,7 +55,8 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
-    """A row for each address, of its last page. Files are read twice: to know which that is, and for it."""
+    """Yields a row for the newest page of each address. Files are read twice: the first time to find the
+    newest pages, the second time to read them."""
     inputs, counts, newest = files_of(paths), read.counts, read.seen.newest
     for file in inputs:
         for where, url, date, _ in _pages(file, ReadCounts()):
@@ -74,8 +75,8 @@ def rows(paths: Iterable[str | Path], read: FileRead) -> Iterator[Row]:
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
-    """Yields place, address, date and record of each page. Raises DataError for a damaged file."""
-    from warcio.archiveiterator import ArchiveIterator  # .1 s of import, for crawls alone
+    """Yields (FILE:NUMBER, address, date, record) for each page. Raises DataError if the file is damaged."""
+    from warcio.archiveiterator import ArchiveIterator  # imported here: it takes .1 s, only crawls need it
     from warcio.exceptions import ArchiveLoadFailed
 
     counts.files += 1
@@ -92,7 +93,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
                     counts.other_records += 1
                 records.read_to_end(record)
                 counts.bytes_read = before + raw.tell()
-                # warcio takes a cut record for a whole one
+                # warcio treats a truncated record as a complete one
                 if left := getattr(record.raw_stream, "limit", 0):
                     raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {AGAIN}")
         except (ArchiveLoadFailed, EOFError, OSError, zlib.error) as e:
@@ -100,9 +101,9 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
 
 
 def _kind(record: Any) -> SourceKind | None:
-    """Returns what a page becomes; None for a response that is none, or of a type that is not read."""
+    """Returns the source kind of a page; None if the record is no page of a known type."""
     head = record.http_headers
-    if record.rec_type == "conversion":  # of a WET file: a page's text, as Common Crawl took it out
+    if record.rec_type == "conversion":  # in a WET file: the text that Common Crawl extracted from a page
         return KINDS.get(str(record.rec_headers.get_header("Content-Type")))
     if head is None or record.rec_type != "response" or str(head.get_statuscode()) != "200":
         return None
@@ -110,7 +111,8 @@ def _kind(record: Any) -> SourceKind | None:
 
 
 def _row(where: str, url: str, record: Any) -> Row | None:
-    """The page as a document named by its address; None: without text. Raises UnusableLine: too large."""
+    """Makes a document of a page, with its address as id; None if the page has no text. Raises UnusableLine
+    if the page is too large."""
     most = DOCUMENT_LIMITS.text_bytes
     data = _body(record, most + 1)
     if len(data) > most:
@@ -130,12 +132,10 @@ def _row(where: str, url: str, record: Any) -> Row | None:
 
 
 def _body(record: Any, most: int) -> bytes:
-    """The first bytes of a page, unpacked from the last coding that its head names to the first.
-
-    A body that is not packed as its head says is taken if it is text: crawlers store unpacked bodies under
-    the heads that came with them. Raises UnusableLine, which names the coding, for any other.
-    """
-    from warcio.bufferedreaders import ChunkedDataReader  # for crawls alone
+    """Reads at most `most` bytes of a page, and undoes the codings in its header, last one first. A
+    body that cannot be decoded is returned as it is if it is text, because crawlers store decoded bodies with
+    the original headers. Otherwise raises UnusableLine, with the coding in the message."""
+    from warcio.bufferedreaders import ChunkedDataReader  # imported here, since only crawls need it
 
     head, raw = record.http_headers, record.raw_stream
     if head is None:
@@ -154,9 +154,9 @@ def _body(record: Any, most: int) -> bytes:
             if coding not in ("gzip", "x-gzip", "deflate"):
                 raise KeyError(coding)
             try:
-                data = zlib.decompressobj(wbits=47).decompress(data, most)  # gzip or zlib, as its head says
+                data = zlib.decompressobj(wbits=47).decompress(data, most)  # gzip or zlib, by its header
             except zlib.error:
-                data = zlib.decompressobj(wbits=-15).decompress(data, most)  # of deflate without a head
+                data = zlib.decompressobj(wbits=-15).decompress(data, most)  # raw deflate without a header
         except (KeyError, OSError, zlib.error) as e:
             if _CONTROL.search(data):
                 found = f"found bytes packed as {coding!r}, which cannot be unpacked"

@@ -1,1 +1,1 @@
-"""Recipes: reading and checking them, and running one in a single process without Ray."""
+"""Recipes: reads and checks them, and runs one in a single process without Ray."""

@@ -1,9 +1,9 @@
-"""Checks one step from outside on the fixed rows: every law, and its lock.
+"""Check of one step from outside raypipe, named MODULE:NAME, on fixed rows: every law of steps, and its lock.
 
-A step gets rows as late in a recipe as can be: parsed, ranked, with replies. Models are fakes that compute
-without weights, whatever an entry of models.yaml loads. The texts of the rows and the fakes never change: the
-digests in conf/steps.lock, and in the locks of steps from outside, are of what a step makes of them. Does not
-know where configuration lies.
+A step gets the rows that a late stage of a recipe would get: parsed, ranked, with replies. Models are fakes
+that compute without weights, in the place of every entry of models.yaml. The texts of the rows and the fakes
+must never change, since the locks hold digests of a step's output on them. This module does not depend on the
+place of the configuration.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from raypipe.store.index import MemoryIndex
 
 Half = Literal["corpus", "question"]
 Lock = Literal["same", "none", "written", "moved"]
-"""none: nothing comparable is locked. moved: the step puts out something else under its version."""
+"""none: no comparable line is locked. moved: the step's output changed under the same version."""
 
 LOCK = "steps.lock"
-"""The file, in the folder of a step's module, that keeps what the step puts out."""
+"""File in the folder of a step's module with the digest of the step's output."""
 
 HASH = Model("hash-embedder", "embedder", "hash", "", "", "", "hash@1", dim=64)
 OVERLAP = Model("overlap-reranker", "reranker", "overlap", "", "", "", "overlap@1")
@@ -108,7 +108,7 @@ def sources() -> list[Source]:
 
 
 def questions() -> list[Question]:
-    """The first three have all pages, the last none: a question without sources must pass every step too."""
+    """Returns four questions that cite all pages, and one without sources, which must pass every step too."""
 
     snippets = [source_id("snippet", t) for t in SNIPPETS]
     cited = [
@@ -123,7 +123,7 @@ def questions() -> list[Question]:
 
 
 def output_digest(out: Any) -> str:
-    """Names what a step put out. Numbers count to 5 digits: the last ones differ between machines."""
+    """Returns the digest of a step's output. Rounds numbers to 5 digits, since later ones vary by machine."""
     table = out if isinstance(out, pa.Table) else arrow.question.table(out)
     rows = [
         {n: v for n, v in row.items() if n not in arrow.ADDED or v is not None} for row in table.to_pylist()
@@ -165,52 +165,50 @@ ROWS = Recipe(
 )
 
 FIELDS = GIVEN | {"hits", "order", "answer", "outcome", "origin", "degraded"}
-"""Fields of a question that any step may read, in addition to replies, scores and columns of the index."""
+"""Fields of a question that any step may read, besides replies, scores and columns of the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class LawCheck:
-    """A law, and whether it holds."""
+    """Result of checking one law."""
 
     law: str
     holds: bool
-    detail: str = ""  # what was found instead
+    detail: str = ""  # finding, if the law does not hold
 
 
 @dataclass(frozen=True, slots=True)
 class StepCheck:
-    """All that was checked of one step."""
+    """Result of checking one step."""
 
-    step: str  # its path
+    step: str  # path of the step, MODULE:NAME
     source: str  # digest of its source file
     half: Half
     version: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    bounded: bool  # False: a plan says "not known"
+    bounded: bool  # False: plans cannot bound its calls
     laws: tuple[LawCheck, ...]
     lock: Lock
     lock_file: str
 
     @property
     def holds(self) -> bool:
-        """Returns whether nothing is wrong."""
+        """True if every law holds and the locked output has not moved."""
         return all(c.holds for c in self.laws) and self.lock != "moved"
 
 
 def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bool = False) -> StepCheck:
-    """Runs every law on the step that a path names, made with these fields, and compares with its lock.
-
-    `write`: locks what it puts out now, if every law holds and it does not put out something else under a
-    version that is locked. Raises ConfError for what is no step, or reads what no row has, and LawBroken for
-    one that raises.
-    """
+    """Checks every law on the step at `path`, built with these fields, and compares its output with the lock.
+    `write`: locks the output if every law holds, unless another output is locked for this version. Raises
+    ConfError if `path` is not a step, and if the step reads a field that no row has. Raises LawBroken if the
+    step raises an error on the fixed rows."""
     cls, plugin = step_class(path)
     step = config.build(cls, dict(fields), Where(path), resolve)
-    said = cls.open.__annotations__.get("return")  # an Ask, or a Build
+    said = cls.open.__annotations__.get("return")  # Ask of a question step, Build of a corpus step
     name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
     half: Half = "corpus" if name.endswith("Build") or "pyarrow" in str(said) else "question"
-    kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
+    kit = LocalKit(None, clock=lambda: 0.0)  # a constant clock, since traces record durations
     trial = (_corpus_trial if half == "corpus" else _question_trial)(step, kit, path)
     laws: Mapping[str, Any] = CORPUS_LAWS if half == "corpus" else QUESTION_LAWS
     checked: list[LawCheck] = []
@@ -246,7 +244,7 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
 
 
 def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
-    """Reads the name of a model as the fake of its kind. `kinds`: of the entries of models.yaml."""
+    """Returns a reader of a model's name as the fake of its kind. `kinds`: entry of models.yaml -> kind."""
 
     def read(value: Any, where: Where) -> Model:
         if value not in kinds:
@@ -257,7 +255,7 @@ def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
 
 
 def _corpus_trial(step: Any, kit: LocalKit, path: str) -> Trial:
-    """On the first table of the corpus half that has every column that the step reads."""
+    """Runs a corpus step on the first corpus table that has all columns that the step reads."""
     corpus, table = CorpusExecutor(ROWS, kit), arrow.corpus_table(sources())
     texts = asyncio.run(corpus.texts(table))
     tables = (table, texts, asyncio.run(corpus.passages(texts)))
@@ -278,7 +276,7 @@ def _run(step: Any, kit: LocalKit, given: Any, path: str) -> Any:
 
 
 def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
-    """On questions behind retrieval, with every reply and score that the step reads."""
+    """Runs a question step on retrieved questions, with every reply and score that the step reads."""
     corpus = asyncio.run(CorpusExecutor(ROWS, kit)(arrow.corpus_table(sources())))
     vectors = {model_identity(m): corpus.vectors[m.name] for m in ROWS.embedders()}
     index = MemoryIndex(corpus.texts, corpus.passages, vectors)
@@ -290,13 +288,14 @@ def _question_trial(step: Any, kit: LocalKit, path: str) -> Trial:
         if name not in known and not name.startswith(("replies.", "hits.")):
             raise ConfError(f"{path}: it reads {name}, which no question has; {did_you_mean(name, known)}")
     scores, given = named(step.reads(), "hits"), list[Question]()
-    for i, q in enumerate(rows):  # with what the step reads and no stage of ROWS wrote
+    for i, q in enumerate(rows):  # adds the replies and scores that the step reads and ROWS does not write
         names = sorted(set(named(step.reads(), "replies")) - q.replies.keys())
         replies = {**q.replies, **{n: REPLIES[i % len(REPLIES)] for n in names}}
         hits = tuple(
             replace(h, scores={**{n: float(len(h.chunk) % 7) for n in scores}, **h.scores}) for h in q.hits
         )
-        given.append(replace(q, body=f"more about {q.id}", replies=replies, hits=hits))  # the fixed have none
+        # The fixed questions have no body, and a step may read it.
+        given.append(replace(q, body=f"more about {q.id}", replies=replies, hits=hits))
     return Trial(step, ready, given, _run(step, ready, given, path))
 
 

@@ -1,12 +1,11 @@
-"""Deadlines: omits stages when a question's time is over or, at an endpoint, a service is unavailable.
+"""Deadlines: omits stages whose time is over and, at an endpoint, stages whose service is unavailable.
 
-A question with a deadline (`Question.due`) gives each stage a share of the time that is left; a stage that
-does not end within it is omitted, and at an endpoint so is one whose service is unavailable. The question
-continues unchanged, the missing replies of the stage are faults, `degraded` names the stage, and a transient
-fault says why: such a row is never stored, and the next run answers it again. Where nothing is left to answer
-from, the answer is "i don't know", in time.
+A question with a deadline (`Question.due`) gives each stage a share of the remaining time. A stage that
+exceeds its share is omitted. The question then continues unchanged: `degraded` names the stage, the missing
+replies of the stage are faults, and a transient fault gives the reason. Such a row is never stored, so the
+next run answers it again. If no reply is left to answer from, the answer is "i don't know", in time.
 
-Knows stages and the clock; knows neither models nor HTTP.
+Depends on stages and a clock, not on models or HTTP.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import named
 
 SHARE = 0.75
-"""Share of the time left that a stage may take: those after it have the rest. Our own choice: with a slow
-generator a quarter of CRAG's 30 s is more than any ranking or extract of ours takes."""
+"""Share of the remaining time that a stage may take; later stages have the rest. It is our choice: with a
+slow generator, a quarter of CRAG's 30 s is more than our slowest ranking or extract takes."""
 
 RESERVE_S = 0.05
-"""Time that the last stage leaves for deciding and writing the reply. Both take some milliseconds."""
+"""Time that the last stage leaves for the decision and for writing the reply. Both take some milliseconds."""
 
 Clock: TypeAlias = Callable[[], float]
 
 
 def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clock = time.time) -> Ask:
-    """The stage within each question's time. `last`: only the decision comes after it. `degrades`: it is
-    omitted where its service is unavailable; a job has another worker, or another run, for that."""
+    """Limits a stage to its share of each question's time. `last`: only the decision follows it. `degrades`:
+    omits it if its service is unavailable; a job does not, since another worker or run tries again."""
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
         if all(q.due is None for q in questions):
             out = await _all(stage, ask, questions, degrades)
         else:
-            # Each row with a deadline goes alone: a slow one must not cost its neighbours their time.
+            # A row with a deadline is a batch of its own: a slow row must not delay the others.
             parts = [_all(stage, ask, [q], degrades) if q.due is None else one(q, q.due) for q in questions]
             out = [q for part in await asyncio.gather(*parts) for q in part]
-        if not degrades or len(out) != len(questions):  # a lost row is found by who asked
+        if not degrades or len(out) != len(questions):  # the executor raises an error for a lost row
             return out
         for i, (before, after) in enumerate(zip(questions, out, strict=True)):
-            # A transient fault that the stage itself put on the row, as if the stage had been omitted.
+            # If the stage itself put a transient fault on the row, it counts as omitted.
             fresh = after.faults[len(before.faults) :]
             if after.degraded == before.degraded and any(f.transient for f in fresh):
                 own = tuple(replace(f, step=stage.name) if f.transient else f for f in fresh)
@@ -83,7 +82,7 @@ async def _all(stage: Stage[Step], ask: Ask, questions: list[Question], degrades
 
 
 def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
-    """The unchanged question, with the stage in `degraded` and its missing replies as faults."""
+    """Returns the question with the stage in `degraded` and its missing replies as faults, else unchanged."""
     fault = Fault(stage.name, reason, detail, transient=True)
     owed = dict.fromkeys(named(stage.step.writes(), "replies"), Reply("", FAULT, fault=fault))
     return replace(
@@ -95,14 +94,14 @@ def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) ->
 
 
 def goes_on(question: Question) -> bool:
-    """Returns whether later stages still run for this question. Faults of omitted stages do not stop it; any
-    other fault does."""
+    """Returns whether later stages still run for this question. A fault of an omitted stage does not stop it;
+    any other fault does."""
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 
 def decided(ask: Ask) -> Ask:
-    """The decision, which no deadline omits. A question that lost stages and has no answer is answered
-    "i don't know"."""
+    """Wraps the decision, which no deadline omits. A question that lost stages and has no answer gets "i
+    don't know"."""
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
         return [

@@ -1,7 +1,7 @@
-"""A recipe in one process: the corpus half over a table of sources, the question half over questions.
+"""Execution of a recipe in one process: corpus half on a table of sources, question half on questions.
 
-Applies the gates, keeps the rows in order, counts what each stage did. Jobs, the endpoint and tests all run a
-recipe through this module; none of Ray, LanceDB or a model library is known here.
+Applies gates, keeps rows in order, and counts the work of each stage. Jobs, the endpoint and tests all run
+recipes through this module. It does not depend on Ray, LanceDB or a model library.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ T = TypeVar("T")
 
 
 class StageError(Exception):
-    """An unexpected exception in a stage: a defect there or in a library. `__cause__` is the original.
-
-    What is known to be no row's fault is a RaypipeError, classed where the call was made, and stays as it is.
+    """An unexpected exception in a stage: a defect of the stage or of a library. `__cause__` is the original.
+    An error that is no row's fault is a RaypipeError, classified where the call was made; it is not wrapped.
     """
 
     def __init__(self, stage: str) -> None:
@@ -48,31 +47,31 @@ class StageError(Exception):
 async def _watched(stage: str, work: Awaitable[T]) -> T:
     try:
         return await work
-    except OutOfMemory as e:  # fewer rows may fit
+    except OutOfMemory as e:  # wrapped, since a smaller batch may fit
         raise StageError(stage) from e
     except RaypipeError:
         raise
     except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as e:  # a panic of Rust is no Exception
+    except BaseException as e:  # a panic in Rust is not an Exception
         raise StageError(stage) from e
 
 
 OnStage: TypeAlias = Callable[[str, float | None], None]
-"""A stage's name, and the seconds that it took; None: it begins."""
+"""Called with a stage's name and its seconds when it ends, and with None when it begins."""
 
 
 @dataclass(slots=True)
 class StageCounters:
-    """Counters of a stage, over all batches of this process."""
+    """Counters of a stage over all batches of this process."""
 
-    rows: int = 0  # that reached the stage, let in or not
-    skipped: int = 0  # kept out by the gate, or by a fault of an earlier stage
-    faults: int = 0  # that this stage added
+    rows: int = 0  # rows that reached the stage, including those its gate kept out
+    skipped: int = 0  # rows kept out by the gate or by a fault of an earlier stage
+    faults: int = 0  # faults that this stage added
     seconds: float = 0.0  # wall time inside the stage, without loading models
-    loading: float = 0.0  # wall time of loading the models that it was the first to ask
-    calls: CallCounts = field(default_factory=CallCounts)  # model calls computed and cached
-    differ: int = 0  # replies that differ when they are asked again; counted where that is asked
+    loading: float = 0.0  # wall time of loading models that this stage used first
+    calls: CallCounts = field(default_factory=CallCounts)  # computed and cached model calls
+    differ: int = 0  # replies that differed when a chat was repeated; counted by the repeating caller
 
     def take(self) -> StageCounters:
         """Returns the counts since the last `take`, and resets them to zero."""
@@ -81,33 +80,33 @@ class StageCounters:
         return taken
 
     def in_vain(self, before: StageCounters) -> None:
-        """Takes back what an attempt that failed counted since `before`, but not what it cost: its calls that
-        were computed, their tokens, and its seconds stay."""
+        """Rolls back the row counts of a failed attempt to `before`. Keeps its cost: computed calls, tokens,
+        seconds."""
         self.rows, self.skipped, self.faults = before.rows, before.skipped, before.faults
         self.calls.in_vain(before.calls)
 
     def add(self, other: StageCounters) -> None:
-        """Adds what another process counted."""
+        """Adds the counts of another process."""
         add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
-        """Adds a pass. `seconds`: of all of it; `loading`: of these, in which models were loaded."""
+        """Adds the time of one pass. `seconds`: in total; `loading`: of these, spent loading models."""
         loaded = min(loading, seconds)  # several passes at once may wait for the same model
         self.seconds += seconds - loaded
         self.loading += loaded
 
 
 LoadingS: TypeAlias = Callable[[], float]
-"""Seconds that the kit has loaded models so far, which are not the stages' own."""
+"""Returns the seconds that the kit has spent loading models so far; they are not a stage's own."""
 
 
 class QuestionExecutor:
-    """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
+    """The question half of a recipe, opened with a kit. Call it with any batches, any number of times.
 
-    `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. An
-    endpoint `degrades`: a stage whose service is unavailable is omitted. `on_stage` is called when a stage
-    begins and when it ends. `stages`: those that are run, of rows for which those before them were. `clock`
-    (seconds) times them.
+    `counts`: stage name -> counters, which grow with each batch. `memo` None: calls are not cached.
+    `degrades`: stages with an unavailable service are omitted, as at an endpoint. `on_stage` is called at the
+    begin and end of a stage. `stages`: the slice of stages to run, on rows that passed the stages before it.
+    `clock`: returns seconds.
     """
 
     def __init__(
@@ -141,15 +140,15 @@ class QuestionExecutor:
             self._stages.append((stage, ask))
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:
-        """The same questions in the same order, answered. Raises what a step raises: expected trouble with
-        one row is a Fault on the row, anything else is a defect."""
+        """Runs all stages. Returns the same questions in the same order, answered. Raises the errors of
+        steps: expected trouble with one row becomes a Fault of the row, so an error is a defect."""
         rows = list(questions)
         async for _, after in self.steps(rows):
             rows = after
         return rows
 
     async def steps(self, questions: Sequence[Question]) -> AsyncIterator[tuple[str, list[Question]]]:
-        """The same, a stage at a time: its name, and the questions after it."""
+        """Runs one stage after the other. Yields each stage's name, and the questions after it."""
         rows = [await self._narrowed(q) for q in questions]
         for stage, ask in self._stages:
             self._on_stage(stage.name, None)
@@ -164,7 +163,7 @@ class QuestionExecutor:
             yield stage.name, rows
 
     async def _narrowed(self, question: Question) -> Question:
-        """The question with those of its citations alone for which its condition holds."""
+        """Removes the citations that do not meet the question's condition."""
         if not (question.where and question.citations):
             return question
         cited = await self._kit.index().narrowed(question.citations, question.where)
@@ -172,9 +171,9 @@ class QuestionExecutor:
 
 
 async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: StageCounters) -> list[Question]:
-    """Runs a stage over a batch: rows that pass its gate go through the step, the others bypass it."""
-    # A row with a fault has no honest evidence: only the deciding stage still runs. One whose faults are only
-    # stages omitted by a deadline or an outage continues with what it has.
+    """Runs a stage over a batch. Rows that its gate admits go through the step; the others bypass it."""
+    # A row with a fault lacks evidence, so only the deciding stage still runs for it. If all its faults come
+    # from stages omitted by a deadline or an outage, it continues without their output.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
     with about([rows[i].id for i in chosen]):
@@ -183,14 +182,14 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
         raise LawBroken(
             f"{stage.name} must return exactly the questions it was given, in their order; it returned others"
         )
-    # Of a row that a stage does not see, replies that it would have written look skipped, even where an old
-    # one is stored; everything else stays.
+    # If a row bypasses the stage, the replies that the stage would write are set to skipped, even if the row
+    # has an older reply of that name. Its other fields do not change.
     skipped = dict.fromkeys(named(stage.step.writes(), "replies"), SKIPPED_REPLY)
     result = [replace(q, replies={**q.replies, **skipped}) if skipped else q for q in rows]
     for i, q in zip(chosen, out, strict=True):
         result[i] = q
         broke = sum(r.label == "fault" and rows[i].replies.get(n) != r for n, r in q.replies.items())
-        # A transient fault of a reply stands in both places.
+        # A transient fault of a reply is both in the reply and in the question's faults: count it once.
         count.faults += max(broke, len(q.faults) - len(rows[i].faults))
     count.rows += len(rows)
     count.skipped += len(rows) - len(chosen)
@@ -199,16 +198,16 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
 
 @dataclass(frozen=True, slots=True)
 class CorpusTables:
-    """Runs the corpus half over a table of sources. Column contracts: arrow.py."""
+    """Tables that the corpus half makes from a table of sources. For the columns see core/arrow.py."""
 
     texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
     passages: pa.Table  # one row per chunk: source, start, end, parent_start, parent_end
-    vectors: Mapping[str, pa.Table]  # by model name: the columns of passages, and vector
-    faults: pa.Table  # source, fault: each source that could not be done in a stage, its first fault
+    vectors: Mapping[str, pa.Table]  # model name -> the columns of passages, and vector
+    faults: pa.Table  # source, fault: one row per source that failed in some stage, with its first fault
 
 
 class CorpusExecutor:
-    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table)."""
+    """The corpus half of a recipe, opened with a kit. Call it with tables of sources (arrow.corpus_table)."""
 
     def __init__(
         self, recipe: Recipe, kit: Kit, memo: Memo | None = None, loading_s: LoadingS = lambda: 0.0
@@ -221,11 +220,12 @@ class CorpusExecutor:
         ]
 
     async def texts(self, sources: pa.Table) -> pa.Table:
-        """The stages before the split: one row per source."""
+        """Runs the stages before the split: one row per source."""
         return await self._through(sources, lambda s: table_of(s) == "texts")
 
     async def passages(self, texts: pa.Table) -> pa.Table:
-        """The split: one row per chunk, with its text, and that of its source where a later step reads it."""
+        """Runs the split: one row per chunk, with its text. Adds its source's text if a later step reads
+        that."""
         chunks = await self._through(texts, lambda s: table_of(s) == "passages")
         return with_texts(chunks, texts) if self._recipe.embeds_from_texts else chunks
 
@@ -234,7 +234,7 @@ class CorpusExecutor:
         return await self._through(chunks, lambda s: table_of(s) == "vectors" and embedder_of(s) == model)
 
     async def __call__(self, sources: pa.Table) -> CorpusTables:
-        """All stages."""
+        """Runs all stages."""
         texts = await self.texts(sources)
         chunks = await self.passages(texts)
         vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
@@ -267,7 +267,7 @@ class CorpusExecutor:
 
 
 def with_texts(chunks: pa.Table, texts: pa.Table) -> pa.Table:
-    """The chunks with the column `text`: that of the source of each, whole."""
+    """Adds the column `text`: for each chunk the whole text of its source."""
     text_of = dict(zip(*(texts[c].to_pylist() for c in ("source", "text")), strict=True))
     whole = [text_of[source] for source in chunks["source"].to_pylist()]
     return chunks.append_column("text", pa.array(whole, pa.large_string()))

@@ -1,7 +1,7 @@
-"""The laws of steps on fixed rows: tests hold shipped steps to them, `raypipe check` all others.
+"""Laws of steps as checks on fixed rows, such as "the same questions come back in the same order".
 
-Each law is a function of a `Trial` that raises LawBroken and returns nothing. Knows kits and rows, not which
-steps there are.
+Each law is a function of a `Trial`. It raises LawBroken, or returns None if the law holds. Tests check the
+shipped steps, `raypipe check` all others. Depends on kits and rows, not on particular steps.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A step with what went in and what came out."""
+    """A step with its kit, its input and its output."""
 
     step: Any
     kit: Kit
-    given: Any  # list of questions, or a corpus table
+    given: Any  # input: list of questions, or a corpus table
     out: Any
 
 
@@ -39,14 +39,14 @@ def run(step: Any, kit: Kit, given: Any) -> Any:
 
 
 def question_rows(trial: Trial) -> None:
-    """The same questions come back in the same order."""
+    """Checks that the same questions come back in the same order."""
     _expect([q.id for q in trial.out] == [q.id for q in trial.given], "other questions came back")
     backwards = run(trial.step, trial.kit, trial.given[::-1])
     _expect(backwards == trial.out[::-1], "in another order the questions come out otherwise")
 
 
 def question_batch(trial: Trial) -> None:
-    """f(a + b) == f(a) + f(b): the step does not notice how questions are batched."""
+    """Checks f(a + b) == f(a) + f(b): batching does not change the output."""
     for cut in range(len(trial.given) + 1):
         halves = [run(trial.step, trial.kit, part) for part in (trial.given[:cut], trial.given[cut:])]
         _expect(halves[0] + halves[1] == trial.out, f"cut after {cut} questions they come out otherwise")
@@ -57,7 +57,7 @@ def question_batch(trial: Trial) -> None:
 
 
 def question_writes(trial: Trial) -> None:
-    """The step changes only what it declares in writes()."""
+    """Checks that the step changes only the fields in writes()."""
     writes = trial.step.writes()
     declared = {"faults", "replies", "hits", *(w.split(".")[0] for w in writes)}
     for before, after in zip(trial.given, trial.out, strict=True):
@@ -74,7 +74,7 @@ def question_writes(trial: Trial) -> None:
 
 
 def question_reads(trial: Trial) -> None:
-    """The step reads only what it declares in reads(): all else is replaced by a bomb."""
+    """Checks that the step reads only the fields in reads(): all others are replaced by bombs that raise."""
     reads, writes = trial.step.reads(), trial.step.writes()
     try:
         out = run(trial.step, trial.kit, [poisoned(q, reads) for q in trial.given])
@@ -86,7 +86,7 @@ def question_reads(trial: Trial) -> None:
 
 
 def question_turns(trial: Trial) -> None:
-    """A step that is in no key but those of questions with earlier turns leaves all others as they are."""
+    """Checks that a step for earlier turns (`of_turns`) leaves questions without turns unchanged."""
     into = named(trial.step.writes(), "replies") if of_turns(trial.step) else []
     for before, after in zip(trial.given, trial.out, strict=True):
         if into and not before.turns:
@@ -95,7 +95,7 @@ def question_turns(trial: Trial) -> None:
 
 
 def _written(question: Question, name: str) -> Any:
-    """Returns what a step wrote under a name of writes()."""
+    """Returns the value that a step wrote under a name of writes()."""
     head, _, rest = name.partition(".")
     if head == "hits" and rest:
         return {h.chunk: h.scores[rest] for h in question.hits if rest in h.scores}
@@ -105,7 +105,7 @@ def _written(question: Question, name: str) -> Any:
 
 
 def question_bound(trial: Trial) -> None:
-    """The step makes no more calls than its bound says, and adds no more to the ranking."""
+    """Checks that calls, hits and ranking of each question stay within the step's bound."""
     if not is_bounded(trial.step):
         return
     for q in trial.given:
@@ -124,14 +124,14 @@ def _within(what: str, found: int, most: float) -> None:
 
 
 def corpus_rows(trial: Trial) -> None:
-    """Every output row names its input row; rows of a source stand together, in the order of the sources."""
+    """Checks that output rows name input rows, and that rows of a source are adjacent and in order."""
     given, out = trial.given["source"].to_pylist(), trial.out["source"].to_pylist()
     _expect(set(out) <= set(given), "an output row names a source that did not go in")
     _expect(out == sorted(out, key=given.index), "the rows of a source do not stand together, or in order")
 
 
 def corpus_batch(trial: Trial) -> None:
-    """f(a + b) == f(a) + f(b): the step does not notice how rows are batched."""
+    """Checks f(a + b) == f(a) + f(b): batching does not change the output."""
     for cut in range(trial.given.num_rows + 1):
         halves = [run(trial.step, trial.kit, t) for t in (trial.given.slice(0, cut), trial.given.slice(cut))]
         both = pa.concat_tables(halves)
@@ -140,7 +140,7 @@ def corpus_batch(trial: Trial) -> None:
 
 
 def corpus_faults(trial: Trial) -> None:
-    """A faulty row passes untouched."""
+    """Checks that a faulty row passes unchanged."""
     fault = {"step": "read", "reason": "made_up", "detail": "for this check", "transient": False}
     column = pa.array([fault, *trial.given["fault"].to_pylist()[1:]], arrow.FAULT)
     at = trial.given.schema.get_field_index("fault")
@@ -151,14 +151,14 @@ def corpus_faults(trial: Trial) -> None:
 
 
 def corpus_writes(trial: Trial) -> None:
-    """The step adds the columns that it declares in writes(), and no others."""
+    """Checks that the step adds only the columns in writes()."""
     added = set(trial.out.column_names) - set(trial.given.column_names)
     strange = sorted(added - trial.step.writes())
     _expect(not strange, f"it writes {', '.join(strange)}, {UNDECLARED}")
 
 
 def corpus_reads(trial: Trial) -> None:
-    """The step reads only the columns that it declares in reads(): all others are taken away."""
+    """Checks that the step reads only the columns in reads(): all others are removed from its input."""
     reads = {*trial.step.reads(), "source", "fault"}
     given = trial.given.select([n for n in trial.given.column_names if n in reads])
     try:
@@ -171,7 +171,7 @@ def corpus_reads(trial: Trial) -> None:
 
 
 def corpus_bound(trial: Trial) -> None:
-    """The step makes no more rows of one source than its bound says."""
+    """Checks that the rows made of each source stay within the step's bound."""
     if not is_bounded(trial.step):
         return
     column = next(c for c in ("chunk_text", "text", "content") if c in trial.given.column_names)
@@ -187,7 +187,7 @@ Law = Callable[[Trial], None]
 
 
 def _by_name(*laws: Law) -> dict[str, Law]:
-    """The laws by their names behind the half that they are of."""
+    """Maps the laws of one half by name: `question_rows` -> "rows"."""
     return {law.__name__.partition("_")[2]: law for law in laws}
 
 
@@ -205,11 +205,11 @@ def _expect(holds: bool, message: str) -> None:
 
 
 class Burst(Exception):
-    """A bomb was touched."""
+    """Error of a used bomb: a step read an undeclared field."""
 
 
 class Bomb:
-    """Value of a field that a step did not declare: it may be carried, and nothing else."""
+    """Placeholder for an undeclared field. It may be copied along; any other use raises Burst."""
 
     def _burst(self, *args: Any, **kwargs: Any) -> Any:
         raise Burst("a field of the question was used")
@@ -220,7 +220,7 @@ class Bomb:
 
 
 class Poisoned(Mapping[str, Any]):
-    """A mapping whose undeclared values are bombs. Copying it is no reading."""
+    """A mapping whose undeclared values are bombs. Copying it does not trigger them."""
 
     def __init__(self, values: Mapping[str, Any], allowed: Collection[str]) -> None:
         self._values = {k: v if k in allowed else Bomb() for k, v in values.items()}
@@ -239,7 +239,7 @@ POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origi
 
 
 def poisoned(question: Question, reads: frozenset[str]) -> Question:
-    """The question with a bomb in every field that is not declared."""
+    """Returns the question with bombs in all undeclared fields."""
     change: dict[str, Any] = {name: Bomb() for name in POISONED if name not in reads}
     told = {**question.replies, "gold": Reply("the gold answer", ANSWERED)}
     change["replies"] = Poisoned(told, named(reads, "replies"))

@@ -1,9 +1,9 @@
-"""Recipes from YAML: steps by their verbs, gates, variants of another recipe, one step of another in a
-recipe's place, and fields set from outside (`STEP[:INTO].FIELD=VALUE`, as `--set` gives them); or all that is
-wrong in one.
+"""Reader of recipes in YAML: steps, gates, variants, and fields set from outside.
 
-Fields are set in a recipe's tree before steps are made of it, so what is set is checked as what the file
-says, and is in the digest alike. What a field may hold `core.config` checks.
+A variant is another recipe with some fields changed (`like`, `set`). `--set STEP[:INTO].FIELD=VALUE` changes
+the YAML tree before steps are built: the value is checked like the file's own, and is in the digest as well.
+`swapped` replaces one stage by that of another recipe, and `problems` lists every error in a recipe.
+`core.config` checks the values of fields.
 """
 
 from __future__ import annotations
@@ -33,29 +33,27 @@ KEYS = ("about", "corpus", "question")
 
 @dataclass(frozen=True, slots=True)
 class WrittenStep:
-    """A step as a recipe's tree has it."""
+    """A step as written in a recipe's tree, with its class."""
 
-    key: str  # its verb; MODULE:NAME of one from outside
-    verb: str  # the same; of one from outside NAME alone
-    name: str  # of its stage
+    key: str  # its verb; for a step from outside raypipe MODULE:NAME
+    verb: str  # its verb; for a step from outside raypipe NAME
+    name: str  # name of its stage
     cls: type[Any]
     plugin: Plugin | None
-    fields: dict[str, Any]  # its gate among them; a copy
+    fields: dict[str, Any]  # a copy, including its gate
     where: Where
 
 
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
-    """The recipe in a YAML file. `resolve` turns what steps name (models, fitted numbers) into values;
-    `find` gives the file of a recipe that this one is a variant of, None: one in the same folder.
-
-    Raises ConfError with file, path inside it, what was expected and what was found.
-    """
+    """Reads the recipe in a YAML file. `resolve` turns the names in steps (models, fitted numbers) into
+    values. `find` returns the file of the recipe that a variant changes; None: it is in the same folder.
+    Raises ConfError with the file, the path in it, the expected and the found."""
     return from_tree(path.stem, read_tree(path, find), Where(str(path)), resolve)
 
 
 def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
-    """The mapping in a recipe's file; of a variant the whole, with the fields that it sets, named
-    stage.field. Raises as `load`."""
+    """Reads the tree of a recipe's file. For a variant, returns the complete recipe with the changed fields.
+    Raises as `load` does."""
     tree, where = config.read_yaml(path), Where(str(path))
     if "like" not in tree:
         return tree
@@ -76,7 +74,7 @@ def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str
 
 
 def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenStep], dict[str, Any]]:
-    """The steps of both halves of a whole recipe's tree, and a copy of the tree that holds their fields."""
+    """Returns the steps of a complete recipe's tree, and a copy of the tree that shares their `fields`."""
     halves = {half: list(written_steps(tree, half, where)) for half in HALVES}
     items = {half: [{s.key: s.fields} for s in steps] for half, steps in halves.items()}
     return [s for steps in halves.values() for s in steps], {**tree, **items}
@@ -85,7 +83,8 @@ def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenSte
 def written_steps(
     tree: Mapping[str, Any], half: str, where: Where, found: Found = None
 ) -> Iterator[WrittenStep]:
-    """The steps of one half of a tree. Raises ConfError for what is no step; with `found` it is left out."""
+    """Yields the steps of one half of a tree. Raises ConfError at an error, unless `found` is given to
+    collect it."""
     items, here, taken = tree.get(half, []), where.at(half), set[str]()
     with collected(found):
         if not isinstance(items, list):
@@ -121,15 +120,15 @@ def _written(item: Any, half: str, where: Where, taken: Collection[str]) -> Writ
 
 
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
-    """The recipe in an already parsed mapping with the keys about, corpus and question."""
+    """Builds the recipe from a parsed mapping with the keys about, corpus and question."""
     config.require_known(tree, KEYS, where)
     corpus, question = (stages(tree, half, where, resolve) for half in HALVES)
     return checked(Recipe(name, str(tree.get("about", "")), corpus, question), where)
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    """Returns what is wrong in a recipe's tree: each field; then, where all are right, steps that do not
-    fit."""
+    """Returns all errors in a recipe's tree. Checks each field first; only if all are right, checks that the
+    steps fit together."""
     found: list[RaypipeError] = [
         where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
         for key in tree
@@ -140,7 +139,7 @@ def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[Ra
 
 
 def checked(recipe: Recipe, where: Where) -> Recipe:
-    """The same recipe. Raises ConfError where its steps do not fit together."""
+    """Returns the same recipe. Raises ConfError if its steps do not fit together."""
     for error in misfits(recipe, where):
         raise error
     return recipe
@@ -149,7 +148,8 @@ def checked(recipe: Recipe, where: Where) -> Recipe:
 def stages(
     tree: Mapping[str, Any], half: str, where: Where, resolve: Resolve, found: Found = None
 ) -> tuple[Stage[Any], ...]:
-    """The stages of one half of a tree. Raises ConfError; with `found` a stage with an error is not whole."""
+    """Builds the stages of one half of a tree. Raises ConfError at an error, unless `found` is given to
+    collect it."""
     made: list[Stage[Any]] = []
     for step in written_steps(tree, half, where, found):
         when: Mapping[str, Labels] = {}
@@ -161,7 +161,7 @@ def stages(
 
 
 def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
-    """Reads for each reply a list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
+    """Reads a gate: for each reply a list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
     if not isinstance(tree, dict):
         raise where.error(
             f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
@@ -186,8 +186,8 @@ def _labels(tree: Any, where: Where) -> tuple[str, ...]:
 
 
 def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:
-    """The recipe with its stage `name` as `other` has it: what of a difference does this step make? Raises
-    ConfError where one of them has no such stage, and for a recipe whose steps do not fit together then."""
+    """Replaces the stage `name` by that of `other`, to measure the step's share of a difference. Raises
+    ConfError if one of them lacks the stage, and if the resulting steps do not fit together."""
     for r in (recipe, other):
         known = [s.name for s in (*r.corpus, *r.question)]
         if name not in known:
@@ -213,14 +213,14 @@ _FORM = re.compile(r"\A([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FieldSetting:
-    text: str  # as it was given
-    step: str  # its name: VERB, VERB:INTO, or VERB#N of several that are alike
-    path: tuple[str, ...]  # the field; then keys, of a field that is a mapping
-    value: Any  # as a recipe file would have it
+    text: str  # setting as given
+    step: str  # name of the step: VERB, VERB:INTO, or VERB#N if several are alike
+    path: tuple[str, ...]  # the field; for a field that is a mapping, then the keys
+    value: Any  # as a recipe file would give it
 
 
 def read_setting(text: str) -> FieldSetting:
-    """Reads `STEP[:INTO].FIELD=VALUE`; the value is YAML. Raises ConfError for another form.
+    """Reads `STEP[:INTO].FIELD=VALUE`, with VALUE in YAML. Raises ConfError for another form.
 
     >>> read_setting("fuse:final.weights.rerank=2.0").path
     ('weights', 'rerank')
@@ -238,8 +238,8 @@ def read_setting(text: str) -> FieldSetting:
 
 
 def read_points(text: str) -> list[str]:
-    """Reads `STEP.FIELD=V1,V2,...` into one setting for each value: the values are a list in YAML, without
-    its brackets. Raises ConfError for another form, or a value that stands twice.
+    """Reads `STEP.FIELD=V1,V2,...` into one setting per value. The values are a YAML list without its
+    brackets. Raises ConfError for another form, and for a repeated value.
 
     >>> read_points("rerank.top=5,10")
     ['rerank.top=5', 'rerank.top=10']
@@ -260,8 +260,8 @@ def read_points(text: str) -> list[str]:
 
 
 def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
-    """A whole recipe's tree with these fields set. Raises ConfError for a name that fits no step or several,
-    a field that the step has not, and a field that is set twice."""
+    """Sets fields in a complete recipe's tree; returns a copy. Raises ConfError if a name matches no step or
+    several, if the step lacks the field, and if a field is set twice."""
     steps, out = copied_steps(tree, where)
     done: dict[tuple[str, ...], str] = {}
     for one in map(read_setting, settings):
@@ -305,13 +305,13 @@ def _addressed(one: FieldSetting, steps: Sequence[WrittenStep], where: Where) ->
 
 
 def _into(step: WrittenStep) -> str:
-    """The field `into` of a step, or its default."""
+    """Returns the field `into` of a step, or its default."""
     default = next((f.default for f in dataclasses.fields(step.cls) if f.name == "into"), step.verb)
     return str(step.fields.get("into", default if isinstance(default, str) else step.verb))
 
 
 def _address(step: WrittenStep, steps: Sequence[WrittenStep]) -> str:
-    """The shortest name that fits this step alone."""
+    """Returns the shortest name that matches only this step."""
     alike = [s for s in steps if s.verb == step.verb]
     if len(alike) == 1:
         return step.verb

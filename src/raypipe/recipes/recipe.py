@@ -1,7 +1,7 @@
-"""A recipe: a system as data, two lists of frozen steps with their gates and digests.
+"""A recipe: a question-answering system as data, two lists of frozen steps with gates and digests.
 
-*What* is computed stands here and nowhere else. Batch sizes, actors, GPUs, paths and addresses are not here:
-they stand in the cluster file and change nothing in a digest.
+A recipe determines *what* is computed, and nothing else does. Batch sizes, actors, GPUs, paths and addresses
+are in the cluster file and are not part of a digest.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ from raypipe.text.template import ByLabel
 S = TypeVar("S")
 
 Labels: TypeAlias = tuple[str, ...] | ByLabel[tuple[str, ...]]
-"""Labels of a reply that a gate lets in: one list, or one for each label of another reply."""
+"""Reply labels that a gate admits: one list, or one list per label of another reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[S]):
     """A step at its place in a recipe."""
 
-    name: str  # the verb; with its `into` where that says more: "fuse:final"
+    name: str  # the verb, with `into` if it differs: "fuse:final"
     step: S
-    when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> labels let in
-    plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
-    written: str = ""  # digest that a record has of the stage, if its class was not imported
+    when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> admitted labels
+    plugin: Plugin | None = None  # origin of the step's class; None: raypipe ships it
+    written: str = ""  # digest from a record, if the class was not imported; else ""
 
     @property
     def verb(self) -> str:
-        """Its name without what it writes into: "fuse" of "fuse:final"."""
+        """Name without `into` and number: "fuse" of "fuse:final"."""
         return self.name.partition("#")[0].partition(":")[0]
 
     def kind(self) -> str:
-        """Returns what names the class of its step: its name, or its path if it comes from outside."""
+        """Returns the name of the step's class, or its path MODULE:NAME if it comes from outside raypipe."""
         return type(self.step).__name__ if self.plugin is None else self.plugin.path
 
     def digest(self) -> str:
-        """Names everything that decides what this stage puts out: class, version, fields and gate, and the
-        source of a class from outside. A tokenizer counts the same whatever adapters its model has."""
+        """Returns the digest of all that determines the stage's output: class, version, fields, gate, and a
+        foreign class's source. Adapters of a tokenizer's model are excluded: they do not change its counts.
+        """
         if self.written:
             return self.written
         step: Any = self.step
@@ -81,7 +82,7 @@ class Stage(Generic[S]):
 
 
 def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
-    """The faults that a stage put on a question or on a reply of it."""
+    """Returns the faults that a stage put on a question or on a reply of it."""
     into = named(stage.step.writes(), "replies")
     names = {stage.name, *(f"{stage.verb}:{name}" for name in into)}
     replies = (question.replies[name].fault for name in into if name in question.replies)
@@ -89,43 +90,43 @@ def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
 
 
 def titled(name: str, sets: Sequence[str]) -> str:
-    """The name of a recipe, with what --set gave."""
+    """Returns a recipe's name with its --set values."""
     return f"{name} ({', '.join(sets)})" if sets else name
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A system. Make it with `load` or `from_tree`: they check it."""
+    """A system. Make it with `load` or `from_tree`, which check it."""
 
-    name: str  # not identity
+    name: str  # name for people; not identity
     about: str  # one sentence for people; not identity
     corpus: tuple[Stage[CorpusStep], ...]
     question: tuple[Stage[Step], ...]
-    file: str = ""  # that it was read from; not identity
-    sets: tuple[str, ...] = ()  # fields that --set gave in place of the file's; not identity: the steps are
+    file: str = ""  # path that it was read from; not identity
+    sets: tuple[str, ...] = ()  # --set values in place of the file's; not identity: the steps are
 
     @property
     def title(self) -> str:
-        """Its name, with what --set gave."""
+        """Name with the --set values."""
         return titled(self.name, self.sets)
 
     def digest(self) -> str:
-        """Names what is computed of a question without earlier turns, end to end."""
+        """Returns the digest of everything computed for a question without earlier turns."""
         asked = (s.digest() for s in self.question if not of_turns(s.step))
         return digest("recipe", *(s.digest() for s in self.corpus), "/", *asked)
 
     def turns_digest(self) -> str:
-        """Names what earlier turns change, which is in the keys of questions that have some; "": nothing."""
+        """Returns the digest of the steps that read earlier turns, or "" if there are none."""
         found = [s.digest() for s in self.question if of_turns(s.step)]
         return digest("turns", *found) if found else ""
 
     @property
     def texts_table(self) -> str:
-        """The table of the parsed sources, named by the corpus stages before the split."""
+        """Name of the table of parsed sources, from the digest of the stages before the split."""
         return f"texts-{digest('texts', *(s.digest() for s in self.corpus if table_of(s.step) == 'texts'))}"
 
     def passages_digest(self) -> str:
-        """Names the passages: the parsed sources and the split."""
+        """Returns the digest of the passages, from the stages that parse and split."""
         return digest("passages", *(s.digest() for s in self.corpus if table_of(s.step) != "vectors"))
 
     @property
@@ -133,7 +134,7 @@ class Recipe:
         return f"passages-{self.passages_digest()}"
 
     def vectors_table(self, model: Model) -> str:
-        """The searched copy of one embedder's vectors."""
+        """Returns the name of the table with the searched copy of one embedder's vectors."""
         stage = next(s for s in self._embedding() if embedder_of(s.step) == model)
         half = ["float16"] if model.half else []
         return f"vectors-{digest('vectors', self.passages_digest(), stage.digest(), *half)}"
@@ -147,11 +148,11 @@ class Recipe:
         return tuple(embedder_of(s.step) for s in self._embedding())
 
     def writers(self) -> tuple[Model, ...]:
-        """The language models that the corpus half asks."""
+        """Returns the language models that the corpus half calls."""
         return tuple(m for m in named_by(Model, *(s.step for s in self.corpus)) if m.kind == "generator")
 
     def unread(self) -> list[str]:
-        """A line for each embedder that reads less of a passage than one may hold."""
+        """Returns a warning for each embedder that reads fewer tokens than a passage may have."""
         most = max((getattr(s.step, "tokens", None) or 0 for s in self.corpus), default=0)
         return [
             f"{m.name} reads {m.max_tokens} tokens: the end of a passage of {most} is not in its vector"
@@ -163,54 +164,54 @@ class Recipe:
         return [s for s in self.corpus if table_of(s.step) == "vectors"]
 
     def source_kinds(self) -> tuple[SourceKind, ...]:
-        """The kinds of sources that can be searched."""
+        """Returns the kinds of sources that can be searched."""
         named = [k for s in self.corpus if (k := source_kinds(s.step)) is not None]
         return named[0] if named else get_args(SourceKind)
 
     def searches_all(self) -> bool:
-        """Returns whether a step searches the whole store whatever a question cites."""
+        """Returns whether a step searches the whole store even for questions with citations."""
         return any(searches_all(s.step) for s in self.question)
 
     def conditions(self) -> dict[str, str]:
-        """The condition of each stage that has one, by the stage's name."""
+        """Maps stage names to their conditions (field `where`), for stages with one."""
         return {s.name: where for s in self.question if (where := getattr(s.step, "where", ""))}
 
     def needs_passages(self) -> bool:
-        """Returns whether it answers from passages alone: it searches them, and no reference brings
-        evidence."""
+        """Returns whether passages are the recipe's only evidence: it reads the index, and no reference, such
+        as a graph, brings evidence."""
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
         return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def reads_cited_alone(self) -> bool:
-        """Returns whether it reads what a question cites and searches nothing: to a question that cites
-        nothing it answers from nothing."""
+        """Returns whether it only reads the cited sources and searches nothing. It has then no evidence for a
+        question without citations."""
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
         return self.needs_passages() and reads <= OF_FOUND
 
     def models(self) -> tuple[Model, ...]:
-        """Every model that a step names, each once, in the order in which they are met."""
+        """Returns every model that a step names, each once, in order of appearance."""
         return tuple(self.named(Model))
 
     def chats(self) -> list[ChatKind]:
-        """The kinds of chats that its steps send."""
+        """Returns the kinds of chats that its steps send."""
         return chat_kinds(*(s.step for s in (*self.corpus, *self.question)))
 
     def named(self, kind: type[N]) -> list[N]:
-        """As `named_by`, of all steps."""
+        """Returns the models or references of all steps, as `named_by` does."""
         return named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
 
 
 OF_FOUND = {"index.text", "index.hidden", "index.blocks", "index.layouts"}
-"""What steps read of sources and passages that are found; all else of an index is read by a search."""
+"""Fields of the index about sources and passages already found. Only a search reads other fields."""
 
 
 def row_key(question: Question, snapshot: str, everything: bool = False, turns: str = "") -> str:
-    """Names what a question is answered from: its text, body, time, and evidence; and its earlier turns with
-    what the recipe makes of them (`turns`: `Recipe.turns_digest`), where it reads them.
+    """Returns the digest of a question's text, body, time and evidence. Questions with equal keys get equal
+    answers from one recipe.
 
-    The evidence is its citations in order with the fields a recipe can show; where it has none of its own,
-    the named corpus snapshot; with `everything`, or a condition on fields, both. Two questions with equal
-    keys get equal answers from one recipe.
+    The evidence is the citations in order, with the fields that a recipe can show. Without citations it is
+    the snapshot of the corpus; with `everything`, or a condition on fields, it is both. If the recipe reads
+    earlier turns, the key covers them and `turns`, the `Recipe.turns_digest`.
     """
     evidence = [
         part
@@ -227,14 +228,13 @@ def row_key(question: Question, snapshot: str, everything: bool = False, turns: 
 
 
 RANKING = ("order", "hits", "citations")
-"""Fields that a ranking step writes, or the begin of it."""
+"""Fields, or beginnings of fields, that a ranking step writes."""
 
 
 def ranking_of(recipe: Recipe) -> Recipe:
-    """The steps that rank, and those whose replies they read, without the steps that only answer.
-
-    Every question is ranked, also one that another reply would keep from the steps that rank.
-    Raises ConfError for a recipe that ranks nothing."""
+    """Reduces a recipe to the steps that rank, and those whose replies they read. Every question is then
+    ranked, even if a reply of a dropped step would have kept it from the ranking steps. Raises ConfError if
+    the recipe ranks nothing."""
     needed: set[str] = set()
     kept: list[Stage[Step]] = []
     for stage in reversed(recipe.question):
@@ -250,7 +250,7 @@ def ranking_of(recipe: Recipe) -> Recipe:
         raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
     said = {w for s in kept for w in s.step.writes()}
     ungated = []
-    for stage in kept:  # with the gates alone whose replies are still made
+    for stage in kept:  # drops the gates that read a reply of a dropped step
         when = {r: x for r, x in stage.when.items() if replace(stage, when={r: x}).gate_reads() <= said}
         ungated.append(replace(stage, when=MappingProxyType(when)))
     return replace(recipe, question=tuple(ungated))

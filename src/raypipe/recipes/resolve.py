@@ -1,7 +1,7 @@
-"""Resolves the names in a recipe: models, prompts, grammars, schemas, fitted numbers.
+"""Resolution of the names in a recipe: models, prompts, grammars, schemas, fitted numbers.
 
-Knows where such things lie in the folders of conf. What a step gets is the value, never the name: a prompt's
-text, a model's identity, a grammar's bytes. So a file can move, and a word in it cannot change unnoticed.
+A name is looked up in the folders of conf. A step receives the value, never the name: a prompt's text, a
+model's identity, a grammar's bytes. So a file may move, but a changed word in it changes the digest.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ FITTED: tuple[type[Any], ...] = (Fitted, AnswerProbability, FusionWeights)
 
 
 ENTRIES: Registry[type[Reference[Any]]] = Registry("entries", {"examples": PoolRef}, "a reference")
-"""Kind of an entry of graphs.yaml -> what it is the reference of."""
+"""Kind of an entry in graphs.yaml -> its reference class."""
 
 FILES: Registry[type[Any]] = Registry("files", {}, "a dataclass")
-"""Folder of conf -> the record that a YAML file there holds, of the folders that plugins add."""
+"""Conf folder added by a plugin -> record that a YAML file in it holds."""
 
 
 def file_record(hint: type[Any]) -> type[Any]:
-    """The record of files under the folder that a type names: the type itself, or what a plugin registers
-    where it is abstract. Raises ConfError where none does."""
+    """Returns the record type of the files in the folder that `hint` names: `hint` itself, or a plugin's type
+    if it is abstract. Raises ConfError if no plugin registers one."""
     if is_dataclass(hint):
         return hint
     folder: str = hint.FOLDER
@@ -56,8 +56,8 @@ def file_record(hint: type[Any]) -> type[Any]:
 
 
 class Readers(Mapping[Any, Read[Any]]):
-    """Readers by type: those of the core, and of types that say themselves how they are named: a reference,
-    a record of a conf folder's files, a table of such by label."""
+    """Readers of field values by type. Beyond the given ones, it makes readers for references, for records of
+    a conf folder's files, and for tables of values by label."""
 
     def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
         self._files, self._places = files, places
@@ -91,8 +91,8 @@ def resolvers(
     graphs: Mapping[str, str] = MappingProxyType({}),
     instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
 ) -> Readers:
-    """Readers for every type that a field of a step can name. `graphs` says where entries of graphs.yaml lie,
-    by name; under "" where all others do. `instead`: readers that take the place of some."""
+    """Returns readers for every type that a field of a step can name. `graphs`: entry of graphs.yaml -> its
+    place; under "" the place of all others. `instead`: readers that replace some of the usual ones."""
     known: dict[Any, Read[Any]] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
@@ -105,13 +105,13 @@ def resolvers(
 
 
 def prompt_file(files: Conf, name: str) -> Prompt:
-    """The prompt `prompts/NAME.yaml`. Raises ConfError naming the file and what in it is wrong."""
+    """Reads the prompt `prompts/NAME.yaml`. Raises ConfError with the file and the error in it."""
     path = files.below("prompts", name)
     return config.build(Prompt, config.read_yaml(path), Where(str(path)))
 
 
 def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
-    """The value that a name in a file refers to; errors name that place in the file."""
+    """Returns the value for a name in a file. Errors give the place of the name in the file."""
     if not isinstance(value, str):
         raise where.error(f"expected the name of {what}, found {config.kind_of(value)}")
     try:
@@ -137,7 +137,7 @@ def _grammar(files: Conf) -> Read[Grammar]:
 
 
 def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]:
-    """The name of a file under `kind`/, or what such a file holds, spelled out."""
+    """Makes a reader for the name of a file under `kind`/, or for the file's content written inline."""
 
     def find(name: str) -> T:
         path = path_of(name)
@@ -152,7 +152,7 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
 
 
 def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
-    """The name of an entry of graphs.yaml, of one of the kinds of a reference."""
+    """Makes a reader for the name of an entry in graphs.yaml whose kind the reference class accepts."""
 
     def find(name: str) -> Reference[Any]:
         path = files.file("graphs.yaml")
@@ -173,7 +173,7 @@ def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], re
 
 
 def _schema(files: Conf) -> Read[JsonSchema]:
-    """The name of a file under schemas/, or a schema spelled out."""
+    """Makes a reader for the name of a file under schemas/, or for a schema written inline."""
 
     def find(name: str) -> dict[str, Any]:
         return config.read_yaml(files.below("schemas", name))
@@ -184,7 +184,7 @@ def _schema(files: Conf) -> Read[JsonSchema]:
         if not isinstance(value, dict):
             raise where.error(f"expected a JSON schema as a mapping, found {config.kind_of(value)}")
         try:
-            # In the order of the file: it is the order of the reply's fields.
+            # Keeps the order of the file, since the reply has its fields in this order.
             schema = JsonSchema(json.dumps(value, separators=(",", ":")))
             longest_reply(schema)
         except TypeError as e:
@@ -203,7 +203,7 @@ def _adapter(value: Any, where: Where) -> str | None:
 
 
 def _by_label(read: Read[T], needs_else: bool) -> Read[ByLabel[T]]:
-    """Returns one value, or `{by: REPLY, LABEL: value, ..., else: value}`."""
+    """Makes a reader for one value, or for `{by: REPLY, LABEL: value, ..., else: value}`."""
 
     def table(value: Any, where: Where) -> ByLabel[T]:
         if not (isinstance(value, dict) and "by" in value):

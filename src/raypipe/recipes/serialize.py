@@ -1,9 +1,9 @@
-"""A recipe as plain JSON and back, whole: with the models, prompts and numbers that its file only names.
+"""Conversion of a complete recipe to plain JSON and back, including the models, prompts and numbers it names.
 
-A release is opened from this, so that neither the configuration folders nor their present content matter.
-Knows dataclasses and the table of steps; reads no file. Only classes that a field of a step can hold are ever
-made from JSON, and what comes back must have the digest that was written down. A step from outside is
-imported to be run (`from_plain`) and not to be read about (`description`).
+A release is opened from this JSON, so it depends neither on the configuration folders nor on their present
+content. Reading constructs only classes that a step's field can hold, and checks the digest that was stored.
+A step from outside raypipe is imported for running (`from_plain`), but not for reading (`description`). No
+files are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
 
 
 def to_plain(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as values that JSON can hold. Raises TypeError for a field that no recipe file can give."""
+    """Converts a recipe to JSON values. Raises TypeError for a field that no recipe file can give."""
     return {
         "name": recipe.name,
         "about": recipe.about,
@@ -44,14 +44,14 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
 
 
 def description(tree: Mapping[str, Any]) -> Recipe:
-    """The recipe that `to_plain` wrote, to be read and not run: nothing from outside is imported. Raises as
-    `from_plain`, except that a step from outside is taken for what was written down."""
+    """Rebuilds a recipe of `to_plain` for reading only: nothing from outside is imported. Raises as
+    `from_plain` does, but trusts the record about steps from outside."""
     return from_plain(tree, imported=False)
 
 
 def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
-    """The recipe that `to_plain` wrote, ready to run: steps from outside are imported. Raises ConfError where
-    this raypipe, or the source of such a step as it is now, computes something else by it."""
+    """Rebuilds a recipe of `to_plain`, ready to run: steps from outside are imported. Raises ConfError if
+    this raypipe, or the present source of such a step, would compute something else."""
     try:
         corpus, question = (tuple(_opened(s, imported) for s in tree[h]) for h in ("corpus", "question"))
         sets = tuple(tree.get("sets", ()))
@@ -72,20 +72,20 @@ _MEND = "Use the raypipe that made it, or run eval and promote again"
 
 @dataclass(frozen=True, slots=True)
 class UnopenedStep:
-    """A step from outside as a record has it: what it declares and holds. It cannot be run."""
+    """A step from outside as a record declares it, without its class. It cannot run."""
 
     version: int
-    declared: tuple[frozenset[str], frozenset[str]]  # what it reads, what it writes
-    fields: Mapping[str, Any]  # a class of its own among the values is a mapping
+    declared: tuple[frozenset[str], frozenset[str]]  # its reads and its writes
+    fields: Mapping[str, Any]  # an object of a class from outside is a mapping here
 
     @property
     def kinds(self) -> Any:
-        """Kinds of sources, where it is a corpus step that names them."""
+        """Kinds of sources of a corpus step, or None."""
         return self.fields.get("kinds")
 
     @property
     def scope(self) -> Any:
-        """Scope of a search, where it names one."""
+        """Scope of a search step; "own" if it names none."""
         return self.fields.get("scope", "own")
 
     def reads(self) -> frozenset[str]:
@@ -137,13 +137,13 @@ def _opened(tree: Mapping[str, Any], imported: bool) -> Stage[Any]:
 
 
 def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
-    """The classes from outside that a step is and that its fields are declared to hold, by path."""
+    """Returns a step's classes from outside by path: its own, and those that its fields can hold."""
     found = [c for c in _reachable([cls]) if classes().get(c.__name__) is not c]
     return {plugin.path if c is cls else f"{c.__module__}:{c.__qualname__}": c for c in found}
 
 
 def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
-    """`names`: of classes from outside."""
+    """Converts a value to plain JSON. `names`: class from outside -> path."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
@@ -158,7 +158,7 @@ def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
 
 
 def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> Any:
-    """`lenient`: an object of a class that is not known becomes a mapping of its fields."""
+    """Rebuilds a value from JSON. `lenient`: an object of an unknown class becomes a mapping."""
     if not isinstance(tree, dict):
         return tree
     if _TUPLE in tree:
@@ -172,14 +172,14 @@ def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> 
 
 
 def fields_of(tree: Any, cls: type[Any]) -> Iterator[dict[str, Any]]:
-    """The fields of every value of a class in a recipe as `to_plain` wrote it, whichever raypipe wrote it."""
+    """Yields the fields of every object of class `cls` in a tree of `to_plain`, of any raypipe version."""
     for part in _mappings(tree):
         if part.get(_CLASS) == cls.__name__:
             yield {n: _value(v, classes(), lenient=True) for n, v in part.items() if n != _CLASS}
 
 
 def _mappings(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """The mappings in a tree, inner ones first."""
+    """Yields the mappings in a tree, inner ones first."""
     parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
     for part in parts:
         yield from _mappings(part)
@@ -188,7 +188,7 @@ def _mappings(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def references_in(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """The references in a recipe as `to_plain` wrote it, whichever raypipe wrote it: what has a place and a
+    """Yields the references in a tree of `to_plain`, of any raypipe version: objects with place and
     version."""
     return filter(_is_reference, _mappings(tree))
 
@@ -198,9 +198,9 @@ def _is_reference(tree: Mapping[str, Any]) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Path and text of every value in a part of what `to_plain` wrote, for people. A model or a reference has
-    its name under its own path, and below that what its identity is made of; an adopted one that of the
-    other."""
+    """Yields path and text of every value in a part of a `to_plain` tree, for people. A model or reference
+    yields its name, then the fields of its identity under the same path. An adopted model yields the fields
+    of the model it was adopted as."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
@@ -224,7 +224,7 @@ def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 
 def _shown(tree: Any) -> str:
-    """A value as a recipe file has it."""
+    """Formats a value as a recipe file writes it."""
     if isinstance(tree, Mapping) and _TUPLE in tree:
         return ", ".join(map(_shown, tree[_TUPLE]))
     if isinstance(tree, Mapping):
@@ -234,8 +234,8 @@ def _shown(tree: Any) -> str:
 
 @functools.cache
 def classes() -> Mapping[str, type[Any]]:
-    """Every dataclass that a recipe can hold, by name: the steps and what their fields are declared to be.
-    Those of locked plugins are imported for a name that the core has not."""
+    """Returns every dataclass that a recipe can hold, by name: steps, and the classes of their fields. Locked
+    plugins are only imported for a name that the core lacks."""
     return _Classes()
 
 
@@ -271,7 +271,7 @@ def _by_name(made: Iterable[type[Any]]) -> dict[str, type[Any]]:
 
 
 def _reachable(steps: Iterable[type[Any]]) -> list[type[Any]]:
-    """These dataclasses, and those that their fields are declared to hold."""
+    """Returns these dataclasses, and all that their fields can hold."""
     found: list[type[Any]] = []
     waiting: list[Any] = list(steps)
     while waiting:

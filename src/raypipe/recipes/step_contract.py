@@ -1,7 +1,7 @@
-"""The optional parts of a step's contract, and their defaults.
+"""Optional parts of a step's contract, with a default for each.
 
-A step says it with a method or a field of its own; this module answers for the steps that say nothing. It
-knows contracts alone: nothing here, and nothing that calls it, asks which class a step is.
+A step provides such a part as a method or field of its own. The functions here read it, or return the default
+if the step lacks it. Neither they nor their callers ask for the class of a step.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from raypipe.core.records import Question, SourceKind
 from raypipe.core.references import Reference
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
-"""Tables that the corpus half fills, one after the other."""
+"""Tables that the corpus half fills, in this order."""
 
 RANKING = frozenset({"hits", "order"})
 
 
 def named(fields: Iterable[str], kind: Literal["replies", "hits"]) -> list[str]:
-    """The names of the replies, or of the scores of hits, that are among what a step reads or writes."""
+    """Returns the names of replies, or of scores of hits, in reads or writes: `replies.NAME` -> NAME."""
     return [f.removeprefix(f"{kind}.") for f in fields if f.startswith(f"{kind}.")]
 
 
 def step_class(path: str) -> tuple[type[Any], Plugin]:
-    """The step that a path names: `mypkg.steps:Shout`. Raises ConfError for what is no step."""
+    """Imports the step at a path such as `mypkg.steps:Shout`. Raises ConfError if it is not a step."""
     cls, plugin = plugins.load(path, "a step")
     if not isinstance(cls, type) or not getattr(getattr(cls, "__dataclass_params__", None), "frozen", False):
         raise ConfError(f"{path}: expected a step, a frozen dataclass; found {cls!r:.80}")
@@ -45,79 +45,79 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """The tokens after which a deciding step cuts answers, and their tokenizer; by default it cuts none."""
+    """Returns the token limit of a deciding step's answers, with the tokenizer. By default there is none."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
 
 def answering(step: Step) -> tuple[str, ...]:
-    """The replies that a deciding step takes the answer from, as its method `prefers` says, first choice
-    first; by default they are not known."""
+    """Returns the replies that a deciding step takes the answer from, first choice first, by its method
+    `prefers`. By default they are not known."""
     prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
     return () if prefers is None else prefers()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
-    """The field `kinds` of the step that reads `content`: what is searched; by default all kinds."""
+    """Returns the kinds of sources to search: field `kinds` of the step that reads `content`; None: all."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
 def searches_all(step: Step) -> bool:
-    """Returns whether the step searches the whole store whatever a question cites (`scope`); by default
-    not."""
+    """Returns whether the step searches the whole store even for questions with citations (`scope`); by
+    default not."""
     return getattr(step, "scope", "own") == "all"
 
 
 def approximate(step: Step) -> tuple[Approximate, int] | None:
-    """Returns how the step searches the whole store by an approximate index, and for how many chunks, as its
-    fields `ann` and `top` say. By default it searches exactly."""
+    """Returns the settings and number of chunks of an approximate search: fields `ann` and `top`. By default
+    the whole store is searched exactly."""
     how = getattr(step, "ann", None)
     return None if how is None else (how, cast(Any, step).top)
 
 
 def table_of(step: CorpusStep) -> Table:
-    """The table that a corpus step fills, by the columns that it declares."""
+    """Returns the table that a corpus step fills, by the columns that it declares."""
     return table_with(step.writes(), step.reads())
 
 
 def table_with(writes: frozenset[str] | tuple[str, ...], reads: frozenset[str] = frozenset()) -> Table:
-    """The table of a corpus step with these columns."""
+    """Returns the table of a corpus step with these columns."""
     if "vector" in writes:
         return "vectors"
     return "passages" if "chunk_text" in writes or "chunk_text" in reads else "texts"
 
 
 def decides(step: Step) -> bool:
-    """Returns whether the step says which reply is the answer."""
+    """Returns whether the step chooses the reply that is the answer."""
     return "outcome" in step.writes()
 
 
 def of_turns(step: Step) -> bool:
-    """Returns whether the step leaves a question without earlier turns as it is, its reply skipped: its
-    attribute of_turns; by default not. It is in the keys of questions with turns, and in no others'."""
+    """Returns whether the step acts only on questions with earlier turns (`of_turns`); by default not. On
+    others its reply is skipped, and their keys do not cover the step."""
     return getattr(step, "of_turns", False)
 
 
 def given_by_fit(step: Step) -> frozenset[str]:
-    """The fields of a step that a fit gives: its attribute given_by_fit; by default it cannot be fitted."""
+    """Returns the fields that a fit sets, by the step's attribute `given_by_fit`; by default none."""
     return getattr(step, "given_by_fit", frozenset())
 
 
 Shown: TypeAlias = Callable[[Sequence[Question]], Awaitable[list[str]]]
-"""Questions with their ranking -> what of its passages a step reads for its reply, as one text each."""
+"""Questions with their ranking -> for each, the passage text that a step reads for its reply."""
 
 
 def shows_passages(step: Step) -> bool:
-    """Returns whether the step writes a reply from the passages of the ranking."""
+    """Returns whether the step makes a reply from the passages of the ranking."""
     reads, writes = step.reads(), step.writes()
     replies = any(w.startswith("replies.") for w in writes)
     return replies and {"order", "index.text"} <= reads and "order" not in writes
 
 
 def shown_of(step: Step, kit: Kit) -> Shown:
-    """Returns what the method `shown` of a step gives, opened with a kit; by default all passages of the
-    ranking."""
+    """Returns the function that gives the passage text a step reads, by its method `shown`. By default it
+    reads all passages of the ranking."""
     opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
     if opened is not None:
         return opened(kit)
@@ -130,19 +130,19 @@ def shown_of(step: Step, kit: Kit) -> Shown:
 
 
 def holds_golds(step: Step) -> bool:
-    """Returns whether golds stand in the step's fields, as in a recipe that makes labels: its attribute
-    holds_golds; by default not. No run with such a step can be promoted."""
+    """Returns whether the step's fields contain golds (`holds_golds`), as in a recipe that makes labels; by
+    default not. A run with such a step cannot be promoted."""
     return getattr(step, "holds_golds", False)
 
 
 def models_of(step: Step | CorpusStep) -> list[Model]:
-    """The models that a step names, itself or by its references, each once."""
+    """Returns the models that a step names, itself or by its references, each once."""
     return named_by(Model, step)
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
-    """The models of a step that are asked. A tokenizer counts and is not asked, and nor is a language model
-    whose tokenizer does: one that only the field `tokenizer` names."""
+    """Returns the models that a step calls. Excludes tokenizers, and a language model that only the field
+    `tokenizer` names, since it only counts tokens."""
     found: list[Any] = []
     for f in dataclasses.fields(cast(Any, step)):
         if f.name != "tokenizer":
@@ -151,11 +151,11 @@ def asked_models(step: Step | CorpusStep) -> list[Model]:
 
 
 ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
-"""A language model, and the sampling and adapter of some chats with it."""
+"""A language model, with the sampling and the adapter of some chats."""
 
 
 def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
-    """The kinds of chats that steps send, as their methods `sampling` and fields `adapter` say."""
+    """Returns the kinds of chats that steps send, by their methods `sampling` and fields `adapter`."""
     found: list[ChatKind] = []
     for step in steps:
         sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
@@ -165,12 +165,12 @@ def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
 
 
 def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:
-    """The references of a step that send requests, as graphs behind a server do, each once."""
+    """Returns the references of a step that send requests, such as graphs behind a server, each once."""
     return [ref for ref in named_by(Reference, step) if ref.periods() is not None]
 
 
 def embedder_of(step: Step | CorpusStep) -> Model:
-    """The embedder of a step that embeds or searches by vectors. Raises ValueError unless it names one."""
+    """Returns the only embedder of a step that embeds or searches by vectors. Raises ValueError otherwise."""
     found = [m for m in models_of(step) if m.kind == "embedder"]
     if len(found) != 1:
         names = ", ".join(m.name for m in found) or "none"
@@ -182,8 +182,8 @@ N = TypeVar("N", bound=Model | Reference[Any])
 
 
 def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
-    """The models or references of a kind in the fields of steps, each once, in the order they are met; an
-    absent model is none."""
+    """Returns the models or references in the fields of steps, each once, in order of appearance. Absent
+    models are omitted."""
     found: list[Any] = []
     for step in steps:
         _collect(step, found)
@@ -209,8 +209,8 @@ def _collect(value: Any, found: list[Any]) -> None:
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """Returns what the step's method bound says; by default neither calls nor a ranking that it writes are
-    known."""
+    """Returns the step's bound on calls and ranking, by its method `bound`. By default the calls are
+    unbounded, and so is a ranking that the step writes."""
     bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
     if bound is not None:
         return bound(question, reach)
@@ -224,8 +224,8 @@ def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
 
 
 def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
-    """Returns what the step's method bound says. By default, and for a text of unknown length, nothing is
-    known."""
+    """Returns the step's bound for a source of `chars` characters, by its method `bound`. By default, and for
+    an unknown length, it is infinite."""
     bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
     if bound is None or math.isinf(chars):
         return CorpusBound(math.inf, math.inf, math.inf)
@@ -233,5 +233,5 @@ def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
 
 
 def is_bounded(step: Step | CorpusStep) -> bool:
-    """Returns whether the step says what it costs at most."""
+    """Returns whether the step declares a bound."""
     return hasattr(step, "bound")

@@ -1,8 +1,8 @@
-"""The verbs of a recipe, and checks that its steps fit together: what each reads, an earlier one writes, and
-its fitted numbers belong to this recipe.
+"""Verbs of recipes, and checks that the steps of a recipe fit together.
 
-Knows the class of each step, of the core and of plugins, what a step may say of a fit, and the folders of
-adapters; not how either is made.
+Each field that a step reads must be written by an earlier step, and fitted numbers must belong to the recipe.
+This module holds the class of each verb, of the core and of plugins. It also reads the origin of fitted
+numbers from steps and from adapter folders.
 """
 
 from __future__ import annotations
@@ -78,23 +78,23 @@ QUESTION_STEPS: Registry[type[Step]] = Registry(
 
 HALVES: Mapping[str, Registry[Any]] = MappingProxyType({"corpus": CORPUS_STEPS, "question": QUESTION_STEPS})
 STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type: ignore[arg-type]
-"""Verb -> class. Going over it imports the steps of all plugins."""
+"""Verb -> class. Iteration imports the steps of all plugins."""
 
 
 def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
-    """The class of a verb; and where it comes from, if the digest of its source is part of its identity.
-    Raises KeyError for a verb that the half does not have, ConfError for what is no step."""
+    """Returns the class of a verb, and its origin if the identity includes the digest of its source. Raises
+    KeyError if the half lacks the verb, and ConfError if the class is not a step."""
     added = HALVES[half].added(verb)
     return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)
 
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations", "turns", "index.layouts"})
-"""Fields of a question before the first step, and where the files of the index lie."""
+"""Fields of a question before the first step, and the layouts of files in the index."""
 
 
 def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
-    """Returns where steps do not fit together: what a step reads, an earlier one writes. Each names both
-    ends."""
+    """Returns an error for each place where steps do not fit together. The error for a field that no earlier
+    step writes names both ends."""
     found: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):
@@ -130,7 +130,7 @@ def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
                     "recipe without them; or leave fitted out"
                 )
             )
-    with collected(found):  # it ends with decide, or it ranks: then each step ranks, or a later one reads it
+    with collected(found):  # either the last step decides, or every step serves a ranking
         deciding = [i for i, s in enumerate(recipe.question) if decides(s.step)]
         if deciding and deciding[-1] == len(recipe.question) - 1:
             return found
@@ -153,7 +153,8 @@ def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
 
 
 def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
-    """A pool holds at least what is looked for in it: WeKnow's K >= M + N."""
+    """Yields an error for each pool that keeps fewer passages than later steps seek in it. A pool of K
+    passages must hold the M + N that two steps seek: WeKnow's K >= M + N."""
     searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
     for i, pool in enumerate(recipe.question):
         name: str | None = getattr(pool.step, "into", None)
@@ -168,7 +169,7 @@ def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
 
 
 def _embedder(stage: Stage[Any], where: Where) -> Model:
-    """The one embedder of a stage. Raises ConfError for none or several."""
+    """Returns the only embedder of a stage. Raises ConfError for none or several."""
     try:
         return embedder_of(stage.step)
     except ValueError as e:
@@ -185,8 +186,8 @@ def _unwritten(
 
 
 def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
-    """Returns where fitted numbers come from: stage -> those in its fields; "adapter NAME of STAGE" -> the
-    weights of an adapter that it may ask and that `raypipe finetune` made."""
+    """Returns the origins of the fitted numbers in a recipe. Keys: a stage with fitted fields, or "adapter
+    NAME of STAGE" for an adapter that the stage may use and `raypipe finetune` made."""
     found: dict[str, FittedOn] = {}
     for stage in recipe.question:
         if (on := fitted_on(stage.step)) is not None:
@@ -194,7 +195,7 @@ def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
         model, chosen = getattr(stage.step, "model", None), getattr(stage.step, "adapter", None)
         if not (isinstance(model, Model) and isinstance(chosen, ByLabel)):
             continue
-        for name, folder in model.adapter_folders().items():  # behind an address a folder is a name
+        for name, folder in model.adapter_folders().items():  # a server's adapter has a name, not a path
             asked = name in chosen.values() and Path(folder).is_absolute()
             if asked and (on := trained_on(Path(folder))) is not None:
                 found[f"adapter {name} of {stage.name}"] = on
@@ -202,7 +203,7 @@ def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
 
 
 def trained_on(adapter: Path) -> FittedOn | None:
-    """The questions that an adapter was trained on, by its recipe; None: another tool made it."""
+    """Returns the questions that an adapter was trained on, from its recipe; None: another tool made it."""
     made = read_yaml(adapter / RECIPE) if (adapter / RECIPE).is_file() else {}
     if not isinstance(labels := made.get("labels"), dict):
         return None
@@ -211,15 +212,15 @@ def trained_on(adapter: Path) -> FittedOn | None:
 
 
 def fitted_on(step: Any) -> FittedOn | None:
-    """Returns where the numbers in the field `fitted` of a step come from; None: it has none."""
+    """Returns the origin of the numbers in the field `fitted` of a step; None: it has none."""
     found = getattr(getattr(step, "fitted", None), "fitted_on", None)
     return found if isinstance(found, FittedOn) else None
 
 
 def basis(recipe: Recipe, name: str) -> str:
-    """Names what numbers that are fitted for one stage rest on: all stages before it, and its own fields but
-    those that the fit gives (`given_by_fit` of its class). What a reference brings as
-    evidence counts by name: a day's update of a graph leaves a fit valid."""
+    """Returns the digest of all that numbers fitted for one stage depend on. It covers all stages before it,
+    and its own fields except those that the fit sets (`given_by_fit`). A reference that brings evidence
+    counts only by its name, so a daily update of a graph leaves a fit valid."""
     before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
     for stage in (s for s in recipe.question if not of_turns(s.step)):
         if stage.name == name:

@@ -1,8 +1,10 @@
-"""Adoption: a model declared the same one as another of a store, held to what the other one said.
+"""Adoption: declaring two models to be the same, after a comparison of their answers.
 
-A recipe's requests of the last run are made once more with what the memo holds in the place of models, as an
-explanation of a row makes them. What the other model answered is then asked of the new one, and compared.
-Names in a catalog get their identity from here (`Catalog.adopted`); nothing else asks who is adopted.
+The adopted model then shares all that is cached for the original. `requests_of` repeats the requests that a
+run made of the original, with the memo in the place of models, as the explanation of a row does. So nothing
+is sent, and the original's answers come from the memo. `compared` sends the same requests to the new model
+and measures the agreement. `keep` stores the adoption. Names in a catalog get their identity from stored
+adoptions (`Catalog.adopted`); no other code reads them.
 """
 
 from __future__ import annotations
@@ -39,60 +41,60 @@ from raypipe.store.memo.lookup import CacheOnlyKit, NotCached
 from raypipe.store.segments import read_record, write_record
 from raypipe.store.sources import all_sources
 
-LOOKED_BACK = 50  # finished runs among which one is looked for that names the other model
-REQUESTS, FEWEST = 100, 20  # that are compared, and as many as the memo must hold
-EACH = 10  # of one question or page, at most
-TRIED = 200  # questions, and pages, at most
+LOOKED_BACK = 50  # newest finished runs in which the original is searched
+REQUESTS, FEWEST = 100, 20  # most requests to compare; fewest that the memo must hold
+EACH = 10  # requests that are recorded of one call, at most
+TRIED = 200  # questions and pages to repeat, at most
 LEAST: Mapping[ModelKind, float] = {"embedder": 0.97, "reranker": 0.97, "generator": 0.9}
-"""Least agreement: the share of pairs of texts that both put in the same order, next to a third text or under
-a query; of a language model the share of equal replies."""
+"""Least agreement to pass. Embedders and rerankers: share of text pairs that both models order alike, by
+closeness to a third text or to a query. Generators: share of equal replies."""
 FARTHEST: Mapping[ModelKind, float] = {"embedder": 0.02, "reranker": 0.05, "generator": 1.0}
-"""Largest distance of a request: 1 less the cosine of both vectors; of scores their difference, as a share of
-the span of the old ones. Vectors of MiniLM rounded to 16 bits: cosine 1.0000, all in order; moved to a cosine
-of .995, as 8 bits do, 98.2 % are in order, to .98 96.3 %. Behind the prefix of another model it has .974 and
-95.4 %."""
+"""Largest distance of one request to pass. Embedders: 1 minus the cosine of both vectors. Rerankers:
+difference of both scores, as a share of the span of the original's scores. Vectors of MiniLM rounded to 16
+bits have cosine 1.0000, and all pairs in order. At a cosine of .995, as after rounding to 8 bits, 98.2 % are
+in order; at .98, 96.3 %. Behind the prefix of another model the cosine is .974, and 95.4 % are in order."""
 
 
 class NotTheSame(RaypipeError):
-    """A model that answers otherwise than the one that it is to be adopted as."""
+    """Refusal of an adoption: the answers of both models differ too much."""
 
     exit_code = 7
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionCheck:
-    """The answers of both models to the same requests."""
+    """Agreement of two models on the same requests."""
 
     kind: ModelKind
-    run: str  # whose requests these are
+    run: str  # id of the run that made the requests
     requests: int
     agreement: float  # 0..1 (LEAST)
-    distance: float  # largest of all requests (FARTHEST); of replies 0
+    distance: float  # largest of all requests (FARTHEST); 0 for generators
 
     @property
     def passes(self) -> bool:
         return self.agreement >= LEAST[self.kind] and self.distance <= FARTHEST[self.kind]
 
     def sentence(self) -> str:
-        """The same for people."""
-        said = {
+        """Returns the check in one line for people."""
+        numbers = {
             "embedder": f"least cosine {1 - self.distance:.4f}, {self.agreement:.1%} of neighbours in order",
             "reranker": f"scores at most {self.distance:.1%} apart, {self.agreement:.1%} of pairs in order",
         }
         equal = f"{self.agreement:.1%} of replies equal"
-        return f"{self.requests} requests of run {self.run[:8]}: {said.get(self.kind, equal)}"
+        return f"{self.requests} requests of run {self.run[:8]}: {numbers.get(self.kind, equal)}"
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRecord:
-    """An adoption as a store keeps it."""
+    """An adoption, as a store keeps it."""
 
-    name: str  # of the adopted model
+    name: str  # name of the adopted model
     adoption: Adoption
 
 
 def adoptions(store: Store) -> dict[str, AdoptionRecord]:
-    """Own identity of each adopted model of a store -> what was declared."""
+    """Maps the own identity of each adopted model to its record."""
     mend = "Remove the file, and adopt the model again"
     names = store.files.names(ADOPTED)
     found = {n: read_record(store, f"{ADOPTED}/{n}", AdoptionRecord, mend) for n in names}
@@ -100,12 +102,12 @@ def adoptions(store: Store) -> dict[str, AdoptionRecord]:
 
 
 def keep(store: Store, new: Model, adoption: Adoption) -> None:
-    """Declares a model the same one as another from now on."""
+    """Stores an adoption: from now on `new` counts as the original."""
     write_record(store, f"{ADOPTED}/{own_identity(new)}.json", AdoptionRecord(new.name, adoption))
 
 
 def end(store: Store, name: str) -> Adoption:
-    """Ends the adoption of the model of this name, and returns it. Raises ConfError where there is none."""
+    """Ends the adoption of the model with this name, and returns it. Raises ConfError if there is none."""
     known = {record.name: (id, record) for id, record in adoptions(store).items()}
     if name not in known:
         raise ConfError(f"{store.uri}: no model {name!r} is adopted; {did_you_mean(name, known)}")
@@ -115,9 +117,9 @@ def end(store: Store, name: str) -> Adoption:
 
 
 def original(store: Store, name: str, new: Model) -> tuple[Model, Run]:
-    """The model that the last runs of a store call so, other than `new`, and the last run that names it.
-    Raises ConfError where none does, and for two that cannot be one: of other kinds, dims or adapters, with
-    one identity, or in a chain of adoptions."""
+    """Finds the model that `new` is to be adopted as, and the last run that names it. `name` is the model's
+    name or repository. Raises ConfError if no run names such a model, and ConfError if the two cannot be one:
+    they differ in kind, dim or adapters, share an identity, or would form a chain of adoptions."""
     named, known, same = dict[str, None](), adoptions(store), False
     for run in recent(store, LOOKED_BACK):
         for old in (Model(**fields) for fields in fields_of(run.recipe, Model)):
@@ -156,42 +158,43 @@ def _require_one(known: Mapping[str, AdoptionRecord], new: Model, old: Model) ->
 Ask: TypeAlias = Callable[[], Awaitable[object]]
 
 
-class _Requests(ForwardingKit[Kit]):
-    """A kit that keeps requests to one model, and what it said: of each call at most EACH. A request is what
-    the call says of all of its requests, and last the text, pair or chat."""
+class _RequestRecorder(ForwardingKit[Kit]):
+    """A kit that records requests to one model with their answers, at most EACH per call. A recorded request
+    is a tuple: the call's common arguments, such as an embedder's role, then the text, pair or chat."""
 
-    def __init__(self, kit: Kit, of: Model) -> None:
+    def __init__(self, kit: Kit, model: Model) -> None:
         super().__init__(kit)
-        self._identity, self.found = own_identity(of), dict[Any, Any]()
+        self._identity, self.recorded = own_identity(model), dict[Any, Any]()
 
-    def _noted(self, model: Model, call: Any) -> Any:
-        async def noted(asked: Sequence[Any], *how: Any) -> Any:
-            values = await call(asked, *how)
+    def _recording(self, model: Model, call: Any) -> Any:
+        async def recorded_call(requests: Sequence[Any], *common: Any) -> Any:
+            values = await call(requests, *common)
             if model_identity(model) == self._identity:
-                said = {(*how, one): value for one, value in zip(asked, values, strict=True)}
-                new = {request: value for request, value in said.items() if request not in self.found}
-                self.found |= dict(islice(new.items(), EACH))
+                answers = {(*common, request): value for request, value in zip(requests, values, strict=True)}
+                new = {request: value for request, value in answers.items() if request not in self.recorded}
+                self.recorded |= dict(islice(new.items(), EACH))
             return values
 
-        return noted
+        return recorded_call
 
     def embedder(self, model: Model) -> Embed:
-        return cast(Embed, self._noted(model, self._kit.embedder(model)))
+        return cast(Embed, self._recording(model, self._kit.embedder(model)))
 
     def reranker(self, model: Model) -> Score:
-        return cast(Score, self._noted(model, self._kit.reranker(model)))
+        return cast(Score, self._recording(model, self._kit.reranker(model)))
 
     def generator(self, model: Model) -> Generator:
-        return cast(Generator, self._noted(model, self._kit.generator(model)))
+        return cast(Generator, self._recording(model, self._kit.generator(model)))
 
 
 def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
-    """Requests that a run made of a model, and what it said: those that the memo still holds, at most
-    REQUESTS. None is sent. Raises ConfError for a recipe that this raypipe would compute otherwise."""
+    """Repeats a run's requests to a model with cached values, and returns them with the cached answers. Each
+    question or page is followed until a value is not cached. Returns at most REQUESTS and sends none. Raises
+    ConfError if this raypipe would compute the recipe differently."""
     recipe = from_plain(run.recipe)
     index = LanceIndex(searched_at(store.uri, recipe, run.tables))
     memo = StoreMemo(store.uri, memo_versions(store))
-    kit = _Requests(cached(CacheOnlyKit(LocalKit(index)), memo, CallCounts()), old)
+    kit = _RequestRecorder(cached(CacheOnlyKit(LocalKit(index)), memo, CallCounts()), old)
 
     async def gathered() -> None:
         both = zip_longest(_questions(store, run, recipe, kit), _pages(store, recipe, kit))
@@ -201,11 +204,11 @@ def requests_of(store: Store, run: Run, old: Model) -> dict[Any, Any]:
             except StageError as e:
                 if not isinstance(e.__cause__, NotCached):
                     raise
-            if len(kit.found) >= REQUESTS:
+            if len(kit.recorded) >= REQUESTS:
                 return
 
     asyncio.run(gathered())
-    return dict(islice(kit.found.items(), REQUESTS))
+    return dict(islice(kit.recorded.items(), REQUESTS))
 
 
 def _questions(store: Store, run: Run, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
@@ -224,20 +227,20 @@ def _pages(store: Store, recipe: Recipe, kit: Kit) -> Iterator[Ask]:
 
 
 async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) -> AdoptionCheck:
-    """Asks the new model what the other one answered (`requests_of`). Raises Unavailable for a server that
-    does not reply, and what a model raises."""
+    """Sends recorded requests (`requests_of`) to the new model, and compares its answers with the recorded
+    ones. Raises Unavailable if a server does not reply, and any error of the model."""
     ask: Any = getattr(kit, new.kind)(new)
-    said = dict[Any, Any]()
-    for how in dict.fromkeys(request[:-1] for request in requests):
-        some = [request for request in requests if request[:-1] == how]
-        said |= zip(some, await ask([request[-1] for request in some], *how), strict=True)
+    answers = dict[Any, Any]()
+    for common in dict.fromkeys(request[:-1] for request in requests):
+        batch = [request for request in requests if request[:-1] == common]
+        answers |= zip(batch, await ask([request[-1] for request in batch], *common), strict=True)
     if new.kind == "generator":
-        for reply in said.values():
+        for reply in answers.values():
             if isinstance(reply, Fault) and reply.transient:
                 raise Unavailable(f"{new.name}: {reply.reason}: {reply.detail}")
-        equal = [old.text == getattr(said[request], "text", None) for request, old in requests.items()]
+        equal = [old.text == getattr(answers[request], "text", None) for request, old in requests.items()]
         return AdoptionCheck(new.kind, run, len(requests), float(np.mean(equal)), 0.0)
-    old, now = (np.array([values[r] for r in requests], np.float32) for values in (requests, said))
+    old, now = (np.array([values[r] for r in requests], np.float32) for values in (requests, answers))
     if new.kind == "embedder":  # (requests, dim) unit rows
         far = float(1 - (old * now).sum(axis=1).min())
         rows = [np.arange(len(old)) != i for i in range(len(old))]
@@ -250,8 +253,8 @@ async def compared(kit: Kit, new: Model, run: str, requests: Mapping[Any, Any]) 
 
 
 def _agreement(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Share of pairs that two scores of the same things put in the same order; of those alone that the first
-    tells apart. 1 where there are none.
+    """Returns the share of pairs that both models order alike, or 1 if there are none. An element of `rows`
+    holds the original's and the new scores of the same things. Pairs with equal original scores do not count.
 
     >>> round(_agreement([(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))]), 2)
     0.67

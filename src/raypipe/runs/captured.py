@@ -1,7 +1,7 @@
-"""Captured answers and what users said of them, as an endpoint keeps them in its store.
+"""Captured answers of an endpoint, and users' feedback on them, both kept in the endpoint's store.
 
-The id of an answer is signed with a secret of the store, so any gateway knows without a look-up whether an
-endpoint of this store gave it, and when. Knows records and small files; runs nothing.
+The id of an answer holds its time and is signed with a secret of the store. Any gateway can therefore verify
+an id without a look-up. Reads and writes records and small files; runs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raypipe.store.lease import claim, claimed
 from raypipe.store.segments import read_lines, segment_names
 
 FORMAT = 1
-DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them
+DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 random bits, 64 bits that sign them
 SECRET_BYTES = 32
 
 Said: TypeAlias = Literal["right", "wrong"]
@@ -43,44 +43,44 @@ class CapturedAnswer:
 
     format: int
     answer_id: str
-    at: float  # when it was answered, in seconds since the epoch
-    release: str | None  # None: a named recipe answered
+    at: float  # time of the answer, in seconds since the epoch
+    release: str | None  # id; None: the endpoint serves a named recipe
     recipe: str  # digest
-    id: str  # of the question: the stored one's, or a digest of its text; "": its text was redacted
+    id: str  # of the question: a stored one's id, or a digest of its text; "": the text was redacted
     query: str
     body: str
     asked_at: str
-    citations: tuple[Citation, ...] | None  # what was searched, after filters; None: the whole store
-    sources: tuple[Source, ...]  # the request's own documents; those of the store are there
-    own: bool  # it was asked over documents of its own
+    citations: tuple[Citation, ...] | None  # searched ones, after filters; None: the whole store
+    sources: tuple[Source, ...]  # documents of the request itself; stored sources are not repeated
+    own: bool  # True: the question was asked over documents of the request
     answer: str
     outcome: str
     confidence: float | None
     degraded: tuple[str, ...]  # stages that were omitted
     quotes: tuple[CapturedQuote, ...]
-    found: tuple[str, ...]  # ids of the sources of its passages: the answer may rest on each of them
-    where: str = ""  # condition on the fields of what was searched; "": none
-    turns: tuple[Turn, ...] = ()  # earlier ones of its conversation
+    found: tuple[str, ...]  # ids of the sources of the passages found: the answer may rest on each of them
+    where: str = ""  # condition on fields of the searched sources; "": none
+    turns: tuple[Turn, ...] = ()  # earlier turns of the conversation
 
     def question(self, id: str) -> Question:
-        """The question that was asked, under an id."""
+        """Returns the question with another id."""
         cited = self.citations
         if cited is not None:
             cited = tuple(replace(c, question=id) for c in cited)
         return Question(id, self.query, self.body, self.asked_at, cited, where=self.where, turns=self.turns)
 
     def rests_on(self) -> tuple[list[str], list[str]]:
-        """The addresses and the ids of sources that the answer may rest on."""
+        """Returns the addresses, and the ids of sources, that the answer may rest on."""
         cited = self.citations or ()
         used = (*self.found, *(q.source for q in self.quotes), *(s.id for s in self.sources))
         return [c.url for c in cited], [*used, *(s for c in cited for s in c.sources())]
 
     def own_id(self) -> str:
-        """Names the question with its evidence: the same again is the same question."""
+        """Returns an id of the question with its evidence. Equal questions with equal evidence share it."""
         seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
         evidence = str(self.citations is None), seen, *([self.where] if self.where else [])
-        said = (part for t in self.turns for part in (t.role, t.text))
-        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, *evidence, *said)
+        turns = (part for t in self.turns for part in (t.role, t.text))
+        return CAPTURED_ID + digest(self.query, self.body, self.asked_at, *evidence, *turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +90,25 @@ class Feedback:
     format: int
     answer_id: str
     at: float  # seconds since the epoch
-    verdict: Said | None  # None: only a text was given
-    text: str | None  # the right answer, in the user's words; None: not given
+    verdict: Said | None  # None: the user gave only a text
+    text: str | None  # the right answer in the user's words; None: not given
 
 
 class AnswerIds:
-    """Draws and checks ids of answers: `seconds-drawn-mac` in hex, without a dash. The signature is over the
-    name of the key's filter, too: an id that another key sends is one that was never drawn."""
+    """A signer of answer ids: `seconds-drawn-mac` in hex, without dashes. The signature also covers the name
+    of the API key's filter, so an id is invalid under another key."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def draw(self, now: float, asker: str) -> str:
-        """Draws an id that no other answer has, for the key that asked."""
+        """Draws a unique answer id. `now`: seconds since the epoch; `asker`: name of the key's filter."""
         head = f"{int(now):08x}{secrets.token_hex(DRAWN_CHARS // 2)}"
         return head + self._mac(head, asker)
 
     def given_at(self, id: str, asker: str) -> float | None:
-        """Returns when the answer was given, in seconds since the epoch; None for an id that was not drawn
-        here for this key."""
+        """Returns the answer's time (seconds since the epoch); None if the id was not drawn here for this
+        key."""
         head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
         if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
             return None
@@ -119,14 +119,14 @@ class AnswerIds:
 
 
 def share_of(answer_id: str) -> float:
-    """Returns where a drawn id lies between 0 and 1: below the rate of a capture, it is captured."""
+    """Maps an id to its random number in 0..1. An answer is captured if this is below the capture rate."""
     return float(int(answer_id[8 : 8 + DRAWN_CHARS], 16) / 16**DRAWN_CHARS)
 
 
 def answer_ids(store: Store) -> AnswerIds:
-    """Ids signed with the store's secret, which the first call makes. Raises StoreError where the store
-    cannot be written."""
-    if claimed(store.files, CAPTURE_SECRET) is None:  # of several gateways that start at once, one makes it
+    """Returns the signer with the store's secret; the first call makes the secret. Raises StoreError if the
+    store cannot be written, and StoreError if the secret's file is damaged."""
+    if claimed(store.files, CAPTURE_SECRET) is None:  # if several gateways start together, one makes it
         claim(store.files, CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
     secret = claimed(store.files, CAPTURE_SECRET)
     if secret is None or len(secret) != SECRET_BYTES:
@@ -138,21 +138,21 @@ def answer_ids(store: Store) -> AnswerIds:
 
 
 def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
-    """The answers given at or after `since` (seconds since the epoch), in the order they were written."""
+    """Yields the answers given at or after `since` (seconds since the epoch), in the order of writing."""
     names = segment_names(store.files, CAPTURED, since)
     found = read_lines(store, CAPTURED, names, CapturedAnswer, FORMAT)
     return (answer for answer in found if answer.at >= since)
 
 
 def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
-    """Answer id -> what was said of it, the first first."""
+    """Maps answer ids to the feedback written since then (seconds since the epoch), oldest first."""
     found: dict[str, list[Feedback]] = {}
     names = segment_names(store.files, FEEDBACK, since)
-    for said in read_lines(store, FEEDBACK, names, Feedback, FORMAT):
-        found.setdefault(said.answer_id, []).append(said)
+    for feedback in read_lines(store, FEEDBACK, names, Feedback, FORMAT):
+        found.setdefault(feedback.answer_id, []).append(feedback)
     return found
 
 
 def since_days(days: float, now: float | None = None) -> float:
-    """The time that many days ago, in seconds since the epoch."""
+    """Returns the time `days` days ago, in seconds since the epoch."""
     return (time.time() if now is None else now) - days * 86400

@@ -1,7 +1,7 @@
-"""Changes of answers by a run: which of them, in which step their paths first part, before and after.
+"""Changed answers between two finished runs: the step where their paths first diverge, before and after.
 
-Compares stored answers of two finished runs, which say for themselves how they came about: hits with the
-score of each ranker, replies, the order, the answer. Knows records and stored answers; runs nothing.
+Compares stored answers, which record how they were made: hits with the score of each ranker, replies, order,
+answer. Reads records and stored answers; runs nothing.
 """
 
 from __future__ import annotations
@@ -16,59 +16,59 @@ from raypipe.runs.record import AnswerKey, Run, answer_keys, recent
 from raypipe.runs.stage_records import Difference, StageRecord, differences, with_lines
 from raypipe.store import Store
 
-LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
-NO_STEP = ("row", "evidence")  # where paths part before any step
-AT_ONCE = 100  # answers of each run in memory: some 40 kB each
-SHOWN = 3  # passages of a ranking that a report repeats
+LOOKED_BACK = 50  # newest finished runs in which an earlier run is searched
+NO_STEP = ("row", "evidence")  # values of `step` if paths diverge before any step
+AT_ONCE = 100  # answers of each run in memory at a time: some 40 kB each
+SHOWN = 3  # passages of a ranking that a report shows
 
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswer:
-    """The answer that a question got."""
+    """An answer of one run."""
 
     answer: str
-    outcome: str  # fault where the question failed
+    outcome: str  # fault if the question failed
     origin: str
-    path: str  # result of the step at which the paths part, for people
+    path: str  # result of the step where the paths diverge, for people
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A question whose answer is another now."""
+    """A question whose answer differs between the runs."""
 
     question: str  # id
     query: str
     step: str
-    """Where the paths first part: a step; row, if the question or its citations are others; evidence, if
-    sources were there that were absent, or the reverse."""
-    cause: Difference | None  # what differs in the recipe there or before; None for row and evidence
+    """First place where the paths diverge: a step; row, if the question or its citations differ; evidence, if
+    sources were missing in one run only."""
+    cause: Difference | None  # what differs in the recipe, there or before; None for row and evidence
     before: GivenAnswer
     after: GivenAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of a run against an earlier one."""
+    """Differences between the answers of a run and of an earlier one."""
 
-    before: str  # run
-    after: str  # run
-    common: int  # questions that both have
-    new: int  # that only the later run has
-    removed: int  # that only the earlier run has
-    same: int  # of the common ones: the same answer by the same path
-    other_path: Mapping[str, int]  # the same answer by another path: step -> questions
+    before: str  # earlier run
+    after: str  # later run
+    common: int  # questions of both runs
+    new: int  # questions of the later run only
+    removed: int  # questions of the earlier run only
+    same: int  # common questions with the same answer by the same path
+    other_path: Mapping[str, int]  # step -> common questions with the same answer by another path
     changed: tuple[Change, ...]  # by question id
-    differences: tuple[Difference, ...]  # of the recipe: the first in each stage that differs
+    differences: tuple[Difference, ...]  # first difference in each stage of the recipe that differs
 
 
 def compared_with(store: Store, run: Run) -> Run | None:
-    """The last run that finished before this one and answered some of the same questions."""
+    """Returns the last earlier run that answered some of the same questions; None if there is none."""
     return earlier_run(store, answer_keys(store, run.run), run.run)
 
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Run | None:
-    """The last finished run of a store that answered some of these questions, by id, and is no oracle run:
-    golds stood in one. `before`: the run before which it finished."""
+    """Returns the last finished run that answered some of these questions (ids); None if there is none. Skips
+    oracle runs, in which golds stood for a stage. `before`: the run must have finished before this one."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
     systems = (run for run in runs[at:] if not run.oracle)
@@ -85,10 +85,10 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
     for q, a, b, stage in _moved((store, store), old, new, after.stages):
         same -= 1
         name = stage if isinstance(stage, str) else stage.name
-        if _said(a) != _said(b):
+        if _result(a) != _result(b):
             because = None if name in NO_STEP else _because(name, after.stages, own)
-            said = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
-            changed.append(Change(q, b.text or a.text, name, because, said[0], said[1]))
+            answers = [GivenAnswer(x.answer, x.outcome, x.origin, _path(x, stage)) for x in (a, b)]
+            changed.append(Change(q, b.text or a.text, name, because, answers[0], answers[1]))
         elif stage == "":
             same += 1
         else:
@@ -106,23 +106,22 @@ def changes(store: Store, before: Run, after: Run) -> Changes:
     )
 
 
-def _said(question: Question) -> tuple[str, str, tuple[str, ...]]:
-    """Returns what came out of a question: an answer, or of a recipe that ranks a ranking."""
+def _result(question: Question) -> tuple[str, str, tuple[str, ...]]:
+    """Returns the result of a question: its answer, or its ranking if the recipe only ranks."""
     return question.answer, question.outcome, question.order if question.outcome == RANKED else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The step in which the paths of one question part in two runs."""
+    """The first place where the paths of one question diverge in two runs."""
 
-    step: str  # or one of NO_STEP
-    because: Difference | None  # what differs in the recipe there or before; None for those of NO_STEP
-    noise: bool  # all that the step depends on is equal: its model replied otherwise to the same
+    step: str  # a stage's name, or one of NO_STEP
+    because: Difference | None  # what differs in the recipe, there or before; None for NO_STEP
+    noise: bool  # True: all that the step depends on is equal; its model just replied differently
 
 
 def causes(stores: tuple[Store, Store], before: Run, after: Run) -> dict[str, Parting]:
-    """Maps each question of both runs whose paths differ to the first step where they do. `stores`: those of
-    `before` and `after`."""
+    """Maps each common question whose paths diverge to the first place. `stores`: of `before`, of `after`."""
     old, new = (answer_keys(store, run.run) for store, run in zip(stores, (before, after), strict=True))
     own = differences(before.stages, after.stages)
     out = {}
@@ -144,8 +143,8 @@ def _moved(
     new: Mapping[str, AnswerKey],
     stages: Sequence[StageRecord],
 ) -> Iterator[tuple[str, Question, Question, StageRecord | str]]:
-    """The questions of both runs whose answers have other keys, in order of id: id, both answers, and where
-    their paths part (`_parting`)."""
+    """Yields each common question whose answers have different keys, by id: the id, both answers, and the
+    place where their paths diverge (`_parting`)."""
     moved = sorted(q for q in old.keys() & new.keys() if old[q].key != new[q].key)
     for i in range(0, len(moved), AT_ONCE):
         some = moved[i : i + AT_ONCE]
@@ -156,7 +155,7 @@ def _moved(
 
 
 def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
-    """Question id -> its stored answer. A failed one has the outcome fault."""
+    """Maps each question id to its stored answer. A failed question has the outcome fault."""
     rows = store.rows("answers", "key", [k.key for k in keys])
     found = dict(zip(arrow.id_texts(rows["key"]), arrow.question.records(rows), strict=True))
     return {k.question: found.get(k.key, Question(k.question, "", outcome="fault")) for k in keys}
@@ -165,8 +164,8 @@ def _answers(store: Store, keys: Sequence[AnswerKey]) -> dict[str, Question]:
 def _parting(
     a: Question, b: Question, old: AnswerKey, new: AnswerKey, stages: Sequence[StageRecord]
 ) -> StageRecord | str:
-    """The first question stage with another result; "row" if the row is another, "evidence" if something
-    else of it was there; "" for none."""
+    """Returns the first question stage with different results. Returns "row" if the row key differs,
+    "evidence" if the missing sources differ, and "" if nothing differs."""
     if old.row != new.row:
         return "row"
     if old.absent != new.absent:
@@ -180,7 +179,8 @@ def _parting(
 
 
 def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
-    """Returns what a stage made of a question, as far as its stored answer still shows it."""
+    """Returns the results of a stage for a question, as far as its stored answer holds them. `orders`: the
+    final order counts as a result of this stage."""
     out: dict[str, Any] = {}
     for name in stage.writes:
         kind, _, part = name.partition(".")
@@ -199,7 +199,7 @@ def _made(q: Question, stage: StageRecord, orders: bool) -> dict[str, Any]:
 
 
 def _path(q: Question, stage: StageRecord | str) -> str:
-    """The result of the stage, in a line."""
+    """Returns the results of the stage in one line."""
     if isinstance(stage, str):
         return ""
     parts = []
@@ -217,7 +217,7 @@ def _path(q: Question, stage: StageRecord | str) -> str:
 
 
 def _because(step: str, stages: Sequence[StageRecord], own: Mapping[str, Difference]) -> Difference | None:
-    """Returns what differs in the stage itself, else in the nearest one before it that differs at all."""
+    """Returns the difference of the stage itself, or else of the nearest stage before it that differs."""
     names = [s.name for s in stages]
     for name in reversed(names[: names.index(step) + 1]):
         if name in own:

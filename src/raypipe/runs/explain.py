@@ -1,7 +1,7 @@
-"""Explains one row of a finished run: its key part by part, what matched, what was computed and why.
+"""Explanation of one row of a finished run: its key part by part, its evidence, its requests and why.
 
-The row is taken through the question half once more, stage by stage, with what the memo holds in the place of
-models: so every request that it makes is seen, and none is made. Knows records, the store and the memo.
+The row passes through the question half again, stage by stage, with the memo in the place of models. So all
+of its requests are seen, and none is sent. Reads records, the store and the memo.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from raypipe.store.memo.disk import StoreMemo, memo_versions
 from raypipe.store.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
 from raypipe.store.sources import all_sources, by_source
 
-LISTED = 10  # ids in a message
+LISTED = 10  # ids that a message lists, at most
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuote:
-    """A quote of an answer's reply."""
+    """A quote in a reply of the answer."""
 
-    url: str | None  # of the page; None: no citation brought it
+    url: str | None  # of the page; None: the source is not from a citation
     source: str  # source id
     span: Span  # in the source's parsed text
-    quote: str  # the text there
+    quote: str  # the text of that span
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StepReply:
 
     label: str  # answered, abstained, fault, ... or a class
     text: str
-    confidence: float | None  # 0..1, where the step states one
+    confidence: float | None  # 0..1; None: the step states none
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,24 @@ class ModelChat:
     """A chat with a language model."""
 
     messages: tuple[Message, ...]
-    reply: str | None  # as the model wrote it, or its fault; None: the memo does not hold it any more
+    reply: str | None  # the model's raw reply, or its fault; None: not in the memo
 
 
 @dataclass(frozen=True, slots=True)
 class StageRequests:
-    """The requests of one stage to models for this row."""
+    """The requests of one stage to models for the explained row."""
 
     step: str
-    reason: str  # model, prompt, parameter, version, upstream, row, evidence; "": answered before the run
-    requests: int | None  # distinct; None: what the memo held is gone, so the stage could not be followed
-    computed: int | None  # of them by this run, for this row or an equal one; None: not known any more
-    cached: int | None  # of them from before the run
-    chats: tuple[ModelChat, ...] = ()  # with language models; the last has no reply where that is gone
+    reason: str  # model, prompt, parameter, version, upstream, row, evidence; "": reused answer
+    requests: int | None  # distinct ones; None: a needed value is not in the memo
+    computed: int | None  # requests computed by this run, for this or an equal row; None: not known
+    cached: int | None  # requests cached before the run; None: not known
+    chats: tuple[ModelChat, ...] = ()  # with language models; the last may lack its reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a row of a run is as it is."""
+    """The origin of one row of a run: key, evidence, requests, and differences from an earlier run."""
 
     question: str
     run: str
@@ -84,25 +84,25 @@ class Explanation:
     row: str  # row key
     key: str  # of its answer: recipe, question, row, and what was absent
     parts: Mapping[str, str]
-    """What the key is made of: a citation is its rank, url, date and sources; `absent` has the sources that
-    it was answered without, and what each lacked."""
-    state: str  # reused: answered before the run; computed: by this run; kept; fault; missing
-    kept: str = ""  # the earlier run whose recipe answered it, and which all else is about; "": none
+    """The parts of the row key by name. A citation is its rank, url, date and sources; `absent` lists the
+    sources that were missing, and what each lacked."""
+    state: str  # reused: answered before the run; computed: by the run; kept; fault; missing
+    kept: str = ""  # earlier run that gave the answer, and that all other fields describe; "": none
     answer: str = ""
     outcome: str = ""
-    evidence: tuple[AnswerQuote, ...] = ()  # the quotes of the answer, best first
-    replies: Mapping[str, StepReply] = field(default_factory=dict)  # of the steps, by their names
-    faults: tuple[Fault, ...]  # of the row: what went wrong, whether or not another step answered it
-    previous: str  # the run to compare with; "" for none
-    changed: tuple[str, ...]  # parts that are not as they were then
-    differences: tuple[Difference, ...]  # of the recipe, since then
-    adopted: tuple[str, ...]  # a sentence for each model of the recipe that counted as another then
+    evidence: tuple[AnswerQuote, ...] = ()  # quotes of the answer, best first
+    replies: Mapping[str, StepReply] = field(default_factory=dict)  # step name -> its reply
+    faults: tuple[Fault, ...]  # of the row, even if another step answered it
+    previous: str  # earlier run to compare with; "": none
+    changed: tuple[str, ...]  # parts of the key that differ from the earlier run's
+    differences: tuple[Difference, ...]  # of the recipe, from the earlier run's
+    adopted: tuple[str, ...]  # a sentence for each model of the recipe that counted as another
     steps: tuple[StageRequests, ...]
 
 
 def why(store: Store, record: Run, row: str) -> Explanation:
-    """Explains the question with this id, or the only one whose id begins so. Raises DataError for one that
-    the run did not have, and for a beginning of several."""
+    """Explains the question with this id or unique beginning of an id. Raises DataError if no question of the
+    run matches, if several do, or if the answer was kept from a run whose record is missing."""
     keys = answer_keys(store, record.run)
     row = _id(record, keys, row)
     key, recipe = keys[row], description(record.recipe)
@@ -112,7 +112,7 @@ def why(store: Store, record: Run, row: str) -> Explanation:
         return replace(why(store, earlier, row), run=record.run, state="kept", kept=key.kept)
     everything = recipe.searches_all() or bool(recipe.conditions())  # as `AnswerSources.row`
     stored = arrow.question.records(store.rows("questions", "id", [row]))
-    # The question as it was; None if other files have replaced it since.
+    # The question as the run read it; None if other files have replaced it since.
     of_turns = recipe.turns_digest()
     rows = ((q, row_key(q, record.snapshot, everything, of_turns)) for q in stored)
     asked = next((q for q, row in rows if row == key.row), None)
@@ -175,7 +175,7 @@ def _answer(explained: Explanation, index: LanceIndex, answered: Question) -> Ex
 
 
 def _id(record: Run, keys: Collection[str], row: str) -> str:
-    """The id that `row` is, or begins."""
+    """Resolves an id or a unique beginning of one. Raises DataError if none or several match."""
     found = [row] if row in keys else sorted(k for k in keys if row and k.startswith(row))
     if len(found) == 1:
         return found[0]
@@ -192,7 +192,7 @@ def _answered(store: Store, key: AnswerKey) -> Question | None:
 
 
 def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
-    """Returns what a row key is made of (`recipe.row_key`), by name."""
+    """Maps the name of each part of a row key (`recipe.row_key`) to its text."""
     parts = {"text": question.text, "body": question.body, "asked_at": question.asked_at}
     parts |= {f"turn {n}": f"{t.role}: {t.text}" for n, t in enumerate(question.turns, 1)}
     if question.citations is None or everything or question.where:
@@ -206,7 +206,7 @@ def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[
 
 
 def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> str:
-    """The sources that a question was answered without."""
+    """Lists the sources that were missing when the question was answered, each with its missing tables."""
     cited, searched = question.sources(), all_sources(store, recipe.source_kinds())
     whole = cited is None or recipe.searches_all()
     if not whole:
@@ -218,7 +218,8 @@ def _absent(store: Store, record: Run, recipe: Recipe, question: Question) -> st
 def _changed(
     store: Store, before: Run | None, old: AnswerKey | None, key: AnswerKey, parts: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Parts of the row key that differ from the earlier run's, as far as its stored answer tells."""
+    """Lists the parts of the row key that differ from the earlier run's. Reads these from its stored answer;
+    ("row",) if that does not tell."""
     if before is None:
         return ()
     if old is None:
@@ -240,8 +241,8 @@ def _steps(
     key: AnswerKey,
     why_of: Callable[[str], str],
 ) -> tuple[StageRequests, ...]:
-    """The requests of each stage, followed as far as their values are cached, and past a stage whose reply is
-    a stored fault. `answered`: as stored, or with the fault that kept it from being stored."""
+    """Lists the requests of each stage. Follows the question while values are cached, and past a stage whose
+    reply is a stored fault. `answered`: the stored answer, or the question with its fault."""
     kit = CacheOnlyKit(LocalKit(index))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
@@ -250,7 +251,7 @@ def _steps(
         if question is None:
             found.append(unknown)
             continue
-        if stage.plugin is not None:  # its code is not imported
+        if stage.plugin is not None:  # code from outside is not imported
             asks = asked_models(stage.step) or requested_by(stage.step)
             found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
             question = as_answered(recipe, stage, question, answered)
@@ -267,21 +268,21 @@ def _steps(
                 raise
             refused, done = next(iter(faults_at(stage, answered) if answered else ()), None), unknown
             question = as_answered(recipe, stage, question, answered) if refused else None
-        said = dict(call for calls in chats.calls.values() for call in calls)
-        chats_said = list[ModelChat]()
-        for chat, reply in said.items():
+        replies = dict(call for calls in chats.calls.values() for call in calls)
+        recorded = list[ModelChat]()
+        for chat, reply in replies.items():
             made = reply or refused
             text = f"{made.reason}: {made.detail}" if isinstance(made, Fault) else made and made.text
-            chats_said.append(ModelChat(tuple(chat), text))
-        found.append(replace(done, chats=tuple(chats_said)))
+            recorded.append(ModelChat(tuple(chat), text))
+        found.append(replace(done, chats=tuple(recorded)))
     return tuple(found)
 
 
 def as_answered(
     recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
 ) -> Question | None:
-    """The question behind a stage from outside, which is not run: with the replies of its stored answer. None
-    where the stage writes anything else, or a reply that another stage writes, too."""
+    """Returns the question after a stage that is not run, with the stage's replies from the stored answer.
+    Returns None if the stage writes anything else, or a reply that another stage writes, too."""
     others = {w for s in recipe.question if s is not stage for w in s.step.writes()}
     names = [w.removeprefix("replies.") for w in stage.step.writes() - others]
     if answered is None or len(names) < len(stage.step.writes()):
@@ -303,6 +304,6 @@ def _requests(
             keys = [k for t, k in wanted if t == name]
             version = record.memo.get(name, 0)
             old += len(keys) if key.reused else len(lookup(store, table, keys, version))
-    except StoreError:  # that version of the memo is cleaned up
+    except StoreError:  # prune has removed that version of the memo
         return replace(unknown, requests=len(wanted))
     return StageRequests(unknown.step, unknown.reason, len(wanted), len(wanted) - old, old)

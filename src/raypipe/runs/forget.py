@@ -1,9 +1,12 @@
-"""Decisions of a forget: what a name means in a store, and the ids of all that rests on it.
+"""Search for all that a store holds of a text to forget. Changes nothing.
 
-Nothing is found by its words. An answer rests on a source that it cites, found or quotes. A reply of a model
-says for which recipe and questions, or for which sources, it was asked (`core.calls`); it stays where each of
-these questions has stored answers by that recipe and none of them rests on a target, and where none of these
-sources is one. Reads, and changes nothing.
+`find_target` resolves a name to a `Target`. `find` collects the ids of all rows that rest on some targets, as
+a `Gone`. Both compare ids and addresses, never words.
+
+An answer rests on each source that it cites, found or quotes. A cached reply records the recipe and
+questions, or the sources, that it was requested for (`core.calls`). A reply for sources is kept if none of
+them is a target. A reply for questions is kept if each of them has an answer of that recipe, and none of
+their answers rests on a target.
 """
 
 from __future__ import annotations
@@ -32,29 +35,29 @@ from raypipe.store.text_places import PARTS, Gone, holding
 from raypipe.text.replies import UnreadableReply, placed, read_text
 from raypipe.text.thoughts import answer_of
 
-ROWS = 4096  # questions at a time
-AT_ONCE = 256  # rows with texts in memory
-KEYS = 1 << 16  # of vectors, looked up together
+ROWS = 4096  # questions per batch
+AT_ONCE = 256  # rows with texts in memory at a time
+KEYS = 1 << 16  # vector keys per look-up
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that is to be forgotten, as the store has it."""
+    """A thing to forget, as the store holds it."""
 
     kind: str  # url, document, source or question
     name: str  # the url, or an id
-    urls: tuple[str, ...] = ()  # of citations that go
-    documents: tuple[str, ...] = ()  # ids
-    sources: tuple[str, ...] = ()  # ids
-    questions: tuple[str, ...] = ()  # ids
+    urls: tuple[str, ...] = ()  # addresses of the citations to remove
+    documents: tuple[str, ...] = ()  # ids to remove
+    sources: tuple[str, ...] = ()  # ids to remove
+    questions: tuple[str, ...] = ()  # ids to remove
 
     @property
     def tombstone(self) -> str:
-        """The id of its tombstone."""
+        """Id of the target's tombstone."""
         return digest("forgotten", self.kind, self.name)
 
     def buried(self, reason: str) -> Tombstone:
-        """Its tombstone, which names addresses, documents and questions by digests."""
+        """Returns the target's tombstone, which names addresses, documents and questions by their digests."""
         addresses = tuple(digest(x) for x in (*self.urls, *self.documents))
         questions = tuple(digest(q) for q in self.questions)
         return Tombstone(
@@ -64,28 +67,29 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """A forget that was begun, written before anything of it is done."""
+    """A started forget, stored before it removes anything."""
 
-    given: tuple[str, ...]  # as the command named them
+    given: tuple[str, ...]  # names, as the command received them
     reason: str
-    targets: tuple[Target, ...]  # what they mean
-    places: tuple[str, ...]  # folders that are looked through
+    targets: tuple[Target, ...]  # the resolved names
+    places: tuple[str, ...]  # folders outside the store to search: of runs, and of training data
 
 
 def find_target(store: Store, given: str) -> Target:
-    """Finds what a name means: the id of a question or source, the id or path of a document, or a url. Looks
-    through older versions, too, since a release may name them; what is forgotten already has a tombstone.
-    Raises DataError for a name that nothing has, and for a path that documents of several folders have."""
-    if _row(store, "questions", "id", [given]):
+    """Resolves a name: the id of a question or source, the id or path of a document, or a url. Also searches
+    older table versions, since a release may name them. A name that was forgotten before resolves by its
+    tombstone. Raises DataError if nothing has the name, and DataError if documents of several folders share
+    it."""
+    if _find_row(store, "questions", "id", [given]):
         return Target("question", given, questions=(given,))
-    if _row(store, "sources", "id", [given]):
+    if _find_row(store, "sources", "id", [given]):
         return Target("source", given, sources=(given,))
-    path = [given.partition("#")[0], quote(os.fsencode(given))]  # as citations have it, and as folders do
-    if row := _row(store, "documents", "id", [given]) or _row(store, "layouts", "url", path):
+    path = [given.partition("#")[0], quote(os.fsencode(given))]  # as citations and as folders write it
+    if row := _find_row(store, "documents", "id", [given]) or _find_row(store, "layouts", "url", path):
         return Target("document", row["id"], documents=(row["id"],), sources=(row["source"],))
-    if (target := _page(store, given)) is not None:
+    if (target := _find_page(store, given)) is not None:
         return target
-    # The tombstone of a name: the same forget again takes out what has come in since.
+    # A name with a tombstone can be forgotten again: that removes rows ingested since the first time.
     stones = {stone.id: stone for stone in tombstones(store)}
     for field in ("urls", "documents", "sources", "questions"):
         target = Target(field.removesuffix("s"), given)
@@ -99,8 +103,9 @@ def find_target(store: Store, given: str) -> Target:
     )
 
 
-def _row(store: Store, table: str, column: str, values: list[str]) -> dict[str, Any] | None:
-    """Returns the row that has one of the values, from the newest version with such a row."""
+def _find_row(store: Store, table: str, column: str, values: list[str]) -> dict[str, Any] | None:
+    """Returns the row with one of these values, from the newest version that has such a row. Raises DataError
+    if that version has several."""
     for version in versions(store, table)[::-1]:
         columns = ["id", "source"] if table in ("documents", "layouts") else ["id"]
         found = rows(store.dataset(table, version), column, values, columns).to_pylist()
@@ -114,9 +119,9 @@ def _row(store: Store, table: str, column: str, values: list[str]) -> dict[str, 
     return None
 
 
-def _page(store: Store, url: str) -> Target | None:
-    """A page by its address. Its name and snippet stay where documents or other addresses have the same
-    ones."""
+def _find_page(store: Store, url: str) -> Target | None:
+    """Finds a page by its address, in the newest version that cites it. The page's name and snippet become
+    targets only if no document and no other address shares them."""
     documents = set(id_texts(store.scan("documents", ["source"])["source"]))
     for version in versions(store, "questions")[::-1]:
         own, others = dict[str, str](), set(documents)
@@ -134,7 +139,7 @@ def _page(store: Store, url: str) -> Target | None:
 
 
 def named_versions(store: Store) -> dict[str, set[int]]:
-    """Table -> versions that releases, the last runs of recipes and living readers name, and the newest."""
+    """Maps each table to its newest version, and those that releases, last runs and living readers name."""
     last, read, found = roots(store).last, read_now(store.files), dict[str, set[int]]()
     for table in tables(store):
         named = {*tagged(store, table).values(), *read.get(table, ())}
@@ -144,7 +149,7 @@ def named_versions(store: Store) -> dict[str, set[int]]:
 
 
 def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: Collection[str]) -> list[str]:
-    """Ids of the releases with tables that hold what goes, or that name one of these adapters."""
+    """Lists ids of the releases to end: their tables hold rows that go, or they name one of the adapters."""
     held = {(table, v) for table, found in holding(store, gone, named).items() for v in found}
     ended = [r.id for r in roots(store).releases if not held.isdisjoint(r.tables.items())]
     ended += [r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters)]
@@ -152,7 +157,7 @@ def resting(store: Store, gone: Gone, named: Mapping[str, set[int]], adapters: C
 
 
 def check_readers(store: Store, gone: Gone) -> None:
-    """Raises StoreError where a living process reads what would go and follows no release."""
+    """Raises StoreError if a living process reads rows that go and follows no release."""
     read = {table: versions for table, versions in read_now(store.files).items() if store.has(table)}
     for table, held in holding(store, gone, read).items():
         if held:
@@ -163,7 +168,7 @@ def check_readers(store: Store, gone: Gone) -> None:
 
 
 def find(store: Store, targets: Sequence[Target], named: Mapping[str, Collection[int]]) -> Gone:
-    """Decides what goes for some targets, in each version that is named, but for adapters."""
+    """Collects the ids of all rows that rest on the targets, in the `named` versions. Skips adapters."""
     fields = ("sources", "urls", "documents", "questions")
     start: dict[str, Any] = {f: tuple(sorted({x for t in targets for x in getattr(t, f)})) for f in fields}
     return _Search(store, named, Gone(**start)).gone()
@@ -171,14 +176,14 @@ def find(store: Store, targets: Sequence[Target], named: Mapping[str, Collection
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A search for all that rests on some targets."""
+    """A search for all rows that rest on some targets."""
 
     store: Store
     named: Mapping[str, Collection[int]]  # table -> versions
-    start: Gone  # the targets alone
+    start: Gone  # the targets, and nothing that rests on them
 
     def gone(self) -> Gone:
-        """Returns the ids that go, and which replies stay."""
+        """Returns the ids of all rows that go, and the questions whose cached replies are kept (`safe`)."""
         start = self.start
         same = {d["id"] for d in self._rows("documents", "id", "source") if d["source"] in start.sources}
         documents = same.union(start.documents)
@@ -193,9 +198,9 @@ class _Search:
             if any(name in documents for name, _ in r["grades"])
         }
         answers, asked, resting = set[str](), set[str](), {*start.questions, *cited}
-        others: dict[str, set[str]] = {}  # recipe -> questions of which it has an answer that stays
+        others: dict[str, set[str]] = {}  # recipe -> questions with an answer by it that is kept
         for row in self._rows("answers", "key", "recipe", "id", "text", "citations", "hits", "replies"):
-            if self._rests(row):
+            if self._rests_on_target(row):
                 answers.add(row["key"])
                 asked.add(row["text"])
                 resting.add(row["id"])
@@ -203,9 +208,9 @@ class _Search:
                 others.setdefault(row["recipe"], set()).add(row["id"])
         safe = {recipe: tuple(sorted(ids - resting)) for recipe, ids in others.items()}
         ids = dict(documents=documents, resting=resting, cited=cited, graded=graded, answers=answers)
-        passages, replies = self._passages(), self._replies(safe)
-        cached = self._cached(asked, passages, replies)
-        segments: dict[str, set[Any]] = {}  # table of lengths or postings -> those with words of a source
+        passages, replies = self._passage_texts(), self._reply_keys(safe)
+        cached = self._vector_and_score_keys(asked, passages, replies)
+        segments: dict[str, set[Any]] = {}  # table of lengths or postings -> segments with a target's words
         for table in (t for t in self.named if t.startswith("lengths-")):
             lengths = self._rows(table, "source", "segment")
             of = {r["segment"] for r in lengths if r["source"] in start.sources}
@@ -219,44 +224,44 @@ class _Search:
         )
 
     def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
-        """Yields the rows of every named version, and deleted ones that its files still have."""
+        """Yields the rows of all named versions of a table, and deleted rows that its files still hold."""
         for version in sorted(self.named.get(table, ())):
             for batch in self.store.with_deleted(table, columns, version, AT_ONCE):
                 yield from with_id_texts(batch.to_pylist())
 
-    def _of_sources(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yields the rows of the sources in all tables of a kind, in every named version."""
+    def _target_rows(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yields the rows of the target sources, from all tables of a kind in all named versions."""
         for table in (t for t in self.named if t.startswith(f"{kind}-")):
             for version in self.named[table]:
                 found = rows(self.store.dataset(table, version), "source", self.start.sources)
                 yield from with_id_texts(found.to_pylist())
 
-    def _rests(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether an answer is to a target, cites one, found one or quotes one."""
+    def _rests_on_target(self, row: Mapping[str, Any]) -> bool:
+        """Returns whether an answer is for a target question, or cites, found or quotes a target."""
         quotes = (q for _, reply in row["replies"] for q in reply["quotes"])
         used = {*(h["source"] for h in row["hits"]), *(q["source"] for q in quotes)}
         cites = any(map(self.start.cites, row["citations"] or ()))
         return row["id"] in self.start.questions or cites or not used.isdisjoint(self.start.sources)
 
-    def _passages(self) -> list[str]:
-        """The texts of the chunks and passages of the sources."""
+    def _passage_texts(self) -> list[str]:
+        """Returns the texts of the target sources' chunks and passages, as written and in lower case."""
         parsed: dict[str, set[str]] = {}
-        for row in self._of_sources("texts"):
+        for row in self._target_rows("texts"):
             parsed.setdefault(row["source"], set()).add(row["text"] or "")
         cut = {
             text[start:end]
-            for row in self._of_sources("passages")
+            for row in self._target_rows("passages")
             for start, end in ((row["start"], row["end"]), (row["parent_start"], row["parent_end"]))
             for text in parsed.get(row["source"], ())
         }
         return sorted({x for text in cut - {""} for x in (text, text.lower())})
 
-    def _cached(
+    def _vector_and_score_keys(
         self, asked: Collection[str], passages: Sequence[str], replies: Mapping[str, Collection[Any]]
     ) -> dict[str, set[Any]]:
-        """Memo table of vectors or scores -> its keys of texts of the targets, and of replies that go:
-        searched with (`hyde`), or said of the place of a chunk of the sources (`embed_contextual`). `asked`:
-        questions that were scored with passages of the sources."""
+        """Maps each memo table of vectors or scores to its keys that go. These are keys of target texts, and
+        of texts written by a reply that goes: a search text (`hyde`), or a chunk with a note on its place
+        (`embed_contextual`). `asked`: queries that were scored with passages of the target sources."""
         kinds = {table: table.partition("-") for table in memo_tables(self.store)}
         vectors = {table: identity for table, (kind, _, identity) in kinds.items() if kind == "embeddings"}
         found: dict[str, set[Any]] = {table: set() for table in vectors}
@@ -277,7 +282,7 @@ class _Search:
             for row in self._rows(table, "key", "text"):
                 if row["key"] not in keys:
                     continue
-                with suppress(UnreadableReply):  # nothing is embedded with it
+                with suppress(UnreadableReply):  # such a reply was never embedded
                     said.add(read_text(answer_of(row["text"])).text)
                 if len(said) * (1 + len(passages)) >= KEYS:
                     search([*said], [placed(place, passage) for place in said for passage in passages])
@@ -285,9 +290,9 @@ class _Search:
             search([*said], [placed(place, passage) for place in said for passage in passages])
         return found
 
-    def _replies(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
-        """Memo table of replies -> keys of those that do not say for what they were asked, or for a source
-        that goes, or for a question that has no answer which stays."""
+    def _reply_keys(self, safe: Mapping[str, Collection[str]]) -> dict[str, set[Any]]:
+        """Maps each memo table of replies to its keys that go. A reply goes if it names no source and no
+        question, if one of its sources is a target, or if one of its questions is not in `safe`."""
 
         def stays(row: Mapping[str, Any]) -> bool:
             if row["recipe"] == OF_SOURCES:

@@ -1,7 +1,7 @@
-"""Gates: bounds that a finished run must keep before it answers live questions.
+"""Gates: conditions that a finished run must meet before it answers live questions.
 
-A gate on a share holds for the end of its interval: a bound that few questions reach by luck is not passed.
-Others hold a run against another one: `better`, `not-worse`, `not-worse:0.01`.
+A gate on a share must hold at the unfavourable end of the confidence interval, so luck with few questions
+does not pass it. Relative gates compare a run with another one: `better`, `not-worse`, `not-worse:0.01`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from raypipe.metrics.crag import CragScore
 from raypipe.runs.record import Run
 
 MIN_SCORED = 0.95
-"""Least share of a run's questions that must be scored for a gate on a share, such as `score>=0.1`: a score
-over 1 of 4 questions says nothing of the other three."""
+"""Least share of a run's questions that must be scored, for a gate on a share such as `score>=0.1`. A score
+over 1 of 4 questions tells nothing about the other three."""
 
-NAMED = 10  # missing questions that a message names
+NAMED = 10  # unscored questions that a message lists, at most
 COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
 """Counts of a run that a gate may bound."""
 
 
 class GateFailed(RaypipeError):
-    """A run is not good enough to be released."""
+    """Failure of a run to pass a gate; the run is not released."""
 
     exit_code = 7
 
@@ -57,7 +57,7 @@ _GATE = re.compile(r"\A\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?(?:[0-9]*\.)?
 
 
 def gate(text: str) -> Gate:
-    """Reads a gate. Raises ConfError for what is none."""
+    """Parses a gate. Raises ConfError if the text is not one."""
     match = _GATE.fullmatch(text)
     if not match:
         raise ConfError(
@@ -70,10 +70,11 @@ def gate(text: str) -> Gate:
 def check(
     record: Run, gates: Sequence[Gate], min_scored: float = MIN_SCORED, unscored: Sequence[str] = ()
 ) -> None:
-    """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
+    """Raises GateFailed for the first gate that a run fails, and ConfError for an unknown metric.
 
-    A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored, nor
-    where its 95 % interval reaches over the bound. `unscored`: ids of the questions without a score.
+    A gate on a measure fails if less than `min_scored` (0..1) of the questions are scored, if they form too
+    few groups for a 95 % interval, or if the bound lies within it. A run with answers of earlier runs fails
+    every gate. `unscored`: ids of the questions without a score.
     """
     if gates and record.kept:
         raise GateFailed(
@@ -114,7 +115,7 @@ def check(
                 f"gate {g.text}: the questions of run {record.run} come in too few groups for an interval, "
                 f"expected at least {FEWEST_GROUPS}. live stays as it is"
             )
-        # The end that the bound has to hold for; none for `==`, which no interval can prove.
+        # The end of the interval that must meet the bound; None for `==`, which no interval can prove.
         end = interval and {">": interval[0], "<": interval[1]}.get(g.comparison[0])
         if interval and end is not None and not g.holds(end):
             raise GateFailed(
@@ -125,7 +126,7 @@ def check(
 
 
 def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int]:
-    """The interval and the value of a share that a gate is on, the questions it rests on, and all of them."""
+    """Returns the interval and value of a share, the number of scored questions, and the number of all."""
     if (m := record.measure(gate.metric)) is not None:
         return m.interval, m.mean or 0.0, m.scored, m.of
     assert record.score is not None
@@ -140,8 +141,8 @@ def _measured(gate: Gate, record: Run) -> tuple[Interval | None, float, int, int
 
 
 def seen_by_a_fit(questions: int) -> str:
-    """Returns what a gate says of scores that rest on questions which a fit or adapter of the recipe has
-    seen."""
+    """Returns a warning that a fit or adapter of the recipe has seen some of the run's questions.
+    `questions`: their number; without any the warning is empty."""
     if not questions:
         return ""
     by = "a fit or an adapter of its recipe"
@@ -149,7 +150,7 @@ def seen_by_a_fit(questions: int) -> str:
 
 
 def _named(unscored: Sequence[str]) -> str:
-    """Which questions are missing, for a message."""
+    """Lists the unscored questions, for a message."""
     if not unscored:
         return ""
     more = ", ..." * (len(unscored) > NAMED)
@@ -157,7 +158,7 @@ def _named(unscored: Sequence[str]) -> str:
 
 
 def scored_of(score: CragScore) -> tuple[int, int]:
-    """Counts the questions that a score rests on, and all."""
+    """Returns the numbers of scored questions and of all questions."""
     return score.total - score.n_unscored, score.total
 
 
@@ -168,7 +169,7 @@ _HITS = {
     "exact_accuracy": "n_correct_exact",
 }
 SHARES = frozenset({"score", *_HITS})
-"""Numbers of a run that rest on its scored questions."""
+"""Numbers of a run that are computed from its scored questions."""
 
 
 _RELATIVE = re.compile(r"\A\s*(better|not-worse)(?::((?:[0-9]*\.)?[0-9]+))?\s*")
@@ -179,12 +180,12 @@ class RelativeGate:
     """A bound on the difference of two runs over the same questions."""
 
     text: str
-    better: bool  # False: at most `margin` worse
+    better: bool  # False: the gate allows a run that is at most `margin` worse
     margin: float
 
 
 def relative_gate(text: str) -> RelativeGate | None:
-    """Reads a gate; None for one that is not about another run. Raises ConfError for a margin that is none.
+    """Parses a relative gate; returns None if the text is not one. Raises ConfError if its margin is invalid.
 
     >>> relative_gate("not-worse:0.01")
     RelativeGate(text='not-worse:0.01', better=False, margin=0.01)

@@ -1,14 +1,15 @@
-"""Finds and removes what no release, no recipe and no citation names any more.
+"""Prune: removal of all that no release, no recipe and no citation names.
 
-Kept: what the releases of the history name, what the last finished run of each recipe names, what an endpoint
-reads, and whatever no finished run ever named, since an unfinished one may need it. So an adapter goes when
-the runs and releases that named it are no roots any more. Everything else that an older run made can be made
-again from the sources, but for what language models replied: that was paid for, and goes when it is asked for
-by the name of the model. Of what a graph's server replied, that goes whose period is over: no run asks for it
-again. Checkpoints of a training go when none works on it and it is older than versions are kept. Tagged
-versions stay readable whatever is removed.
+It keeps the tables that releases in the history, the last finished run of each recipe, or an endpoint uses.
+It also keeps tables that no finished run ever named, since an unfinished run may need them. An adapter goes
+once none of the kept runs and releases names it.
 
-Each removal is safe to repeat: after a kill, the next prune finds what is left.
+Anything else of an older run can be computed again from the sources, except replies of language models. Those
+were paid for, and go only if the user names the model. Replies of a graph's server go once their period is
+over, since no run requests them again. Checkpoints of a training go if no process works on it and it is older
+than versions are kept. Tagged versions always stay readable.
+
+Each removal can be repeated: after a kill, the next prune removes the rest.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A thing that goes, or would go."""
+    """A thing that a prune removes, or would remove in a dry run."""
 
     kind: str  # one of KINDS
     name: str
@@ -68,12 +69,13 @@ def prune(
     abandoned: Sequence[str] = (),
     replies: Sequence[str] = (),
 ) -> list[Removal]:
-    """Finds what nothing references and, unless `dry_run`, removes it; then versions older than `kept`
-    that no process reads and no tag protects, and compacts what is left. `abandoned`: names of unfinished
-    work that is given up, or how they begin; `replies`: names of language models whose replies go.
+    """Lists all that nothing names and, unless `dry_run`, removes it. Then compacts tables, and removes
+    versions older than `kept` that no process reads and no tag protects. `abandoned`: names of unfinished
+    work to give up, or their beginnings; `replies`: names of language models whose replies go.
 
-    Raises StoreError while another driver works on the store, or has left work unfinished; ConfError for a
-    name that nothing has."""
+    Raises StoreError if another driver works on the store, StoreError if unfinished work remains, and
+    ConfError if a name matches nothing.
+    """
     with store.lease("driver", "prune"):
         work = [matching(keep.unfinished(store), name) for name in abandoned]
         if not dry_run:
@@ -93,7 +95,7 @@ def prune(
 
 
 def matching(names: Sequence[str], begin: str) -> str:
-    """The one name that begins so. Raises ConfError where there is none, or several."""
+    """Returns the only name that begins with `begin`. Raises ConfError if none or several do."""
     found = [name for name in names if name.startswith(begin)]
     if len(found) != 1:
         listed = ", ".join(found or names) or "nothing is unfinished"
@@ -133,7 +135,7 @@ def _found(
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
     trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, young.total_seconds())
-    # Adapters that a run or a release once named, and that no root names any more.
+    # Adapters that some run or release names, but no root.
     ended = release.adapters_named(kept.runs, kept.releases) - release.adapters_named(
         kept.last, kept.released
     )
@@ -146,8 +148,8 @@ def _found(
 
 
 def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
-    """Memo tables of the replies of some language models, by their names. Raises ConfError for a model that
-    no run names, or that a root names."""
+    """Returns the memo tables with the replies of some language models, given by name. Raises ConfError if no
+    run names a model, and ConfError if a root names it."""
     named = defaultdict[str, set[str]](set)
     for table, name in release.replies_named(found.runs, found.releases):
         named[name].add(table)
@@ -165,13 +167,14 @@ def replies_given_up(found: release.Roots, models: Collection[str]) -> set[str]:
 
 
 def _ended(store: Store, table: str, now: float) -> list[str]:
-    """Keys of expired replies, which no run asks for."""
+    """Returns the keys of expired replies, which no run requests."""
     keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
 
 
 def uncited(store: Store) -> list[str]:
-    """Sources that no stored question and no document names. None, while a question searches everything."""
+    """Lists sources that no stored question or document cites; none if a question searches the whole
+    store."""
     cited = set(id_texts(store.scan("documents", ["source"])["source"]))
     for batch in store.batches("questions", ["citations"]):
         column = batch["citations"]
@@ -193,7 +196,7 @@ def _remove(
             keep.untag(store, table, name)
     for table in names["table"]:
         if table.startswith(OF_MEMO):
-            note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
+            note_loss(store, table, "pruned")  # first: a kill after it only makes plans looser
         keep.drop(store, table)
     for table in names["replies"]:
         store.forget(table, "key", _ended(store, table, now))
@@ -203,7 +206,7 @@ def _remove(
         gone = uncited(store)
         for table in (t for t in keep.tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", gone)
-        store.forget("sources", "id", gone)  # last: by them the next prune finds what a kill leaves
+        store.forget("sources", "id", gone)  # last: after a kill the next prune finds the rest by them
     for name in names["adapter"]:
         adapters.remove_adapter(store.files, name)
     for training in names["training"]:
@@ -219,22 +222,22 @@ def _remove(
     keep.free(store)
     read = read_now(store.files)
     sweep(store.files)
-    for table in keep.tables(store):  # then old versions go, and files that no version names
+    for table in keep.tables(store):  # now remove old versions, and files that no version names
         keep.compact(store, table)
         store.index(table)
-        named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet
+        named = {r.tables[table] for r in kept.last if table in r.tables}  # may still be promoted
         keep.clean(store, table, named | read.get(table, set()), young)
         keep.free_table(store, table)
 
 
-READS = ("ingest", "files")  # in the place of a run, of faults of files
+READS = ("ingest", "files")  # values of `run` in faults of files, which belong to no run
 
 
 def old_faults(store: Store, tables: Collection[str], gone: Iterable[Run]) -> list[int]:
-    """Row ids of faults that say nothing any more. A fault counts while its row is neither done nor given up:
-    of a source, while the table that it names lacks the source; of a question, while a run that is kept asks
-    for its answer; of a line, while the note of its file is there. `tables`: of the store, but for those that
-    go; `gone`: runs that go."""
+    """Returns the row ids of faults that do not matter any more. A source's fault matters while its table
+    stays and lacks the source. A question's fault matters while its answer is missing and its run stays. A
+    line's fault matters while the note of its file exists. `tables`: those that stay; `gone`: runs that
+    go."""
     rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
     if not rows:
         return []

@@ -1,10 +1,10 @@
-"""Releases: which finished run answers live questions, switched at once and back, and what is still named.
+"""Releases: promoted runs, the live one among them; and roots, which protect tables and runs from a prune.
 
-A release is a file that never changes: the whole recipe, and the tables with the versions that it searches,
-each protected by a tag. `live` is one small file, replaced atomically after everything else is in place, so a
-reader sees one release or the other. Roots are named explicitly: releases by their ids, recipes by the files
-that they were read from; everything else may go. Which run of a recipe is the last one follows from the
-numbers of records; clocks play no part. Knows records and the store; runs nothing.
+A release is a file that never changes: the whole recipe, and the table versions that it searches, each
+protected by a tag. `live` is a small file, replaced atomically after everything else is in place, so a reader
+sees either the old or the new release. Roots are named explicitly: releases by their ids, recipes by the
+files that they were read from. Everything else may be removed. The numbers of records tell which run of a
+recipe is the last; clocks play no part. Reads records and the store; runs nothing.
 """
 
 from __future__ import annotations
@@ -44,36 +44,34 @@ class Release:
     format: int
     id: str
     run: str
-    name: str  # of the recipe
-    digest: str  # of the recipe
+    name: str  # name of the recipe
+    digest: str  # digest of the recipe
     recipe: Mapping[str, Any]  # recipes.serialize.to_plain
     tables: Mapping[str, int]  # name -> version, each tagged with the id
-    score: CragScore | None  # by the rule of the run; None: it has none
-    gates: tuple[str, ...]  # that it passed
+    score: CragScore | None  # by the run's rule; None: the run has none
+    gates: tuple[str, ...]  # texts of the passed gates
     promoted: float  # seconds since the epoch
     lead: MeasureSummary | None = None  # the measure that the run's report begins with
     seen: int = 0  # scored questions of the run that a fit or adapter of its recipe has seen
 
     @property
     def title(self) -> str:
-        """The recipe's name, with what --set gave."""
+        """The recipe's name, with its --set values."""
         return titled(self.name, self.recipe.get("sets", ()))
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
-        """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
-
-        Raises ConfError for a recipe that this raypipe would compute otherwise.
-        """
+        """Returns the recipe, to read but not to run, and its tables at the searched versions. Raises
+        ConfError if this raypipe would compute the recipe differently."""
         recipe = description(self.recipe)
         return recipe, searched_at(store.uri, recipe, self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """Which release is live."""
+    """Contents of the `live` file."""
 
-    live: str  # id
-    history: tuple[str, ...]  # ids that `rollback` goes back through, `live` last
+    live: str  # id of the live release
+    history: tuple[str, ...]  # ids that `rollback` steps back through, `live` last
 
 
 def promote(
@@ -84,13 +82,14 @@ def promote(
     passed: Sequence[str] = (),
     against: Release | None = None,
 ) -> Release:
-    """Makes a finished run the live one. The same run again changes nothing.
+    """Makes a finished run the live release. Does nothing if the run is live already.
 
-    `passed` are gates of another kind, which it has passed already; `against` is the live release that they
-    held it against, if they did.
+    `passed`: gates of another kind that the run has passed. `against`: the live release that these gates
+    compared it with, if any.
 
-    Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
-    there at its version; then live is as it was.
+    Raises GateFailed if a gate fails, or if another release than `against` is live; ConfError for an oracle
+    run, or a recipe that this raypipe would compute differently; StoreError if a table version that the run
+    searched is missing. The live release then stays.
     """
     if record.oracle:
         why = f"is an oracle run: golds stood in the place of its {record.oracle}"
@@ -135,8 +134,8 @@ def promote(
 
 
 def rollback(store: Store) -> Release:
-    """Makes the release before the live one live again. Raises ConfError if there is none, or its file is
-    gone; then live is as it was."""
+    """Makes the previous release live again. Raises ConfError if there is none, and ConfError if its file is
+    missing. The live release then stays."""
     with store.lease("release", "rollback"):
         ids = history(store)
         if len(ids) < 2:
@@ -147,38 +146,38 @@ def rollback(store: Store) -> Release:
 
 
 def live(store: Store) -> Release | None:
-    """The release that answers; None before the first."""
+    """Returns the live release; None before the first promotion."""
     return release_of(store, ids[-1]) if (ids := history(store)) else None
 
 
 def live_now(store: Store) -> Release:
-    """As `live`. Raises ConfError before the first."""
+    """Returns the live release. Raises ConfError before the first promotion."""
     if (found := live(store)) is None:
         raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
     return found
 
 
 def releases(store: Store) -> list[Release]:
-    """Every release that is kept, oldest first, those that were rolled back included."""
+    """Lists all kept releases, oldest first, with those that were rolled back."""
     return [release_of(store, id) for id in _ids(store)]
 
 
 def history(store: Store) -> tuple[str, ...]:
-    """Ids of the releases that `rollback` goes back through, the live one last."""
+    """Returns the ids of the releases that `rollback` steps back through, the live one last."""
     found = read_record(store, f"{RELEASES}/{LIVE}.json", _Pointer, MEND)
     return found.history if found else ()
 
 
 def forget(store: Store, id: str) -> None:
-    """Removes a release that is not in the history: its file, which was written last, and then its tags."""
+    """Removes a release that is not in the history: first its file, which was written last, then its tags."""
     store.files.remove(f"{RELEASES}/{id}.json")
     for table in tables(store):
         untag(store, table, id)
 
 
 def end_releases(store: Store, ids: Collection[str]) -> bool:
-    """Ends releases, and then removes them: the one before them answers, or none. Returns whether what
-    answers has changed. The same again changes nothing."""
+    """Ends and removes releases. The newest one that remains in the history becomes live, or none. Returns
+    whether the live release changed. Does nothing when called again."""
     before = history(store)
     after = tuple(id for id in before if id not in ids)
     if not after:
@@ -199,7 +198,7 @@ def _point(store: Store, history: tuple[str, ...]) -> None:
 
 
 def release_of(store: Store, id: str) -> Release:
-    """A release by its id. Raises ConfError for one that is not there."""
+    """Reads a release by its id. Raises ConfError if it is missing, and StoreError for another format."""
     name = f"{RELEASES}/{check_run(id)}.json"
     found = read_record(store, name, Release, MEND)
     if found is None:
@@ -214,24 +213,24 @@ def release_of(store: Store, id: str) -> Release:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLine:
-    """A release in a list."""
+    """A release in the list of releases."""
 
     id: str
     live: bool
     run: str
     recipe: str  # its name
     digest: str  # of the recipe
-    score: float | None  # by the rule of the run; None: it has none
-    scored: int  # questions behind it
-    questions: int  # with a gold
-    measure: MeasureSummary | None  # that the run's report begins with
+    score: float | None  # by the run's rule; None: the run has none
+    scored: int  # scored questions
+    questions: int  # questions with a gold
+    measure: MeasureSummary | None  # the measure that the run's report begins with
     seen: int  # scored questions that a fit or adapter of its recipe has seen
-    gates: tuple[str, ...]  # that it passed
+    gates: tuple[str, ...]  # texts of the passed gates
     promoted: float  # seconds since the epoch
 
 
 def summary(release: Release, live_id: str) -> ReleaseLine:
-    """A release as `releases` lists it. `live_id`: of the live one."""
+    """Returns a release as a line of the list. `live_id`: id of the live release."""
     score, lead = release.score, release.lead
     scored, questions = scored_of(score) if score else (lead.scored, lead.of) if lead else (0, 0)
     return ReleaseLine(
@@ -250,22 +249,22 @@ def summary(release: Release, live_id: str) -> ReleaseLine:
     )
 
 
-EVERY_RUN = 1_000_000  # more than a store has
+EVERY_RUN = 1_000_000  # more runs than a store has
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The finished runs of a store, and which of them are kept."""
+    """The finished runs and releases of a store, and those of them that protect tables from a prune."""
 
-    runs: tuple[Run, ...]  # finished, the latest first
-    last: tuple[Run, ...]  # of each recipe
-    releases: tuple[Release, ...]  # every one
-    released: tuple[Release, ...]  # that `rollback` goes back through, and those that it went back from
+    runs: tuple[Run, ...]  # all finished runs, newest first
+    last: tuple[Run, ...]  # the last run of each recipe
+    releases: tuple[Release, ...]  # all
+    released: tuple[Release, ...]  # in the history, or rolled back since the last promotion
     named: frozenset[str]  # tables that a root names
     named_once: frozenset[str]  # tables that any run or release ever named
 
     def older(self) -> list[Run]:
-        """Runs that no root is, and that no plan and no comparison looks back to."""
+        """Lists the runs that are no root, and that are too old for a plan or comparison to read."""
         kept = {r.run for r in (*self.last, *self.runs[:LOOKED_BACK])} | {r.run for r in self.released}
         return [r for r in self.runs if r.run not in kept]
 
@@ -273,7 +272,7 @@ class Roots:
 def roots(store: Store) -> Roots:
     runs, every = recent(store, EVERY_RUN), releases(store)
     ids = history(store)
-    # what is newer than the live one was rolled back, and may be promoted again; the next promote ends that
+    # Releases newer than the live one were rolled back. They are kept until the next promote.
     newer = [r.id for r in every].index(ids[-1]) + 1 if ids else len(every)
     released = [r for i, r in enumerate(every) if r.id in ids or i >= newer]
     last = last_of_each(runs)
@@ -288,14 +287,14 @@ def roots(store: Store) -> Roots:
 
 
 def last_of_each(runs: Sequence[Run]) -> list[Run]:
-    """The last run of each recipe, by the recipe's file; `runs` has the latest first. A run with --set counts
-    where no run of the file as it is has finished."""
+    """Returns the last run of each recipe file. `runs`: newest first. A run with --set counts only if no run
+    of the unchanged file has finished."""
     ordered = sorted(reversed(runs), key=lambda r: not r.recipe.get("sets"))
     return list({r.recipe.get("file") or r.recipe["name"]: r for r in ordered}.values())
 
 
 def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
-    """Tables that these runs and releases name: of their corpus, and the memo of their models and graphs."""
+    """Returns the tables that runs and releases name: corpus tables, and memo tables of models and graphs."""
     runs, released = list(runs), list(released)
     found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
     identities = {m.identity for r in runs for m in r.models}
@@ -306,7 +305,7 @@ def tables_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
 
 
 def replies_named(runs: Iterable[Run], released: Iterable[Release]) -> set[tuple[str, str]]:
-    """Memo table of a language model's replies, and the name of the model, of each that these name."""
+    """Returns (memo table, model name) for each language model that runs and releases name."""
     records = [m for r in runs for m in r.models if m.kind == "generator"]
     found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
     return found | {(replies_of(m).name, m.name) for m in _models(released) if m.kind == "generator"}
@@ -318,7 +317,7 @@ def _models(released: Iterable[Release]) -> list[Model]:
 
 
 def adapters_named(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
-    """Identities of the adapters of the models that these runs and releases name."""
+    """Returns the identities of the adapters in the models of runs and releases."""
     models = (m for recipe in _recipes(runs, released) for m in fields_of(recipe, Model))
     return {identity for m in models for _, identity in m["adapters"]}
 
@@ -328,6 +327,6 @@ def _recipes(runs: Iterable[Run], released: Iterable[Release]) -> list[Mapping[s
 
 
 def request_tables(runs: Iterable[Run], released: Iterable[Release]) -> set[str]:
-    """The memo of what servers, such as a graph's, replied to these runs and releases."""
+    """Returns the memo tables of the replies that servers, such as a graph's, gave runs and releases."""
     references = (ref for recipe in _recipes(runs, released) for ref in references_in(recipe))
     return {request_replies_of(ref["version"]).name for ref in references}

@@ -1,6 +1,6 @@
-"""Parts of the record of a run (`record.Run`): what its steps, judge and fits did and cost; and its files.
+"""Parts of a run's record (`record.Run`): work and cost of its steps, judge and fits; and a run's files.
 
-Loads nothing heavy, so that scoring a file of predictions needs no Arrow.
+Imports nothing heavy, so that a file of predictions can be scored without Arrow.
 """
 
 from __future__ import annotations
@@ -10,96 +10,96 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-JSON_FORMAT = 1  # of what commands print for programs: docs/schemas
+JSON_FORMAT = 1  # of all output that commands print for programs: docs/schemas
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimates of a run by its plan, each a range."""
+    """Estimated cost of a run, by its plan. Ranges are (lowest, highest)."""
 
-    calls: tuple[float, float] | None  # to models and graphs; None: nothing says
-    max_calls: int | None  # no run makes more; None: not known
+    calls: tuple[float, float] | None  # to models and graphs; None: not known
+    max_calls: int | None  # limit that no run exceeds; None: not known
     tokens: tuple[float, float] | None  # of prompts and replies; None: not known
-    hours: tuple[float, float] | None  # of computing, on the clock; None: no rate was measured
-    gpu_hours: tuple[float, float] | None  # of GPUs that are held meanwhile
-    usd: tuple[float, float] | None  # of what has a price; None: nothing has, or it cannot be told
+    hours: tuple[float, float] | None  # computing time on the clock; None: no rate was measured
+    gpu_hours: tuple[float, float] | None  # of the GPUs held during that time
+    usd: tuple[float, float] | None  # of all priced resources; None: none has a price, or it is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of a run, in this attempt."""
+    """Actual cost of one attempt of a run."""
 
     calls: int  # to models and graphs
     tokens: int  # of prompts and replies
-    hours: float  # of computing, on the clock
-    gpu_hours: float  # of GPUs that were held meanwhile
-    usd: float | None  # of what has a price, machines by wall time; None: nothing has a price
+    hours: float  # computing time on the clock
+    gpu_hours: float  # of the GPUs held during that time
+    usd: float | None  # of all priced resources, machines by wall time; None: none has a price
 
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """Estimate against actual. Of one attempt: what earlier ones did is in neither."""
+    """Estimated and actual cost of one attempt. Excludes the work of earlier attempts."""
 
     estimate: Estimate
     actual: Costs
-    unpriced: tuple[str, ...]  # what has no price, so is not in `usd`: machines, models behind endpoints
+    unpriced: tuple[str, ...]  # without a price, so not in `usd`: machines, models behind endpoints
 
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """Work of a step of the recipe."""
+    """Work of one step in a run."""
 
     step: str  # its name in the recipe
-    rows: int  # that reached it, let in or not
-    planned: int | None  # most calls by the plan, never fewer than computed; None: it could not say
-    computed: int  # model or graph calls made; for parse and split: sources that were worked on
+    rows: int  # that reached the step, skipped ones included
+    planned: int | None  # call limit of the plan, at least `computed`; None: not known
+    computed: int  # calls made to models or graphs; for parse and split: sources processed
     cached: int  # calls answered from the memo
-    skipped: int  # rows that its gate, or an earlier fault, kept out
-    faults: int  # rows it could not do
-    seconds: float  # wall time inside the step, summed over its actors, without loading models
-    prompt_tokens: int = 0  # of the chats that were computed; cached ones cost none
-    cached_tokens: int = 0  # of these, found in the engine's prefix cache
+    skipped: int  # rows kept out by the step's gate or by an earlier fault
+    faults: int  # rows that failed in the step
+    seconds: float  # wall time inside the step, summed over its actors; excludes loading models
+    prompt_tokens: int = 0  # of computed chats; cached chats cost none
+    cached_tokens: int = 0  # prompt tokens found in the engine's prefix cache
     generated_tokens: int = 0  # of the replies
-    resumed: int = 0  # of what was computed: by earlier attempts, which were stopped
-    loading: float = 0.0  # seconds of loading the models that it was the first to ask, summed over its actors
-    thought_tokens: int = 0  # of the generated ones: what models thought before they answered, about
-    expected: tuple[int, int] | None = None  # calls that the plan held for likely; None: it could not say
-    reasons: tuple[str, ...] = ()  # why the plan had it make calls: row, model, prompt, upstream, ...
+    resumed: int = 0  # part of `computed` that earlier, stopped attempts did
+    loading: float = 0.0  # seconds of loading models that this step called first, summed over its actors
+    thought_tokens: int = 0  # generated tokens of thoughts before the answer; approximate
+    expected: tuple[int, int] | None = None  # likely calls by the plan, as a range; None: not known
+    reasons: tuple[str, ...] = ()  # of the planned calls: row, model, prompt, upstream, ...
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeLine:
-    """The judge of a run: its calls and their outcome."""
+    """Calls of a run's judge, and their outcome."""
 
-    model: str  # its name in models.yaml; of a judge from outside its path and source
-    pairs: int  # predictions with a truth that the rule leaves to a judge
+    model: str  # its name in models.yaml; for a judge from outside: its path and source
+    pairs: int  # predictions with a truth that the rule cannot decide
     computed: int  # calls made
     cached: int  # calls answered from the memo
-    unreadable: int  # predictions whose verdict is hallucination because no reply was a judgement
-    no_reply: int  # predictions that stay unscored because the judge gave no reply
+    unreadable: int  # predictions counted as hallucination because no reply was a judgement
+    no_reply: int  # predictions left unscored because the judge gave no reply
     faults: Mapping[str, int]  # reason -> calls without a reply
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
-    cut: int = 0  # calls whose reply ended by its length
-    max_tokens: int = 0  # that each was allowed; 0: of a judge from outside
+    cut: int = 0  # calls whose reply reached its length limit
+    max_tokens: int = 0  # length limit of a reply; 0: a judge from outside
 
 
 @dataclass(frozen=True, slots=True)
 class LabelLine:
-    """People's verdicts of a run: they outrank judges and rules."""
+    """People's verdicts on a run's answers. They outrank judges and rules."""
 
     file: str
     labels: int  # in the file
-    used: int  # of these, how many call an answer of the run right or wrong
-    changed: int  # verdicts of the run that are people's
+    used: int  # labels that call an answer of the run right or wrong
+    changed: int  # verdicts of the run that come from labels
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerCut:
-    """Limit of an answer, and the tokenizer that counts."""
+    """Length limit of an answer, and the tokenizer that counts."""
 
-    tokens: int  # kept of an answer
+    tokens: int  # length limit
     tokenizer: str  # its name in models.yaml
     weights: str  # its identity
 
@@ -110,28 +110,28 @@ class FaultCount:
 
     step: str
     reason: str
-    transient: bool  # True: pending, tried again by the next run
+    transient: bool  # True: the rows are pending, and the next run tries them again
     rows: int
-    recovered: bool = False  # True: another step answered them
-    detail: str = ""  # of the first of them: what a server said; "": nothing
+    recovered: bool = False  # True: another step answered the rows
+    detail: str = ""  # of the first row, such as a server's message; "": none
 
     @property
     def then(self) -> str:
-        """Says for people whether they are tried again."""
+        """Outcome of the rows, for people."""
         return "answered by another step" if self.recovered else "tried again" if self.transient else "lost"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRows:
-    """Ingested rows that took the place of others with their ids."""
+    """Ingested rows that replaced stored rows with the same ids."""
 
     table: Literal["questions", "documents"]  # a gold belongs to its question
     rows: int
-    ids: tuple[str, ...]  # the first of them
-    files: tuple[str, ...]  # names of those that had had them; none: no note is kept of them
+    ids: tuple[str, ...]  # the first ids
+    files: tuple[str, ...]  # names of earlier files that had such rows; empty: not recorded
 
     def sentence(self) -> str:
-        """Returns what happened, for people."""
+        """Describes the replacement in a sentence, for people."""
         of = f" that {', '.join(self.files)} had" if self.files else ""
         more = ", ..." if self.rows > len(self.ids) else ""
         return (
@@ -142,44 +142,44 @@ class ReplacedRows:
 
 @dataclass(frozen=True, slots=True)
 class FitLine:
-    """Fitted numbers of a step or an adapter, and the scored questions of the run that the fit has seen.
-    Scores of these are better than those of other questions would be."""
+    """Fitted numbers of a step, or an adapter, with the scored questions that the fit has seen. Scores of
+    seen questions are better than those of others would be."""
 
     step: str  # its name in the recipe, or `adapter NAME of STEP`
-    data: str  # what it was fitted on
-    split: str
-    metric: str  # what was fitted
-    recipe: str  # that it was fitted to; "": any
-    n: int | None  # questions that it was fitted on; None: not kept
-    seen: int | None  # scored questions of this run that were among them; None: not known
-    of: int  # scored questions of this run
+    data: str  # name and digest of the fit's data
+    split: str  # rows of the data that the fit used
+    metric: str  # the fitted measure
+    recipe: str  # the recipe of the fit; "": any
+    n: int | None  # questions of the fit; None: not recorded
+    seen: int | None  # scored questions of this run among them; None: not known
+    of: int  # all scored questions of this run
 
 
 @dataclass(frozen=True, slots=True)
 class CutReplies:
-    """Replies of one step, or of the judge, that ended by their length."""
+    """Replies of a step, or of the judge, that reached their length limit."""
 
     step: str  # its name in the recipe, or `the judge`
-    cut: int
-    replies: int
-    tokens: int  # that each was allowed
+    cut: int  # replies at their limit
+    replies: int  # all replies
+    tokens: int  # length limit of a reply
 
     def sentence(self) -> str:
-        """Returns what happened, for people."""
+        """Describes the cut replies in a sentence, for people."""
         return f"{self.cut} of {self.replies} replies of {self.step} were cut at {self.tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class FlipRate:
-    """Replies of engines that were asked twice: many at a time, and again one by one."""
+    """Comparison of engines' replies: the same chats sent many at a time, and again one by one."""
 
-    asked: int
-    differ: int
+    asked: int  # replies to chats that were sent twice
+    differ: int  # replies that differ the second time
     engines: tuple[str, ...]  # identities of their models
-    run: str  # that measured it, on this machine
+    run: str  # run that measured the rate, on this machine
 
     def sentence(self) -> str:
-        """Says for people what was measured."""
+        """Describes the measured rate in a sentence, for people."""
         return (
             f"flip rate {self.differ / self.asked:.2f}: {self.differ} of {self.asked} replies differ when "
             f"their chats are asked again one by one, as an endpoint asks"
@@ -202,16 +202,16 @@ EVAL_AGAIN = "The same `raypipe eval` again writes it, and computes nothing that
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's folder, and the files in it."""
+    """Folder of a run, with the paths of its files."""
 
     path: Path
-    predictions: Path = field(init=False)  # a line for each question
-    results: Path = field(init=False)  # a row for each question: evaluation.result_table.SCHEMA
+    predictions: Path = field(init=False)  # a line per question
+    results: Path = field(init=False)  # a row per question: evaluation.result_table.SCHEMA
     page: Path = field(init=False)  # the report for people
-    changes: Path = field(init=False)  # of answers since the run before
-    graphs: Path = field(init=False)  # operators of each graph of Ray Data, with their rows and seconds
+    changes: Path = field(init=False)  # changed answers against the earlier run
+    graphs: Path = field(init=False)  # operators of each Ray Data graph, with their rows and seconds
     timeline: Path = field(init=False)  # of each process, in Chrome's trace format; with RAY_PROFILING=1
-    record: Path = field(init=False)  # `record.Run`; written last: with it a folder is whole
+    record: Path = field(init=False)  # `record.Run`; written last: a folder with it is complete
 
     def __post_init__(self) -> None:
         for name, file in FILES.items():

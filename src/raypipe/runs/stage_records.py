@@ -1,5 +1,8 @@
-"""A recipe as a finished run describes it, and what differs between two of them: stage by stage, and in lines
-for people, values before and after, of a text the lines that changed. Imports no step."""
+"""Description of a recipe in a run's record, and the differences between two recipes, stage by stage.
+
+Differences for people are lines with the values before and after; of a long text, its changed lines. Imports
+no step.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from raypipe.recipes.step_contract import of_turns
 from raypipe.store.memo.memo import replies_of
 
 Kind = Literal["model", "prompt", "parameter"]
-INLINE = 60  # characters of a value that stands in a sentence; a longer one is compared line by line
-MOST_LINES = 40  # of one difference
+INLINE = 60  # characters of a value, at most, to show it in a sentence; longer ones are shown by lines
+MOST_LINES = 40  # lines of one difference, at most
 NOTHING = "not there"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldRecord:
-    """A field of a step as it was."""
+    """A field of a step at the time of a run."""
 
     kind: Kind
     form: str  # canonical: core.digests.stable
@@ -34,32 +37,32 @@ class FieldRecord:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """A stage of a recipe as it was."""
+    """A stage of a recipe at the time of a run."""
 
     half: Literal["corpus", "question"]
     name: str
-    step: str  # class; its path, where it comes from outside
+    step: str  # class; its path if it is from outside
     version: int
     digest: str
-    chain: str  # digest of the stage and of all stages that what it reads comes from
-    when: str  # canonical
+    chain: str  # digest of the stage and of all stages upstream (`chains`)
+    when: str  # gate, in canonical form
     writes: tuple[str, ...]
     fields: Mapping[str, FieldRecord]
-    source: str = ""  # digest of the source file of a step from outside; "": raypipe ships it
+    source: str = ""  # digest of the source file of a step from outside; "": raypipe's own step
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """A model as it was."""
+    """A model at the time of a run."""
 
     name: str
     kind: str
     identity: str
     weights: str
     dtype: str
-    replies: str = ""  # memo table of what it replied; "": it is no generator
-    unsent: tuple[str, ...] = ()  # fields of chats that its server refuses, so they were sent without
-    adopted: str = ""  # what is said of it where it counts as another (`Adoption.sentence`); "": it does not
+    replies: str = ""  # memo table of its replies; "": not a generator
+    unsent: tuple[str, ...] = ()  # fields of chats that are omitted, since the server refuses them
+    adopted: str = ""  # a sentence if it counts as another model (`Adoption.sentence`); "": it does not
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -81,9 +84,9 @@ def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
 def chains(recipe: Recipe) -> dict[str, str]:
     """Maps each stage to a digest of itself and of all stages upstream of it.
 
-    Two recipes in which a stage has the same chain ask the same of its model about an equal row.
+    A stage with the same chain in two recipes sends its model the same requests for an equal row.
     """
-    writers: dict[str, list[str]] = {}  # what is read -> chains of those that write it
+    writers: dict[str, list[str]] = {}  # field -> chains of the stages that write it
     out: dict[str, str] = {}
 
     def add(stage: Stage[Any], reads: Iterable[str], writes: Iterable[str]) -> None:
@@ -95,12 +98,12 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for c in recipe.corpus:
         add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
     for q in recipe.question:
-        if of_turns(q.step):  # of questions with turns: their row keys tell, and no other's depend on it
+        if of_turns(q.step):  # row keys of questions with turns cover it; other questions do not depend on it
             add(q, q.step.reads(), ())
             continue
         reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
-            reads |= {"index.start"}  # a search reads passages, which the split made
+            reads |= {"index.start"}  # a search reads passages, which the split wrote
         add(q, reads, q.step.writes())
     return out
 
@@ -123,18 +126,18 @@ def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference of a stage from what it was."""
+    """The first difference of a stage between two recipes."""
 
     stage: str
     kind: Literal["model", "prompt", "parameter", "version"]
     field: str  # field, "when", "version", "source" or "step"
-    before: str  # "" where there was no such stage
-    after: str  # "" where there is none now
-    lines: tuple[str, ...] = ()  # the same for people (`with_lines`)
+    before: str  # "": there was no such stage
+    after: str  # "": there is no such stage
+    lines: tuple[str, ...] = ()  # the difference in lines for people (`with_lines`)
 
 
 def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:
-    """Stage -> what differs in the stage itself. Matched by name; one that is gone is listed too."""
+    """Maps each stage that differs in itself, or was removed, to its difference. Matches stages by name."""
     was = {s.name: s for s in old}
     found = [_difference(was.get(s.name), s) for s in new]
     gone = [s for s in old if s.name not in {n.name for n in new}]
@@ -161,8 +164,8 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
 
 
 def recipe_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """All that differs between two recipes as `recipes.serialize.to_plain` has them, field by field; of a
-    prompt its changed lines."""
+    """Lists all differences of two recipes (`recipes.serialize.to_plain`) for people, field by field; of a
+    prompt only its changed lines."""
     old, new = _stages(before), _stages(after)
     found: list[str] = []
     for name in dict.fromkeys([*old, *new]):
@@ -174,19 +177,19 @@ def recipe_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[s
 
 
 def recipe_text(recipe: Mapping[str, Any]) -> str:
-    """A recipe as `recipes.serialize.to_plain` has it, for people: a line for each value."""
+    """Returns a recipe (`recipes.serialize.to_plain`) as text for people, a line per value."""
     return "\n".join(f"{name}: {value}" for name, value in recipe_values(recipe))
 
 
 def recipe_values(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each value of a recipe with its name, step and field."""
+    """Yields each value of a recipe after its name, such as `dense.top`."""
     for name, values in _stages(recipe).items():
         for path, value in values.items():
             yield ".".join((name, *path)), value
 
 
 def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
-    """The leaves of each stage, its gate among them."""
+    """Maps each stage to its leaf values by path, with its gate."""
     out = {}
     for stage in (*recipe["corpus"], *recipe["question"]):
         gate = {"when": stage["when"]} if stage["when"] else {}
@@ -197,7 +200,7 @@ def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
 def with_lines(
     found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Difference]:
-    """The differences of two recipes by stage, with the lines that say what differs."""
+    """Returns the differences with lines for people, of at most MOST_LINES each."""
     out = {}
     for name, d in found.items():
         lines = _value_lines((d.stage, d.field), _values(before, d), _values(after, d))
@@ -211,21 +214,21 @@ def _value_lines(
     where: tuple[str, ...], old: Mapping[tuple[str, ...], str], new: Mapping[tuple[str, ...], str]
 ) -> list[str]:
     found: list[str] = []
-    said: tuple[str, ...] | None = None  # path of a model whose name differs: that says it all
-    # Paths that have a value of their own and values below: names of models and graphs.
+    renamed: tuple[str, ...] | None = None  # path of a model whose name differs: its other values are omitted
+    # Paths with a value of their own and values below it: names of models and graphs.
     names = {p for tree in (old, new) for p in tree if any(q[: len(p)] == p and q != p for q in tree)}
     for path in dict.fromkeys([*old, *new]):
         a, b = old.get(path, NOTHING), new.get(path, NOTHING)
-        if a == b or (said is not None and path[: len(said)] == said):
+        if a == b or (renamed is not None and path[: len(renamed)] == renamed):
             continue
         if path in names:
-            said = path
+            renamed = path
         found += _change(".".join((*where, *path)), a, b)
     return found
 
 
 def _values(recipe: Mapping[str, Any], d: Difference) -> dict[tuple[str, ...], str]:
-    """The leaves of a stage's field; none where the stage or the field is not there."""
+    """Returns the leaf values of a stage's field; empty if the stage or the field does not exist."""
     for stage in (*recipe["corpus"], *recipe["question"]):
         if stage["name"] == d.stage:
             tree = stage if d.field == "when" else stage["step"]

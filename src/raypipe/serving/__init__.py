@@ -1,1 +1,1 @@
-"""Serving: one question at a time over a release, over HTTP (`http`) and on Ray Serve (`ray`)."""
+"""Serving of single questions over a release, by HTTP (`http`) and on Ray Serve (`ray`)."""

@@ -1,7 +1,7 @@
-"""Answers one question at a time, any number concurrently: a recipe over a store or over its own documents.
+"""Answering of single questions, any number concurrently: a recipe over a store or a request's documents.
 
-Computes what `recipes.executor` computes for a job: the same steps on a batch of one. Knows neither HTTP nor
-Ray; where models compute is decided by the kit.
+Runs the same steps as a job (`recipes.executor`), on a batch of one. Depends neither on HTTP nor on Ray; the
+kit decides where models compute.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ from raypipe.store.memo.memo import Memo, MemoTable, Values
 from raypipe.text.context import context, heading_sections, lined
 
 CONTEXT_CHARS = 300
-"""Characters of a page that are shown before and after a quote: two or three sentences."""
+"""Characters of a page shown before and after a quote: two or three sentences."""
 
 Texts: TypeAlias = Mapping[str, tuple[str, str]]
-"""Source -> its parsed text, and the same with a line for each block."""
+"""Source -> its parsed text, and the same text with one line per block."""
 
 GRACE_S = 0.1
-"""Beyond the deadline, for reading the evidence of an answer that was decided in time: some milliseconds."""
+"""Seconds beyond the deadline for reading the evidence of a timely answer, which takes some milliseconds."""
 
 
-_READY = "<p>The page is ready since 9 May 2024.</p>"  # a page to answer from before there is any
+_READY = "<p>The page is ready since 9 May 2024.</p>"  # the page for the question of `Answerer.warm`
 
 
 class NotReady(Unavailable):
-    """Something that answering needs is missing now. The message is for the log: it names paths."""
+    """A missing precondition of answering, such as tables. The message is for the log: it contains paths."""
 
 
 class Answerer:
     """A recipe, ready for requests over one store.
 
-    Tables are opened when they are first needed, and later commits do not show until `reopen`. With `memo`,
-    calls about the store that are cached are not computed again. With `release` its tables are searched, at
-    its versions. `degrades`: a stage whose model is unavailable is omitted.
+    Opens the tables at the first need; later commits stay invisible until `reopen`. `memo`: cache for calls
+    about the store. `release`: searches its tables at its versions. `degrades`: omits a stage whose model is
+    unavailable.
     """
 
     def __init__(
@@ -99,19 +99,19 @@ class Answerer:
         self._snapshot_lock = asyncio.Lock()
 
     async def current(self) -> Answerer:
-        """Itself: a named recipe does not change."""
+        """Returns itself, since a named recipe does not change (`query.ReleaseRouter`)."""
         return self
 
     async def ready(self) -> list[str]:
-        """Returns once the store can be searched, with the deployments that are unavailable now, whose stages
-        will be omitted. Raises NotReady, and StoreError for a store that is gone."""
+        """Waits until the store can be searched. Returns the unavailable deployments, whose stages will be
+        omitted. Raises NotReady, and StoreError if the store no longer exists."""
         await asyncio.to_thread((await self.snapshot()).require_store)
         return await self._kit.unavailable()
 
     async def check(self) -> None:
-        """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded if one is
-        unavailable now, and ConfError or ModelMissing for a step that the models here cannot run, or whose
-        condition the fields of the store do not fit."""
+        """Loads the recipe's models and checks its conditions against the store's fields. Raises NotReady,
+        Unavailable or Overloaded if a model is unavailable now. Raises ConfError or ModelMissing for a step
+        that these models cannot run, and ConfError for a condition that does not fit the fields."""
         index = (await self.snapshot()).index
         for where in self.recipe.conditions().values():
             (await asyncio.to_thread(index.fields)).check(where)
@@ -120,9 +120,9 @@ class Answerer:
         await warm_up(kit, self.recipe.models())
 
     async def warm(self, within_s: float) -> None:
-        """Answers a question over a page of its own, and a stored one or the same over the store, without its
-        language models, so that no user's waits for what is imported, started and opened on the way. Raises
-        NotReady."""
+        """Answers two questions without language models, so that no user waits for imports, processes and
+        tables. The first brings its own page; the second is a stored one, or the first again over the store.
+        Raises NotReady."""
         other = copy.copy(self)
         other._kit, other._memo, other._degrades = WithoutGenerators(self._kit), None, True
         asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
@@ -134,13 +134,13 @@ class Answerer:
         await other.answer(QueryRequest(replace(asked, text=stored[0] if stored else asked.text)))
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
-        """The question, answered by its deadline. Raises NotReady, Unavailable if no stage can be omitted,
-        Overloaded, and whatever a step raises: that is a defect."""
+        """Answers the question by its deadline. Raises NotReady or Overloaded, and Unavailable if a stage
+        that cannot be omitted lacks its model. Any other exception of a step is a defect."""
         return await self._by_deadline(self.recipe, request, listener)
 
     async def retrieve(self, request: QueryRequest) -> QueryResult:
-        """The question's ranking with its texts, without an answer. Raises as `answer` does, and ConfError
-        for a recipe that ranks nothing."""
+        """Ranks passages for the question, with their texts, without an answer. Raises as `answer`, and
+        ConfError for a recipe that ranks nothing."""
         request = replace(request, include_passages=True)
         return await self._by_deadline(ranking_of(self.recipe), request, NULL_LISTENER)
 
@@ -153,7 +153,7 @@ class Answerer:
         except TimeoutError:
             if not limit.expired():
                 raise
-        # Stages keep to their shares; the rest is opening tables, and the pages that a request brings.
+        # Stages stop in time by themselves, so the time went to opening tables or to the request's documents.
         stage = "store" if request.sources is None else "documents"
         why = "the question's time was over before it could be searched"
         late = Fault(stage, "late", why, transient=True)
@@ -173,7 +173,7 @@ class Answerer:
             over = await self.snapshot()
             filters = request.filters, request.key_filter
             question = await asyncio.to_thread(over.resolve, request.question, *filters)
-            counting = kit.with_index(over.index)  # counts this request alone
+            counting = kit.with_index(over.index)  # counts only this request's calls
             memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
             if memo is not None and request.corpus:
                 memo = CorpusMemo(memo, request.corpus)
@@ -200,7 +200,7 @@ class Answerer:
         start: float,
         counts: Mapping[str, StageCounters],
     ) -> QueryResult:
-        """`over` None: the time was over before anything was searched."""
+        """Builds the result. `over` None: time ran out before anything was searched."""
         took = time.perf_counter() - start
         stages = {s.name: counts[s.name].seconds for s in self.recipe.question if s.name in counts}
         faults, seconds = request.faults, stages
@@ -254,8 +254,7 @@ class Answerer:
             return self._snapshot
 
     async def reopen(self) -> None:
-        """Lets later requests search the tables as they are now; those in flight keep theirs. Raises
-        NotReady."""
+        """Opens the newest tables for later requests; requests in flight keep theirs. Raises NotReady."""
         self._snapshot = await self._opened()
 
     async def _opened(self) -> StoreSnapshot:
@@ -266,9 +265,9 @@ class Answerer:
 
 
 async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> SourcePlaces:
-    """Returns where its sources are cited; `only_cited`: no other place of an equal text is named. The HTML
-    pages that are shown have the sections that their headings begin: what a page says is known once
-    `parse` has read it, so its reader names none."""
+    """Collects the urls and layouts of an answer's sources. `only_cited`: names no other document with an
+    equal text. Also computes the sections of shown HTML pages from their headings, which only `parse`
+    reads."""
     quotes = *quotes_of(answered), *other_values(answered)
     shown = {q.source for q in quotes} | {parse_chunk_id(c)[0] for c in answered.order}
     named, index = {h.source for h in answered.hits} | shown, over.index
@@ -279,16 +278,16 @@ async def _places(answered: Question, over: StoreSnapshot, only_cited: bool) -> 
     if only_cited:
         layouts = {s: x for s, x in layouts.items() if cited.get(s) == x.url}
     pages = [s for s in sorted(shown & layouts.keys()) if not layouts[s].pages and not layouts[s].sections]
-    found = dict(zip(pages, await index.blocks(pages), strict=True))
-    headed = [s for s in pages if any(b.kind == "heading" for b in found[s])]
+    blocks = dict(zip(pages, await index.blocks(pages), strict=True))
+    headed = [s for s in pages if any(b.kind == "heading" for b in blocks[s])]
     texts = await index.source_texts(headed)
-    sections = {s: heading_sections(text or "", found[s]) for s, text in zip(headed, texts, strict=True)}
+    sections = {s: heading_sections(text or "", blocks[s]) for s, text in zip(headed, texts, strict=True)}
     layouts |= {s: replace(layouts[s], sections=marks) for s, marks in sections.items()}
     return SourcePlaces(cited, layouts)
 
 
 async def _texts(question: Question, index: Index, passages: bool) -> Texts:
-    """The texts of all that is quoted, and with `passages` of the ranking, which alone are shown in lines."""
+    """Reads the quoted texts and, with `passages`, the ranking's; only these get lines per block."""
     sources = {q.source for q in (*quotes_of(question), *other_values(question))}
     sources |= {parse_chunk_id(c)[0] for c in question.order if passages}
     named = sorted(sources)
@@ -324,7 +323,7 @@ def _passages(question: Question, texts: Texts, places: SourcePlaces) -> tuple[R
 
 
 class CorpusMemo:
-    """A memo whose keys are under the name of one corpus: no other finds them (`memo.Memo`)."""
+    """A memo whose keys begin with a corpus's name, so no other corpus finds its values (`memo.Memo`)."""
 
     def __init__(self, memo: Memo, corpus: str) -> None:
         self._memo, self._corpus = memo, corpus

@@ -1,10 +1,10 @@
-"""Capture: a share of the answers of an endpoint, written into its store as a data set.
+"""Capture of a share of an endpoint's answers, written into its store as a data set.
 
-An answer gets its id before it is sent; its row is redacted and written after, on a thread: no request
-waits. Rows wait in a queue of bounded size: where writing is slower than answering, rows are dropped and
-counted, never requests. A row has the question, what was searched, the answer and its quotes; it has no key
-and nothing of who asked. A function of your own, `MODULE:NAME`, takes out of every text that would be written
-what must not be kept. What it raises may hold the text, so no message and no log repeats it.
+An answer gets its id before it is sent. A thread redacts and writes its row afterwards, so no request waits.
+Rows wait in a bounded queue: if writing is slower than answering, rows are dropped and counted, never
+requests. A row has the question, the searched citations, the answer and its quotes, but no key and nothing
+about the user. Your own function `MODULE:NAME` removes from every text what must not be kept. Its exceptions
+may contain the text, so no message and no log repeats them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from raypipe.store.files import CAPTURED, FEEDBACK, TOMBSTONES
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
-"""How long rows wait for others before they are written: a file each 5 s is 17,000 a day, which a folder and
-an object store list in seconds; a kill loses what came since."""
+"""Seconds for which rows wait for others before they are written. A file every 5 s is 17,000 a day: a folder
+and an object store list these in seconds. A kill loses the rows since the last write."""
 
 WAITING_BYTES = 64 << 20
-"""Of documents in rows that wait: twice the largest body of a request."""
+"""Most bytes of documents in waiting rows: twice the largest body of a request."""
 
-WAITING_ROWS = 1000  # rows without documents are some 10 kB each
-SWEEP_S = 3600.0  # between two looks for rows that are older than the retention
+WAITING_ROWS = 1000  # most waiting rows; a row without documents has about 10 kB
+SWEEP_S = 3600.0  # seconds between two removals of rows older than the retention
 
 Line: TypeAlias = tuple[captured.CapturedAnswer, dict[str, Any]]
-"""An answer as it was given, and the line of it that is written."""
+"""A captured answer as it was given, and its redacted line to write."""
 
 Event: TypeAlias = Literal["written", "dropped", "redaction failed", "feedback"]
 log = logging.getLogger("raypipe.serving.capture")
@@ -51,6 +51,8 @@ class UnknownAnswer(Exception):
 
 
 class Capture:
+    """Capture of one endpoint's answers and feedback into its store."""
+
     def __init__(
         self,
         store: str,
@@ -64,20 +66,21 @@ class Capture:
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
         self._waiting: list[captured.CapturedAnswer] = []
-        self._stones: tuple[list[str], Tombstones] = ([], Tombstones([]))  # names of their files, and they
-        self._owed: list[Line] = []  # lines of which a write failed, to be written with the next
-        self._bytes = 0  # of both
-        self._writer: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
+        self._stones: tuple[list[str], Tombstones] = ([], Tombstones([]))  # file names, and their content
+        self._owed: list[Line] = []  # lines of a failed write, for the next write
+        self._bytes = 0  # bytes of waiting and owed documents
+        self._writer: asyncio.Task[None] | None = None  # a reference: the event loop holds tasks weakly
         self._swept_at = 0.0
         self._closing = asyncio.Event()
 
     def choose(self, asker: str) -> str | None:
-        """Draws the id of an answer that is to be captured; None for one that is not."""
+        """Draws an answer's id if the answer is to be captured; else returns None."""
         id = self._ids.draw(self._clock(), asker)
         return id if captured.share_of(id) < self._config.rate else None
 
     def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
-        """The result with the id of the answer, which is captured, unless it was late before any search."""
+        """Queues an answer for capture and adds its id to the result. Skips answers without an id, and those
+        that ran out of time before any search. Drops the answer if the queue is full."""
         if request.answer_id is None or result.asked is None:
             return result
         if (
@@ -120,16 +123,16 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.Said | None, text: str | None
     ) -> None:
-        """Keeps what a user says of an answer to the same key: it is on disk when this returns. Raises
-        UnknownAnswer, and RedactionFailed where the text cannot be kept."""
+        """Writes a user's feedback on an answer to the same key; it is on disk when this returns. Raises
+        UnknownAnswer, and RedactionFailed if the text cannot be redacted."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
         if given is None or given < captured.since_days(self._config.retention_days, now):
             raise UnknownAnswer
 
         def write() -> None:
-            said = None if text is None else self._redact(text)
-            line = asdict(captured.Feedback(captured.FORMAT, answer_id, now, verdict, said))
+            kept_text = None if text is None else self._redact(text)
+            line = asdict(captured.Feedback(captured.FORMAT, answer_id, now, verdict, kept_text))
             write_segment(self._store.files, FEEDBACK, [line], now)
 
         await asyncio.to_thread(write)
@@ -141,21 +144,21 @@ class Capture:
             await self._writer
 
     async def _write(self) -> None:
-        """Writes what waits after FLUSH_S, or at once when closing, until nothing waits."""
+        """Writes waiting rows every FLUSH_S, or immediately when closing, until none waits."""
         while self._waiting or self._owed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), FLUSH_S)
             await self._write_waiting()
 
     async def _write_waiting(self) -> None:
-        """Writes what waits. Where the store is unavailable it waits for the next try, which is the last one
-        when closing."""
+        """Writes the waiting rows. If the store is unavailable, they wait for the next try; at closing they
+        are dropped."""
         rows, self._waiting, size = self._waiting, [], self._bytes
         self._owed += await asyncio.to_thread(self._lines, rows)
         now, written = self._clock(), 0
         try:
             written = await asyncio.to_thread(self._put, self._owed, now)
-        except Exception as e:  # of any kind: rows that come later are to be written
+        except Exception as e:  # any error: later rows must still be written
             log.error("%d captured answers cannot be written: %s", len(self._owed), e)
             if isinstance(e, Unavailable) and not self._closing.is_set():
                 return
@@ -165,7 +168,7 @@ class Capture:
         await self._sweep(now)
 
     async def _sweep(self, now: float) -> None:
-        """Removes what is older than the retention, once in SWEEP_S."""
+        """Removes rows older than the retention, once per SWEEP_S."""
         if now - self._swept_at < SWEEP_S:
             return
         before = captured.since_days(self._config.retention_days, now)
@@ -178,9 +181,9 @@ class Capture:
         self._swept_at = now
 
     def _put(self, owed: Sequence[Line], now: float) -> int:
-        """Writes lines, but those that a tombstone refuses, and returns how many. A forget writes its
-        tombstone and then looks through all lines, so a tombstone that comes while a file is written is found
-        here or the file there."""
+        """Writes the lines that no tombstone refuses; returns their number. A forget writes its tombstone,
+        then searches all lines. If its tombstone arrives during this write, the second check here sees it, or
+        the forget sees the file."""
         if not (kept := self._allowed(owed)):
             return 0
         name = write_segment(self._store.files, CAPTURED, [line for _, line in kept], now)
@@ -207,8 +210,8 @@ class Capture:
 
 
 def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.CapturedAnswer:
-    """The same with every text redacted. A source whose text changes is another source, as its citations
-    say; one of which nothing is left is gone. Raises RedactionFailed."""
+    """Redacts every text of an answer. A source with a changed text gets a new id, also in the citations; a
+    source whose text becomes empty is removed. Raises RedactionFailed."""
     renamed: dict[str, str | None] = {}
     sources: dict[str, Source] = {}
     for source in answer.sources:
@@ -242,32 +245,33 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
 
 
 Redact: TypeAlias = Callable[[str], str]
-PROBE = "who wrote it?"  # what the function is tried with before an endpoint starts
+PROBE = "who wrote it?"  # text on which the function is tried before an endpoint starts
 
 
 class RedactionFailed(Exception):
-    """The function raised, or returned no text. The message names the function and the kind of error."""
+    """A redaction function that raised, or returned no text. The message names it and the kind of error."""
 
 
 def redaction(path: str | None) -> Redact:
-    """The function that a path names; None: one that changes nothing. What it returns raises RedactionFailed
-    and nothing else. Raises ConfError for a path of nothing that can be called, and for a function that fails
-    on a short text."""
+    """Loads the redaction function at a path; None: a function that changes nothing. The result raises only
+    RedactionFailed. Raises ConfError if the path names no callable, or the function fails on a short text."""
     if path is None:
         return str
-    found, _ = plugins.load(path, "a redaction function of one text")
-    if not callable(found):
-        raise ConfError(f"{path}: expected a function of one text that returns a text, found {type(found)}")
+    function, _ = plugins.load(path, "a redaction function of one text")
+    if not callable(function):
+        raise ConfError(
+            f"{path}: expected a function of one text that returns a text, found {type(function)}"
+        )
 
     def redact(text: str) -> str:
         try:
-            said = found(text)
+            result = function(text)
         except Exception as e:
             # `from None`: a traceback of the cause would show its message, which may hold the text.
             raise RedactionFailed(f"{path} raised {type(e).__name__}") from None
-        if not isinstance(said, str):
-            raise RedactionFailed(f"{path} returned {type(said).__name__}, expected a text")
-        return said
+        if not isinstance(result, str):
+            raise RedactionFailed(f"{path} returned {type(result).__name__}, expected a text")
+        return result
 
     try:
         redact(PROBE)

@@ -1,4 +1,4 @@
-"""CRAG's own evaluation loop over an endpoint: `get_batch_size` and `batch_generate_answer`.
+"""Adapter from CRAG's own evaluation loop to an endpoint: `get_batch_size` and `batch_generate_answer`.
 
 In the harness's `models/user_config.py`:
 
@@ -6,7 +6,7 @@ In the harness's `models/user_config.py`:
     from raypipe.serving.crag_harness import EndpointModel
     UserModel = partial(EndpointModel, "http://127.0.0.1:8000", key="...")
 
-Knows HTTP and the shape of the loop's batches; nothing of what answers.
+Depends on HTTP and the shape of the loop's batches, not on the recipe that answers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.records import IDK
 from raypipe.models.hosts import masked, shown
 
-BATCH_SIZE = 8  # questions in one call of the loop, as in the official baselines
+BATCH_SIZE = 8  # questions per call of the loop, as in the official baselines
 
 
 class EndpointModel:
-    """A model as the loop expects it. `deadline_s` is each question's: the contest gave 30."""
+    """A model as the loop expects it. `deadline_s` applies to each question: the contest gave 30 seconds."""
 
     def __init__(
         self, url: str, key: str = "", deadline_s: float = 30.0, transport: httpx.BaseTransport | None = None
@@ -35,14 +35,14 @@ class EndpointModel:
         self._deadline_s, self._key = deadline_s, key
 
     def get_batch_size(self) -> int:
-        """Questions in one call of `batch_generate_answer`, 1 to 16."""
+        """Returns the number of questions per call of `batch_generate_answer`, 1 to 16."""
         return BATCH_SIZE
 
     def batch_generate_answer(self, batch: Mapping[str, Sequence[Any]]) -> list[str]:
-        """An answer to each question, "i don't know" to one that failed.
+        """Answers each question of a batch; a failed one gets "i don't know".
 
-        `batch` has interaction_id, query, search_results and query_time, all in the same order. Raises
-        DataError if the endpoint refuses the batch, Unavailable if it cannot be reached or is overloaded.
+        `batch` has interaction_id, query, search_results and query_time, in the same order. Raises DataError
+        if the endpoint refuses the batch, and Unavailable if it cannot be reached or is overloaded.
         """
         rows = zip(batch["query"], batch["query_time"], batch["search_results"], strict=True)
         queries = [

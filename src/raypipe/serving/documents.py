@@ -1,7 +1,7 @@
-"""Searches one question's own documents: parsed, split and embedded in memory, for this request only.
+"""Search of one question's own documents: parsed, split and embedded in memory, for this request only.
 
-If a recipe shortlists pages by their snippets, the pages that it drops are never parsed: the stages up to
-there run over snippets alone. Knows how a recipe is run and searched; knows no store and no HTTP.
+If a recipe shortlists pages by their snippets, its stages up to there run over snippets only, and dropped
+pages are never parsed. Depends on how a recipe is run and searched; knows no store and no HTTP.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class DocumentsResult:
     question: Question
-    index: MemoryIndex  # over the parsed documents
-    counts: Mapping[str, StageCounters]  # by stage, both halves
-    faults: tuple[Fault, ...]  # of documents that could not be read, the first fault of each
+    index: MemoryIndex  # the searchable documents
+    counts: Mapping[str, StageCounters]  # by stage, of both halves of the recipe
+    faults: tuple[Fault, ...]  # the first fault of each document that could not be read
 
 
 async def answer_over_documents(
@@ -44,10 +44,10 @@ async def answer_over_documents(
     degrades: bool = False,
     on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
 ) -> DocumentsResult:
-    """The question answered from these sources, which its citations name. Equals the answer over a store.
+    """Answers a question from these sources, which its citations name; equals the answer over a store.
 
-    `parser` is a corpus half shared by many requests: it keeps the process that parses, which takes half a
-    second to start, and counts for all of them. `degrades` and `on_stage` go to `QuestionExecutor`.
+    `parser`: a corpus half that many requests share. It keeps its parsing process, which takes half a second
+    to start, and counts for all requests. `degrades` and `on_stage` go to `QuestionExecutor`.
     """
 
     async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
@@ -87,8 +87,8 @@ async def answer_over_documents(
 
 
 async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs work that computes and rarely awaits on a thread with its own loop: splitting fifty pages takes a
-    second, and other requests continue meanwhile. Cancelling the caller cancels the work."""
+    """Runs CPU-bound async work on a thread with its own event loop. Splitting fifty pages takes a second,
+    and other requests continue meanwhile. Cancelling the caller cancels the work."""
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     cancelled = threading.Event()
 
@@ -104,6 +104,6 @@ async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     except asyncio.CancelledError:
         cancelled.set()
         for loop, task in running:
-            with suppress(RuntimeError):  # it ended meanwhile, and its loop with it
+            with suppress(RuntimeError):  # the work ended meanwhile, and its loop is closed
                 loop.call_soon_threadsafe(task.cancel)
         raise

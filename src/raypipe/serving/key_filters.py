@@ -1,4 +1,4 @@
-"""Filters of keys: which part of the store each key may search. Plain values.
+"""Filters of keys: the part of the store that each key may search. Plain values.
 
     filters:
       acme:
@@ -6,7 +6,7 @@
         hosts: [example.org]
         where: team = 'hr'
 
-Keys become digests when the file is read: what travels to replicas opens nothing.
+Keys become digests when the file is read, so replicas get no usable key.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class FilterEntry:
-    """An entry of the file, as it stands there."""
+    """An entry of the file, with its keys as plain text."""
 
-    keys: tuple[str, ...]  # that have this filter; two while one takes the place of the other
-    hosts: tuple[str, ...] = ()  # as in Filters; none of the three: the whole store
+    keys: tuple[str, ...]  # keys with this filter; two during the exchange of a key
+    hosts: tuple[str, ...] = ()  # this and the next two as in `Filters`; all empty: the whole store
     sources: tuple[str, ...] = ()
     where: str = ""
 
@@ -53,21 +53,21 @@ class KeyFilter:
 
     name: str
     keys: ApiKeys = field(default_factory=ApiKeys)
-    filters: Filters = field(default_factory=Filters)  # the part of a store to search; none: all
+    filters: Filters = field(default_factory=Filters)  # the part of a store to search; empty: all
 
 
 UNFILTERED = KeyFilter("default")
-"""Filter of a key that the file does not name, and of a request that needs no key."""
+"""Filter of a key that the file does not name, and of requests that need no key."""
 
 
 def read_key_filters(path: Path) -> tuple[KeyFilter, ...]:
-    """Reads the filters of a file. Raises as `key_filters_in` does."""
+    """Reads the filters of a file. Raises as `key_filters_in`."""
     return key_filters_in(config.read_yaml(path), str(path))
 
 
 def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
-    """Builds the filters of a file's content, which messages call `path`. Raises ConfError, without any key,
-    for an invalid filter, and for a key that could be guessed or that two filters have."""
+    """Builds the filters of a file's content, which messages call `path`. Raises ConfError for an invalid
+    filter, and for a key that could be guessed or that two filters have; no message contains a key."""
     try:
         return _key_filters(tree, path)
     except ConfError as e:
@@ -75,8 +75,8 @@ def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
 
 
 def _masked(message: str, tree: Any) -> str:
-    """Takes texts of the tree that are as long as a key out of a message, since one may stand anywhere. A
-    text that is nearly the name of a field stays."""
+    """Removes from a message all texts of the tree that are as long as a key: a key may be in any place. Near
+    matches of field names stay."""
     known = [f.name for cls in (FilterFile, FilterEntry) for f in dataclasses.fields(cls)]
     long = {t for t in _texts(tree) if len(t) >= KEY_CHARS and not difflib.get_close_matches(t, known)}
     for text in sorted(long, key=len, reverse=True):
@@ -117,6 +117,6 @@ def _key_filters(tree: Any, path: str) -> tuple[KeyFilter, ...]:
 
 
 def filter_of(key: str, key_filters: Sequence[KeyFilter]) -> KeyFilter | None:
-    """Finds the filter of this key. Every key is compared, each in constant time."""
+    """Finds the filter of this key; None if no filter has it. Compares every key, each in constant time."""
     matches = [f for f in key_filters if f.keys.accepts(key)]
     return matches[0] if matches else None

@@ -1,6 +1,5 @@
-"""A query: the request, its result, the listener that follows it, and what the routes need of whatever
-answers. Plain data.
-"""
+"""A query's plain data: request, result and progress listener; and the interface between routes and
+answerers."""
 
 from __future__ import annotations
 
@@ -21,34 +20,34 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
     question: Question
-    sources: tuple[Source, ...] | None = None  # documents of its own; None: the store is searched
-    faults: tuple[Fault, ...] = ()  # of pages that could not be read
-    filters: Filters = field(default_factory=Filters)  # which sources may be searched
+    sources: tuple[Source, ...] | None = None  # the request's own documents; None: the store is searched
+    faults: tuple[Fault, ...] = ()  # faults of its pages that could not be read
+    filters: Filters = field(default_factory=Filters)  # the sources that the request wants searched
     include_prompts: bool = False  # return the chats that language models got
     include_passages: bool = False  # return the texts of the ranking
-    answer_id: str | None = None  # that a captured answer gets; None: it is not captured
-    asker: str = ""  # name of the filter of the key that asks: the answer's id is signed for it
-    key_filter: Filters = field(default_factory=Filters)  # what may be searched, whatever `filters` say
+    answer_id: str | None = None  # id for the captured answer; None: it is not captured
+    asker: str = ""  # name of the filter of the request's key: the answer's id is signed for it
+    key_filter: Filters = field(default_factory=Filters)  # the sources that the key may search at all
 
     @property
     def corpus(self) -> str:
-        """Whose cached values are looked up and kept; "": those of the whole store."""
+        """Name of the corpus whose cached values are used; "": those of the whole store."""
         return self.asker if self.key_filter else ""
 
     @property
     def nbytes(self) -> int:
-        """Bytes, about, of the documents that it brought."""
+        """Approximate bytes of the request's own documents."""
         return sum(len(s.content) for s in self.sources or ())
 
 
 class Listener:
-    """Receives the progress of one question; this one ignores it."""
+    """Receiver of one question's progress; this one ignores it."""
 
     def on_stage(self, stage: str, seconds: float | None) -> None:
-        """A stage began (`seconds` None) or ended."""
+        """Reports that a stage began (`seconds` None) or ended."""
 
     def on_draft(self, piece: str) -> None:
-        """A language model wrote a piece of a reply."""
+        """Reports a piece of a reply that a language model wrote."""
 
 
 NULL_LISTENER = Listener()
@@ -56,13 +55,13 @@ NULL_LISTENER = Listener()
 
 @dataclass(frozen=True, slots=True)
 class SourcePlaces:
-    """The places of an answer's sources."""
+    """The urls and layouts of an answer's sources."""
 
     urls: Mapping[str, str]  # of each source that a hit or a quote names, if known
-    layouts: Mapping[str, Layout]  # of each that is a document of a folder
+    layouts: Mapping[str, Layout]  # layout of each source that is a document of a folder
 
     def of(self, source: str, span: Span) -> tuple[str | None, Place | None]:
-        """The url of a span, and its place in a document of a folder; None where there is none."""
+        """Returns the url of a span, and its place in a document of a folder; None for an unknown one."""
         layout = self.layouts.get(source)
         stands = place(layout, span) if layout else None
         return stands.url if stands else self.urls.get(source), stands
@@ -73,14 +72,14 @@ class Evidence:
     """A quote that supports the answer."""
 
     source: str  # source id
-    chunk: str | None  # the best-ranked passage that holds it whole; None: no passage does
-    url: str | None  # of the best-ranked citation of its source; None: no citation has it
+    chunk: str | None  # id of the best-ranked passage that contains the whole quote; None: no passage does
+    url: str | None  # url of its source's best-ranked citation; None: no citation has one
     quote: str  # the source's parsed text at `span`
     span: Span
-    scores: Mapping[str, float]  # of the passage, by ranker
-    place: Place | None  # in a document of a folder; None: its source is of none
+    scores: Mapping[str, float]  # scores of the passage, by ranker
+    place: Place | None  # its place in a document of a folder; None: the source is no such document
     before: str  # up to CONTEXT_CHARS of the parsed text before the quote
-    after: str  # up to CONTEXT_CHARS after it
+    after: str  # up to CONTEXT_CHARS of the parsed text after the quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class RankedPassage:
     hit: Hit
     url: str | None
     text: str
-    place: Place | None = None  # as of Evidence
+    place: Place | None = None  # as in `Evidence`
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +95,23 @@ class QueryResult:
     """The answered question with its evidence, timings and versions."""
 
     question: Question
-    evidence: tuple[Evidence, ...]  # of the answer, best first; of an abstention the closest that was found
-    faults: tuple[Fault, ...]  # of the request's pages
-    recipe: str  # digest
+    evidence: tuple[Evidence, ...]  # quotes for the answer, best first; for an abstention, the closest found
+    faults: tuple[Fault, ...]  # faults of the request's pages
+    recipe: str  # digest of the recipe
     models: Mapping[str, str]  # name -> identity of the weights
-    release: str | None  # id of the release that answered; None: a named recipe did
+    release: str | None  # id of the release that answered; None: a named recipe answered
     places: SourcePlaces
-    timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own documents, and "total"
+    timings_ms: Mapping[str, float]  # wall time by stage, of "documents" (the request's own) and "total"
     usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and their tokens
-    prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
-    passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included
-    others: tuple[Evidence, ...] = ()  # values that other sources state for the answer, newest first
-    asked: Question | None = None  # with what was searched, filters applied; None: nothing was, in time
-    answer_id: str | None = None  # of a captured answer, for feedback; None: it is not captured
+    prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () if not requested
+    passages: tuple[RankedPassage, ...] = ()  # the ranking with texts, best first; () if not requested
+    others: tuple[Evidence, ...] = ()  # other values that sources state for the answer, newest first
+    asked: Question | None = None  # the question with its searched citations; None: no search began in time
+    answer_id: str | None = None  # id of the captured answer, for feedback; None: it is not captured
 
 
 class AnswererProtocol(Protocol):
-    """Answers questions: what `serving.answerer.Answerer` gives the routes."""
+    """The interface by which routes ask questions; `serving.answerer.Answerer` implements it."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -125,6 +124,6 @@ class AnswererProtocol(Protocol):
 
 
 class ReleaseRouter(Protocol):
-    """Picks the answerer of each request, which then answers all of it."""
+    """Chooser of the answerer for each request; this one then answers the whole request."""
 
     async def current(self) -> AnswererProtocol: ...

@@ -1,4 +1,4 @@
-"""Follows the live release of a store, without a restart."""
+"""Switch of an endpoint to the live release of its store, without a restart."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from raypipe.store import Store
 from raypipe.store.memo.memo import MemoryMemo
 
 POLL_S = 1.0
-"""Between two reads of the pointer to the live release: a small file, some milliseconds."""
+"""Seconds between two reads of the pointer to the live release: a small file, some milliseconds."""
 
 OPEN_WAIT_S = 5.0
-"""How long the request that finds a new release waits for it to open. Then the current release answers this
-request too, and the new one is opened in the background: loading a model's weights may take minutes."""
+"""Seconds for which the request that detects a new release waits until it is open. After that the current
+release answers this request, and the new one opens in the background: loading weights may take minutes."""
 
 CLOSE_AFTER_S = 60.0
-"""After a release is followed, before the models that only earlier ones name are closed: other gateways
-follow it within seconds, and until then ask for the earlier models in the same deployments."""
+"""Seconds from a switch to another release until models that only earlier releases name are closed. Other
+gateways switch within seconds, and until then they call the earlier models in the same deployments."""
 
 REOPEN_S = 60.0
-"""Before a release that failed to open is tried again: opening may load its models, on this machine."""
+"""Seconds until a release that failed to open is tried again: opening may load its models on this machine."""
 
 log = logging.getLogger("raypipe.serving.release_follower")
 
 
 def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
-    """A memo of one release, about its store alone, which forgets what is oldest past a limit; None for 0."""
+    """Makes a release's memo, which drops the oldest values beyond the limit; None for limit 0."""
     return MemoryMemo(limit_bytes) if limit_bytes else None
 
 
 class ReleaseFollower:
-    """Follows the live release: the release that was live when a request came answers all of it.
+    """Router to the live release: a request is answered entirely by the release that was live when it
+    arrived.
 
-    The pointer is read again when a request comes and POLL_S have passed. The request that finds a new
-    release opens its tables; other requests use the current release meanwhile. A release that cannot be
-    opened is not followed, the log says why, and it is tried again after REOPEN_S. Where none is live any
-    more none answers. Models that no open
-    release names are closed: a release is open until the last request that it answers has ended.
+    A request reads the pointer again if POLL_S have passed. The request that detects a new release opens its
+    tables; others use the current release meanwhile. A release that cannot be opened is logged with the
+    reason, and tried again after REOPEN_S. If no release is live any more, no request is answered. A release
+    is open until its last request has ended; models that no open release names are closed.
     """
 
     def __init__(
         self, kit: SharedKit, store: str, memo_bytes: int = 0, close_after_s: float = CLOSE_AFTER_S
     ) -> None:
-        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept."""
+        """`memo_bytes`: memory per release for cached model results about the store; 0: no cache."""
         self._kit, self._store = kit, store
         self._memo_bytes, self._close_after_s = memo_bytes, close_after_s
-        self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # some request or the current one holds it
+        self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # held by requests and by `_current`
         self._close_at = math.inf
         self._current: Answerer | None = None
         self._polled_at = -POLL_S
         self._poll_lock = asyncio.Lock()
-        self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
+        self._poll_task: asyncio.Task[None] | None = None  # a reference: the event loop holds tasks weakly
         self._refused = ("", 0.0)  # id of the release that failed to open; when it is tried again
         self._why = "no release is live; `raypipe promote DIR` releases a finished eval"
 
@@ -87,11 +87,11 @@ class ReleaseFollower:
         await self._close_unnamed()
         try:
             release = await asyncio.to_thread(lambda: live(Store.open(self._store)))
-        except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
+        except (RaypipeError, OSError) as e:  # a damaged or missing file, or a broken network
             self._stay("the pointer to the live release", e)
             return
         if release is None:
-            if self._current is not None:  # a forget ended it, and none was before it
+            if self._current is not None:  # a forget ended this release, and there was no earlier one
                 self._why = f"release {self._current.release} was ended and no other is live"
                 log.warning("%s: no question is answered until a run is promoted", self._why)
                 self._current = None
@@ -108,7 +108,7 @@ class ReleaseFollower:
             self._stay(f"release {release.id}", e)
             return
         except Exception as e:  # also from a library that loads a model: the current release keeps answering
-            # Missing tables do not come back. An unavailable model does: the next poll tries again.
+            # Missing tables do not return. An unavailable model may: then the next poll tries again.
             if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
                 self._refused = (release.id, time.monotonic() + REOPEN_S)
                 self._close_at = time.monotonic() + self._close_after_s
@@ -123,13 +123,13 @@ class ReleaseFollower:
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
 
     async def _close_unnamed(self) -> None:
-        """Closes the models of releases that are over, once no request is answered by one."""
+        """Closes the models of ended releases, once none of them still answers a request."""
         if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
             return
         self._close_at = math.inf
         try:
             await self._kit.keep(self._current.recipe.models())
-        except Exception:  # of a replica or an engine that ends badly: what is live answers all the same
+        except Exception:  # from a replica or an engine that ends badly: the live release still answers
             log.exception("models of releases that are over could not be closed")
 
     def _stay(self, what: str, error: Exception) -> None:

@@ -1,6 +1,6 @@
-"""The kit that requests share: one set of models, for each request its own index and sink; and the gateway's,
-whose models are in deployments of their own. Knows that a call is awaited, and nothing else of Ray.
-"""
+"""Kits that requests share: one set of models, and an index and sink per request. `ServeKit` is the
+gateway's, whose models are in Serve deployments: it awaits their calls, and depends on nothing else of
+Ray."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class SharedKit(Kit, Protocol):
     """A kit whose models serve many requests, and outlive releases."""
 
     def with_index(self, index: Index) -> SharedKit:
-        """The same models with the index of one request."""
+        """Returns a kit with the same models, and the index of one request."""
 
     def with_sink(self, sink: Callable[[str], None]) -> SharedKit:
-        """The same models; `sink` gets each piece of a reply while it is generated."""
+        """Returns a kit with the same models; `sink` gets each piece of a reply while it is generated."""
 
     async def unavailable(self) -> list[str]:
-        """The deployments whose models do not answer now."""
+        """Lists the deployments whose models do not answer now."""
 
     async def keep(self, models: Iterable[Model]) -> None:
         """Closes all other models."""
@@ -60,6 +60,8 @@ class ForwardingSharedKit(ForwardingKit[SharedKit]):
 
 
 class PromptRecorder(ForwardingSharedKit):
+    """A shared kit that appends every chat to a list before it is sent."""
+
     def __init__(self, kit: SharedKit, chats: list[Chat]) -> None:
         super().__init__(kit)
         self._chats = chats
@@ -77,7 +79,7 @@ class PromptRecorder(ForwardingSharedKit):
 
 
 class WithoutGenerators(ForwardingSharedKit):
-    """Language models are unavailable, whatever their state: none is asked."""
+    """A shared kit without language models: a chat raises Unavailable."""
 
     def generator(self, model: Model) -> Generator:
         async def refuse(*args: Any, **kwargs: Any) -> list[Generated | Fault]:
@@ -87,8 +89,8 @@ class WithoutGenerators(ForwardingSharedKit):
 
 
 HEALTH_S = 2.0
-"""For a deployment to answer a health check: an empty call takes some milliseconds, and a replica that
-computes answers it meanwhile."""
+"""Seconds for a deployment to answer a health check. An empty call takes some milliseconds, also while the
+replica computes."""
 
 
 class DeploymentMethod(Protocol):
@@ -102,11 +104,11 @@ class DeploymentStream(Protocol):
 
 
 class ServeKit(ForwardingSharedKit):
-    """`LocalKit` with models in deployments; tokenizers, called for every text, in this process.
+    """A `LocalKit` with its models in deployments. Tokenizers, needed for each text, are in this process.
 
-    `embed` takes a model, texts and their role, `score` a model and pairs, as `compute` of
-    `serving.ray.models.ModelDeployment` does; `generate` a model, chats, sampling and the name of an adapter;
-    `stream` a single chat.
+    `embed` takes a model, texts and their role, and `score` a model and pairs, as `compute` of
+    `serving.ray.models.ModelDeployment`. `generate` takes a model, chats, sampling and an adapter's name;
+    `stream` the same with a single chat.
     """
 
     def __init__(
@@ -118,8 +120,8 @@ class ServeKit(ForwardingSharedKit):
         health: Mapping[str, DeploymentMethod] = {},
         keep: Sequence[DeploymentMethod] = (),
     ) -> None:
-        """`health`: for each deployment, a method that returns if its models can compute. `keep`: for each, a
-        method that closes all models but the given ones in all replicas."""
+        """`health`: deployment -> a method that returns if its models can compute. `keep`: for each
+        deployment, a method that closes all models except the given ones, in all replicas."""
         super().__init__(LocalKit(None))
         self._embed, self._score, self._generate, self._stream = embed, score, generate, stream
         self._health, self._keep = health, keep
@@ -136,7 +138,7 @@ class ServeKit(ForwardingSharedKit):
         await asyncio.gather(self._kit.keep(kept), *(close.remote(kept) for close in self._keep))
 
     async def unavailable(self) -> list[str]:
-        """The deployments that do not answer within HEALTH_S."""
+        """Lists the deployments that do not answer within HEALTH_S."""
 
         async def answers(ready: DeploymentMethod) -> bool:
             try:

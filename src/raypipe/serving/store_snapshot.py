@@ -1,5 +1,5 @@
-"""A store at one moment: the pinned tables that requests search, the questions stored then, and the urls that
-these cite."""
+"""A store at one moment: pinned tables that requests search, the questions stored then, and their cited
+urls."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from raypipe.store.ids import rows
 from raypipe.store.index import LanceIndex
 from raypipe.text.filters import ConditionError, Filters
 
-EXAMPLES = 5  # stored questions that the page offers
-LOOKED_AT = 1000  # questions among which they are the first
-_OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # what users asked is shown to no one
-_NO_QUESTION = "0" * 16  # id and text of no stored question
+EXAMPLES = 5  # stored questions that the web page offers
+LOOKED_AT = 1000  # stored questions from which the examples are the first by id
+_OF_DATA = f"id NOT LIKE '{CAPTURED_ID}%'"  # excludes captured questions: no user sees another's
+_NO_QUESTION = "0" * 16  # id and text that no stored question has
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
 class StoreSnapshot:
     """A store at one moment: the index over its tables, and the questions stored in it.
 
-    A question that is ingested again with other pages cites what these tables do not have, so the questions
-    are pinned with them. Tags protect the tables of a release. Other tables are protected by a read lease for
-    as long as this object lives; on a store that this process may not write there is none.
+    A question that is later ingested with other pages would cite sources that these tables lack, so the
+    questions are pinned with the tables. Tags protect a release's tables. A read lease protects other tables
+    while this object lives; a store that this process cannot write has none.
     """
 
     def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
@@ -47,8 +47,8 @@ class StoreSnapshot:
         self._questions = self._store.dataset("questions", version)
 
     def _lease(self, owner: str, reads: Mapping[str, int]) -> None:
-        """Leases the tables before they are opened: one that was dropped earlier is then found missing.
-        `reads`: table -> version, of those that are not searched."""
+        """Leases the tables before they are opened: a table that was dropped earlier is then found missing.
+        `reads`: table -> version, of tables that are not searched."""
         searched = {p.table: p.version for p in self.spec.pinned()}
         lease = Reading(self._store.files, owner, {**searched, **reads})
         try:
@@ -59,22 +59,22 @@ class StoreSnapshot:
             weakref.finalize(self, lease.end)
 
     def resolve(self, question: Question, filters: Filters, key_filter: Filters) -> Question:
-        """The stored question with this id or text, which has citations of its own; else the question itself,
-        about the whole store. A given time overrides the stored one. Raises ConditionError for a condition
-        that the fields do not fit.
+        """Finds the stored question with this id or text, which has its own citations; else returns the
+        question itself, about the whole store. A given time overrides the stored one. Raises ConditionError
+        for a condition that does not fit the fields.
 
-        With a key's filter the stored question counts where the filter lets some of its citations through.
-        What the request says is then tested on the places alone that the filter lets through.
+        With a key's filter, a stored question counts only if some of its citations pass. The request's own
+        filters are then tested only on places that pass the key's filter.
         """
         asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
-            # What one user asked over pages of their own is not what another's question is answered from, and
-            # a text of one conversation means something else in another.
-            found = [q for q in named if not q.id.startswith(CAPTURED_ID)]
-            found = [q for q in found if column == "id" or q.turns in ((), question.turns)]
-            if found:
-                first = min(found, key=lambda q: (q.turns != question.turns, q.id))
+            # One user's question over their own pages must not answer another user's question, and the same
+            # text means different things in different conversations.
+            stored = [q for q in named if not q.id.startswith(CAPTURED_ID)]
+            stored = [q for q in stored if column == "id" or q.turns in ((), question.turns)]
+            if stored:
+                first = min(stored, key=lambda q: (q.turns != question.turns, q.id))
                 asked_at, turns = question.asked_at or first.asked_at, question.turns or first.turns
                 question = replace(first, asked_at=asked_at, due=question.due, turns=turns)
                 break
@@ -95,7 +95,7 @@ class StoreSnapshot:
         places.check(filters.where)
         if question.citations is not None:
             return replace(question, citations=places.narrowed(question.citations, filters))
-        if not question.where:  # as a stored question has it; else both are to hold
+        if not question.where:  # else the stored question's condition and the request's must both hold
             question, filters = replace(question, where=filters.where), replace(filters, where="")
         cited = places.within(filters).citations(question.id) if filters else None
         return replace(question, citations=cited)
@@ -103,11 +103,11 @@ class StoreSnapshot:
     def searched(
         self, filters: Filters, key_filter: Filters, offset: int, limit: int
     ) -> tuple[int, dict[str, str]]:
-        """Returns how many sources a question about the whole store searches; some of them, with a url that
-        cites each and that the filters let through; "": none does."""
+        """Returns the number of sources that a question about the whole store searches, and a page of them.
+        The page maps a source to a url that cites it and passes the filters; "" if none does."""
         question = self.resolve(Question(_NO_QUESTION, _NO_QUESTION), filters, key_filter)
         places = self.index.fields()
-        if question.where:  # which a question about the whole store brings to its search
+        if question.where:  # the condition of a question about the whole store
             cited = places.within(Filters(where=question.where)).citations(question.id)
             question = replace(question, citations=cited)
         texts, version = self.spec.texts.table, self.spec.texts.version
@@ -121,7 +121,7 @@ class StoreSnapshot:
         return self._store.count(texts, version=version), {source: urls.get(source, "") for source in some}
 
     def urls(self, sources: set[str]) -> dict[str, str]:
-        """The url of each source that a stored question cites: the first of several."""
+        """Maps each source that a stored question cites to its url, the first of several."""
         return self._cited.urls(sorted(sources))
 
     @cached_property
@@ -129,7 +129,7 @@ class StoreSnapshot:
         return SourceFields.cited(self._questions)
 
     def require_store(self) -> None:
-        """Raises StoreError, or Unavailable, unless the store is still there."""
+        """Raises StoreError or Unavailable if the store no longer exists or cannot be reached."""
         Store.open(self._store.uri)
 
     def examples(self) -> list[str]:

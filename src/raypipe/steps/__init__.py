@@ -1,1 +1,1 @@
-"""A verb per file: the steps of the corpus half and of the question half."""
+"""Steps of recipes, for the corpus and for questions: one operation, or a few related ones, per file."""

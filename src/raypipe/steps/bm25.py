@@ -1,5 +1,5 @@
-"""Keywords: the words of each text stored next to it, and BM25 over exactly the passages of the question's
-sources. Knows words only as hashes.
+"""Keyword search. `Tokenize` stores the word hashes of each text. `Bm25` ranks the passages of a question's
+own sources, or of the whole store. Words are compared only as hashes.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from raypipe.text.words import ANALYZERS, Analyzer, analyse
 
 Sources: TypeAlias = tuple[str, ...] | None
 SourceKind: TypeAlias = Literal["page", "snippet", "name"]
-"""Kinds of source that a citation brings."""
+"""Kinds of source that a citation can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bm25:
-    """Adds the `top` best passages by BM25 to `hits`; a passage that holds no word of the query is no hit.
+    """Adds the `top` best passages by BM25 to `hits`. A passage must contain a word of the query.
 
-    The statistics (idf, mean length) are those of the question's own sources, so what another question cites
-    changes nothing; with `scope: all` those of the whole store. It makes candidates: `order` stays as it was,
-    and `fuse` ranks them.
+    The statistics (idf, mean length) come from the question's own sources, so citations of other questions
+    have no influence; with `scope: all` they come from the whole store. The step does not change `order`;
+    `fuse` ranks the new hits.
 
-    `kinds` and `among` narrow what is found, never the statistics: a passage has one score, whichever step
-    finds it. So WeKnow's first stage is two steps, one with the kind page and one with snippet and name,
-    and its second one among what these two found (section 3.2).
+    `kinds` and `among` restrict the hits but not the statistics, so a passage has the same score in every
+    such step. WeKnow (section 3.2) needs three: one finds pages, one finds snippets and names, and a third
+    searches among the hits of the other two.
     """
 
-    top: int  # passages
-    words: str = "stems"  # analyzer: one that the corpus half's `tokenize` kept
+    top: int  # most passages found
+    words: str = "stems"  # an analyzer that `tokenize` ran in the corpus half
     variant: bm25.Variant = "lucene"
     k1: float | None = None  # None: 1.2 for lucene, 1.5 for okapi
     b: float | None = None  # None: 0.75
-    kinds: tuple[SourceKind, ...] = ()  # of sources to look in; what no citation brings is a page; (): all
-    among: tuple[str, ...] = ()  # scores: only hits that have one of them are found; (): any passage
-    scope: Scope = "own"  # all: also what the question does not cite
-    where: str = field(default="", metadata=ADDED)  # condition on the fields of what is found; "": none
+    kinds: tuple[SourceKind, ...] = ()  # kinds of sources to search; uncited sources are pages; (): all kinds
+    among: tuple[str, ...] = ()  # score names: search only hits with one of these scores; (): all passages
+    scope: Scope = "own"  # own: sources that the question cites; all: the whole store
+    where: str = field(default="", metadata=ADDED)  # condition on the fields of sources to search; "": none
     query: str = PLAIN
     into: str = "bm25"
 
@@ -79,10 +79,10 @@ class Bm25:
             scoped = await scopes_of(index, questions, self.scope, self.where)
             whole = [i for i, scope in enumerate(scoped) if scope is None]
             found = await self._in_snapshot(index, [questions[i] for i in whole], [queries[i] for i in whole])
-            hits = dict(zip(whole, found, strict=False))  # none where the index keeps no postings
+            hits = dict(zip(whole, found, strict=False))  # none if the index keeps no postings
             scopes = {i: scope for i, scope in enumerate(scoped) if i not in hits}
             pools: dict[Sources, tuple[tuple[str, ...], bm25.Bm25Corpus]] = {}
-            for scope in dict.fromkeys(scopes.values()):  # each fetched, and counted, once per batch
+            for scope in dict.fromkeys(scopes.values()):  # one fetch and one count per batch and scope
                 words = await index.words(self.words, scope)
                 pools[scope] = words.chunks, bm25.Bm25Corpus(words.offsets, words.hashes)
             for i, scope in scopes.items():
@@ -94,14 +94,15 @@ class Bm25:
     async def _in_snapshot(
         self, index: Index, questions: list[Question], queries: list[np.ndarray]
     ) -> list[list[Hit]]:
-        """The hits of questions without sources of their own, from the postings of the whole snapshot; []
-        where the index keeps none. Memory holds one segment at a time."""
+        """Returns the hits of questions that search the whole snapshot, computed from its postings.
+
+        Returns [] if the index keeps no postings. Memory holds one segment at a time."""
         words = np.unique(np.concatenate([np.zeros(0, np.uint64), *queries]))
         tables = await index.postings(self.words, words) if questions else None
         if tables is None:
             return []
         if self.kinds and "page" not in self.kinds:
-            return [[] for _ in questions]  # what is no part of a citation is a page
+            return [[] for _ in questions]  # uncited sources count as pages
         k1, b = self._k1_b()
         asked = [bm25.query_words(q, words) for q in queries]
         best = [bm25.Best(self.top) for _ in questions]
@@ -141,13 +142,13 @@ class Bm25:
                 return False
             if not self.kinds:
                 return True
-            # Where nothing is cited everything is a page.
+            # Without citations every source counts as a page.
             return "page" in self.kinds if everything else parse_chunk_id(chunk)[0] not in other
 
         if self.kinds or self.among:
             found = np.array([may(chunks[i]) for i in passages], bool)
             passages, scores = passages[found], scores[found]
-        if len(scores) > self.top:  # only what can be among the best is sorted by its id
+        if len(scores) > self.top:  # drop all that cannot be among the best before sorting by id
             kept = scores >= np.partition(scores, -self.top)[-self.top]
             passages, scores = passages[kept], scores[kept]
         return self._hits({chunks[i]: float(s) for i, s in zip(passages, scores, strict=True)})
@@ -158,8 +159,8 @@ class Bm25:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenize:
-    """Adds `words_NAME` (hashes of the text's words, in order) and `starts_NAME` (where each starts in the
-    text) for the analyzer NAME of `text.words`."""
+    """Adds `words_NAME` (hashes of a text's words, in order) and `starts_NAME` (the character offset of each)
+    for the analyzer NAME of `text.words`."""
 
     words: Analyzer = "stems"
 

@@ -1,6 +1,6 @@
-"""Compression: the passages of a ranking cut to the sentences that matter, within a budget of tokens.
+"""Compression: cuts the passages of a ranking to their most relevant sentences, within a token budget.
 
-What stays are spans of the sources, so whatever is quoted from them stands there to the character.
+The kept sentences are spans of their sources, so every quote from them matches the source exactly.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_rende
 from raypipe.text.words import require_splitter
 
 SENTENCES = "sentences"
-"""Variables that a prompt of this step may use on top of fields and replies: the candidates, numbered from
-1."""
+"""Variable that a prompt of this step may use besides fields and replies: the sentences, numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compress:
-    """Makes the sentences that matter the new `order`: as many of the best as `tokens` tokens hold.
+    """Makes the most relevant sentences the new `order`: as many of the best as fit `tokens`.
 
-    Candidates are the sentences of the first `passages` passages (`text.candidates`); of these the `scored`
-    that share most words with the query. Either the ranker of `extract` orders them, by `embedder` and
-    `fitted`; or the generator `model` names those that an answer needs, by number, the most important
-    first. They are taken in that order as long as the whole fits; one that does not fit is passed over. Then
-    those next to one another in their source are joined, and what came of the better passage stands first.
+    Candidates are the sentences of the first `passages` passages (`text.candidates`), reduced to the `scored`
+    sentences that share most words with the query. The ranker of `extract` orders them by `embedder` and
+    `fitted`. Instead, a generator `model` may reply with the numbers of the sentences that an answer needs,
+    the most important first. Sentences are taken in this order; one that does not fit is left out.
+    Neighbours in a source are then joined, and sentences of better passages come first.
 
-    Each is a hit whose span is a part of its source, with the score `into` (bigger is better); the hits that
-    were there stay. The budget is that of a prompt with layout docs, as `tokenizer` counts it, and is never
-    exceeded: `order` is empty where not even one sentence fits. The reply `into` counts what stayed.
+    Each result is a new hit with the score `into` (bigger is better); old hits remain. The budget covers the
+    context in layout docs, as `tokenizer` counts it, and is never exceeded: `order` is empty if no sentence
+    fits. The reply `into` counts sentences and tokens.
 
-    Where the generator's reply cannot be read or does not come, the reply `into` is that fault, and the
-    sentences with most of the query's words stay. Where the model is absent the question stays as it is.
+    If the generator's reply is missing or unreadable, the reply `into` is that fault, and sentences are taken
+    by the words that they share with the query. If the model is declared absent (loader: none), `order`
+    remains and the reply is skipped.
     """
 
-    tokens: int  # of what stays
-    tokenizer: Model  # counts them: a tokenizer, or a generator's own
-    passages: int = 20  # of order, whose sentences are candidates
-    sentences: int = 40  # of each passage at most, as `extract` reads them
-    scored: int = 60  # of all of them
-    embedder: Model | None = None
-    fitted: Fitted | None = None  # of `extract`; None: its weights for any embedder
-    model: Model | None = None  # a generator that chooses; None: the ranker does
+    tokens: int  # budget of the kept sentences
+    tokenizer: Model  # counts `tokens`: a tokenizer, or a generator's own
+    passages: int = 20  # passages of order whose sentences are candidates
+    sentences: int = 40  # most sentences of one passage, read as `extract` reads them
+    scored: int = 60  # candidates to rank: those that share most words with the query
+    embedder: Model | None = None  # of the ranker; None: a generator chooses
+    fitted: Fitted | None = None  # fitted for `extract`; None: weights that suit any embedder
+    model: Model | None = None  # generator that chooses; None: the ranker chooses
     prompt: Prompt | None = None  # of the generator
-    max_tokens: int = 100  # of its reply; numbers of 20 sentences take some 60
+    max_tokens: int = 100  # of the generator's reply; numbers of 20 sentences take about 60
     query: str = PLAIN
     into: str = "compress"
 
@@ -93,7 +93,7 @@ class Compress:
         passages = min(reach.order, self.passages)
         each = min(self.sentences, reach.passage_chars, reach.passage_sentences)
         most = min(passages * each, self.scored)
-        # Passages that overlap, and the sentences that their ends cut, may become one.
+        # Overlapping passages, and the sentences cut at their ends, may be joined into one passage.
         chars = passages * (reach.passage_chars + 2 * MAX_CHARS)
         behind = replace(reach, hits=reach.hits + most, order=most, passage_chars=chars)
         if self.model is None:
@@ -162,7 +162,7 @@ class Compress:
         pages: Mapping[str, SourceText],
         tokenize: Tokenize,
     ) -> Question:
-        """The question with the sentences that the budget holds as its ranking."""
+        """Makes the sentences that fit the budget the question's ranking. `order`: candidates, best first."""
         kept: list[int] = []
         pieces, used = list[Piece](), 0
         for i in order:
@@ -177,14 +177,14 @@ class Compress:
         return with_replies(ranked, {self.into: reply})
 
     def sampling(self) -> Sampling:
-        """Returns what is sent with each chat."""
+        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + (0 if self.model is None else self.model.thought_tokens))
 
 
 Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
-"""Places of candidates to take, in order; and the fault of a generator, whose order this is not."""
+"""Positions of candidates, best first; and a generator's fault, if the query's words gave the order."""
 
 Chooser: TypeAlias = Callable[
     [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[Choice]]
 ]
-"""Questions, their queries and candidates -> a choice for each."""
+"""Questions, their queries and their candidates -> a choice for each question."""

@@ -1,7 +1,7 @@
-"""The decision: which reply is the answer, how likely it is right, or why there is none.
+"""The last decision on a question: which reply is the answer, its probability, or why there is no answer.
 
-The probability reads one question with its replies and scores; no text but the question's and the replies'.
-The same function makes the features of a fit and of every later answer.
+The probability depends only on the question, its replies and the scores of its passages, not on the passages'
+text. `features_of` computes the features both for a fit and for every later answer.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from raypipe.text.template import ByLabel
 from raypipe.text.words import analyse
 
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
-"""Labels of replies that are no class."""
-_TIMELY = re.compile(  # the answer changes with the day of asking
+"""Reply labels that are not classes: no feature `label.R=X` is made of them."""
+_TIMELY = re.compile(  # words of questions whose answer depends on the day they are asked
     r"\b(?:today|tonight|yesterday|tomorrow|now|current(?:ly)?|latest|newest|most recent(?:ly)?|recently"
     r"|at the moment|at present|(?:this|last) (?:week|month|year|night)|(?:next|last) (?:game|match))\b"
 )
-EDGE = 1e-4  # a stated confidence of 0 or 1 counts as this far from it: log odds end at 9.2
+EDGE = 1e-4  # stated confidences are clipped to EDGE..1-EDGE, so log odds end at 9.2
 _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerProbability:
-    """A logistic regression on what a row knows, and the probability from which on an answer is given."""
+    """A logistic regression on the features of one question's answer, and the least probability to answer."""
 
-    threshold: float  # 0..1
-    bias: float  # log odds of an answer whose features are all as they are on average
+    threshold: float  # least probability at which the answer is given, 0..1
+    bias: float  # log odds if every feature has its mean
     weights: Mapping[str, float]  # feature -> log odds for each unit above its mean
-    means: Mapping[str, float]  # feature -> mean where it was fitted
+    means: Mapping[str, float]  # feature -> its mean over the questions of the fit
     fitted_on: FittedOn
 
     def __post_init__(self) -> None:
@@ -57,18 +57,18 @@ class AnswerProbability:
                 raise ValueError(f"weights: {name!r} is no feature; docs/tune.md lists them")
 
     def probability(self, features: Mapping[str, float]) -> float:
-        """0..1"""
+        """Returns the probability of these features, 0..1."""
         lacking = {n: absent(n, mean) for n, mean in self.means.items()}
         found = ((w, features.get(n, lacking[n]) - self.means[n]) for n, w in self.weights.items())
         z = self.bias + math.fsum(w * x for w, x in found)
         return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
     def of(self, question: Question, origin: str, prefer: Sequence[str]) -> float:
-        """P(right) of what the reply `origin` says; `prefer` are the replies that it was chosen from."""
+        """Returns the probability that the reply `origin` is right. `prefer`: names to choose from."""
         return self.probability(features_of(question, origin, prefer, self.weights))
 
     def reads(self) -> frozenset[str]:
-        """Returns what these features are made of, beyond the replies that the answer is chosen from."""
+        """Returns the fields that the features need, except the replies that the answer is chosen from."""
         found = set[str]()
         for kind, _, rest in (name.partition(".") for name in self.weights):
             if kind in ("best", "margin"):
@@ -87,12 +87,12 @@ _NAMED = frozenset({"best", "margin", "label", "from", "asked"})
 
 
 def absent(name: str, mean: float) -> float:
-    """A feature that a row does not have: 0 for a class that it is not of, the mean for a number."""
+    """Returns the value of a missing feature: 0 for a class, the mean for a number."""
     return 0.0 if name.startswith(("label.", "asked.", "from.")) else mean
 
 
 def unknown(name: str) -> bool:
-    """Returns whether no row can have a feature of this name."""
+    """Returns whether no feature has this name."""
     kind, dot, rest = name.partition(".")
     return name not in _PLAIN and not (dot and rest and kind in _NAMED)
 
@@ -100,15 +100,16 @@ def unknown(name: str) -> bool:
 def features_of(
     question: Question, origin: str, prefer: Sequence[str], names: Collection[str] | None = None
 ) -> dict[str, float]:
-    """Returns what the row knows of the answer that the reply `origin` gives; None: everything, else these
-    alone.
+    """Returns the features of the answer in the reply `origin`, by name. `names`: only these; None: all.
 
-    confidence: log odds of what the reply states; stated: whether it states one. logprob: sum over its
-    tokens; logprob_word: by word. best.S, margin.S: the best score S of a passage, and how far it is above
-    the second. agrees: words shared with another reply of `prefer` that answers, 0..1; alone: there is none.
-    label.R=X: reply R is of class X. from.R: the answer is reply R's. asked.K: what the question asks for,
-    and whether of the present. words: log of the answer's; denies: it has "not" or the like; share: of the
-    question's words, 0..1.
+    - confidence: log odds of the stated confidence; stated: 1 if the reply states a confidence.
+    - logprob: log-probability summed over the reply's tokens; logprob_word: the same per word.
+    - best.S, margin.S: the best score S of a passage, and its distance to the second best.
+    - agrees: share of words in common with another answer among `prefer`, 0..1; alone: no other answers.
+    - label.R=X: reply R has class X; from.R: the answer comes from reply R.
+    - asked.K: the question asks for kind K (who, when, ...), the present (timely), yes or no, or a choice.
+    - words: log of the answer's word count; denies: it has "not" or a similar word.
+    - share: share of the question's words that the answer contains, 0..1.
     """
     reply = question.replies[origin]
     kinds = None if names is None else {n.partition(".")[0] for n in names}
@@ -169,31 +170,32 @@ def _ranks(question: Question, names: Collection[str] | None) -> dict[str, float
 
 
 def _shared(text: str, other: str) -> float:
-    """Share of the distinct words of a text that another has, 0..1."""
+    """Returns the share of the distinct words of `text` that `other` contains, 0..1."""
     own = np.unique(analyse(text, "stems")[0])
     return float(np.isin(own, analyse(other, "stems")[0]).mean()) if len(own) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """Takes the first reply of `prefer` that settles the question: an answer, or that its premise is false.
-    A table by the label of a reply orders them differently from domain to domain; a label with an empty list
-    is answered "i don't know".
+    """Takes the first reply of `prefer` that answers the question or calls its premise false.
 
-    An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
-    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
-    and the faults of its replies become its own; any other is answered "i don't know".
+    `prefer` may be a table by the label of an earlier reply, so that each domain has its own order. A label
+    with an empty list is answered "i don't know".
 
-    With `fitted` numbers (`raypipe fit decide`) the reply's confidence becomes the probability that it is
-    right; below their threshold the question is answered "i don't know", too. A later reply does not take
-    its place: the fit knows first choices alone.
+    An answer that says "i don't know", in any wording, is an abstention. If no reply settles the question, it
+    is answered "i don't know". But with a final fault, or with only faulty replies, its outcome is fault: it
+    has no answer, and the faults of its replies become its own.
+
+    With `fitted` (`raypipe fit decide`) the reply's confidence becomes the probability that it is right.
+    Below the fitted threshold the question is answered "i don't know". A later reply of `prefer` is not tried
+    then, since the fit covers first choices only.
     """
 
-    prefer: tuple[str, ...] | ByLabel[tuple[str, ...]]  # reply names, first choice first; or a table of such
+    prefer: tuple[str, ...] | ByLabel[tuple[str, ...]]  # reply names, first choice first, or a table
     lower: bool = False  # answers in lower case, as CRAG's gold answers are
     answer_tokens: int | None = None  # longer answers are cut; CRAG's evaluator keeps 75
-    tokenizer: Model | None = None  # counts them; CRAG's evaluator takes Llama 2's, whatever the model
-    fitted: AnswerProbability | None = None  # P(right), and from where on an answer is given; None: always
+    tokenizer: Model | None = None  # counts answer_tokens; CRAG's evaluator uses Llama 2's for every model
+    fitted: AnswerProbability | None = None  # probability and threshold of an answer; None: always answers
 
     version: ClassVar[int] = 3
     given_by_fit: ClassVar[frozenset[str]] = frozenset({"fitted"})
@@ -227,7 +229,7 @@ class Decide:
         return self.answer_tokens, self.tokenizer
 
     def _tables(self) -> tuple[tuple[str, ...], ...]:
-        """Every list of replies that a question may be decided by."""
+        """Returns all lists of reply names in `prefer`."""
         return self.prefer.values() if isinstance(self.prefer, ByLabel) else (self.prefer,)
 
     def open(self, kit: Kit) -> Ask:
@@ -252,7 +254,7 @@ class Decide:
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
         broken = any(not f.transient for f in question.faults)
-        labels = {r.label for r in replies.values()}  # one that answers here says "i don't know"
+        labels = {r.label for r in replies.values()}  # any ANSWERED here says "i don't know"
         if not broken and (not prefer or labels & {records.ABSTAINED, records.SKIPPED, records.ANSWERED}):
             return replace(question, answer=IDK, outcome="abstained", origin="")
         own = tuple(r.fault for r in replies.values() if r.fault is not None)

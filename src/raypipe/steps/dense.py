@@ -1,4 +1,5 @@
-"""Vectors of queries: recall of the nearest passages, and a score of every hit. Knows vectors by the kit."""
+"""Vector search: `Dense` finds the passages nearest to a query, and `Similarity` scores the hits of other
+steps. Embedder and index come from the kit."""
 
 from __future__ import annotations
 
@@ -16,27 +17,26 @@ from raypipe.text.filters import parse
 from raypipe.text.template import PLAIN, query_reads, query_renderer
 
 MOST_CHUNKS: Final = 1_000_000
-"""All chunks of the sources of a pool: 400 sources with 2,500 chunks each would have as many."""
+"""Search limit that returns all chunks of a question's sources: 400 sources with 2,500 chunks each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """Searches the question's sources, or with `scope: all` the whole store, for the `top` chunks nearest to
-    the query and adds their passages to `hits`.
+    """Finds the `top` chunks nearest to the query and adds their passages to `hits`.
 
-    A passage is as near as its best chunk, and passages come in the order of their best chunks, so `top`
-    chunks give at most `top` passages (db3 searches 50 children for their parents). It makes candidates:
-    `order` stays as it was, and `fuse` ranks them. With `among` only passages that have one of these
-    scores are found (WeKnow's second stage). With `ann` an approximate index searches the whole store; the
-    sources of a question are always searched exactly.
+    It searches the question's own sources, or with `scope: all` the whole store. A passage has the score of
+    its best chunk, and `top` chunks give at most `top` passages (db3 searches 50 children for their parents).
+    The step does not change `order`; `fuse` ranks the new hits. `among` limits the search to hits that have
+    one of these scores (WeKnow's second stage). `ann` searches the whole store with an approximate index; a
+    question's own sources are always searched exactly.
     """
 
     model: Model
-    top: int  # chunks
-    among: tuple[str, ...] = ()  # scores; (): any passage is found
-    scope: Scope = "own"  # all: also what the question does not cite
+    top: int  # chunks to find
+    among: tuple[str, ...] = ()  # score names: search only hits with one of these scores; (): all passages
+    scope: Scope = "own"  # own: sources that the question cites; all: the whole store
     ann: Approximate | None = field(default=None, metadata=ADDED)  # None: the whole store is searched exactly
-    where: str = field(default="", metadata=ADDED)  # condition on the fields of what is found; "": none
+    where: str = field(default="", metadata=ADDED)  # condition on the fields of sources to search; "": none
     query: str = PLAIN
     into: str = "dense"
 
@@ -104,10 +104,10 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similarity:
-    """Scores all hits: the cosine of the query and of a passage's best chunk. It finds none and drops none.
+    """Scores every hit by the cosine of the query and the passage's best chunk; adds and removes no hits.
 
-    So several models, or one model by several queries, each leave a score on the same candidates, and `fuse`
-    weighs them. A hit whose vector is missing gets no score; `fuse` says what becomes of it.
+    Several models, or several queries of one model, can thus score the same candidates, and `fuse` weights
+    the scores. A hit whose vector is missing gets no score; `missing` of `fuse` decides how it counts.
     """
 
     model: Model
@@ -137,7 +137,7 @@ class Similarity:
             vectors = await embed([render(q) for q in questions], "query")
             scopes = [tuple(dict.fromkeys(h.source for h in q.hits)) for q in questions]
             found = await index.search(self.model, vectors, scopes, MOST_CHUNKS)
-            best = [{f.chunk: float(f.score) for f in reversed(some)} for some in found]  # its best chunk's
+            best = [{f.chunk: float(f.score) for f in reversed(some)} for some in found]  # best chunk wins
             return [add_scores(q, self.into, by) for q, by in zip(questions, best, strict=True)]
 
         return ask

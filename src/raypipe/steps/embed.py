@@ -1,5 +1,5 @@
-"""Chunks and documents to vectors; of a chunk alone, or with a sentence of a language model about its place
-in its document. Knows models only through the kit, which batches and sorts."""
+"""Vectors of chunks and documents: of the text itself, or of the text after a sentence that a language model
+writes about its place in the document. Models come from the kit, which batches and sorts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from raypipe.text.template import Prompt, renderer, uses
 
 
 class EmbedsChunks:
-    """Fields and columns of the steps that write vectors."""
+    """Base of the steps that write vectors: their model, columns and call limit."""
 
     __slots__ = ()
     model: Model
@@ -46,10 +46,10 @@ class EmbedsChunks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed(EmbedsChunks):
-    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once. Its numbers are
-    float32, of a model that computes in 16 bits float16.
+    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once.
 
-    A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
+    It is float32, or float16 for a model that computes in 16 bits. A zero vector, or one with a NaN or an
+    infinity, makes the row a fault: bad_vector.
     """
 
     model: Model
@@ -72,7 +72,9 @@ class Embed(EmbedsChunks):
 async def with_vectors(
     table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
 ) -> pa.Table:
-    """The table with the vector of each row's text, None where it has a fault; a bad vector is a fault."""
+    """Adds the vector of each row's text to a table; null for a row with a fault. A bad vector is a fault.
+
+    Raises ConfError if the embedder's vectors do not have the shape that models.yaml declares."""
     place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
     distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
     if distinct.shape != (len(place), model.dim):
@@ -99,7 +101,7 @@ async def with_vectors(
 
 
 def with_faults(table: pa.Table, faults: Mapping[int, Fault]) -> pa.Table:
-    """The table with these faults by row: all columns of such a row but its source become null."""
+    """Sets the faults of some rows, by row number. Their other columns except `source` become null."""
     if not faults:
         return table
     rows = table.to_pylist()
@@ -113,15 +115,15 @@ FIELDS: Final = frozenset({"title", "abstract"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedDocument(EmbedsChunks):
-    """Adds `vector` (dim,) float32, a unit row, of a template over each chunk's `title` and `abstract`: its
-    first line, and what stands behind it, as `clean` writes them and a split leaves them whole.
+    """Adds `vector` (dim,), a unit row, of a template filled with each chunk's `title` and `abstract`.
 
-    Other chunks of a document have no title of their own: their first line stands for it. Equal texts are
-    embedded once. A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
+    `title` is the chunk's first line, `abstract` the text after it: the form that `clean` writes and that an
+    unsplit document keeps. In a later chunk of a document the first line takes the title's place. Equal texts
+    are embedded once. A zero vector, or one with a NaN or an infinity, makes the row a fault: bad_vector.
     """
 
     model: Model
-    passage: str  # a template over title and abstract
+    passage: str  # template that uses title, abstract or both
 
     version: ClassVar[int] = 1
 
@@ -155,19 +157,19 @@ OWN = frozenset({"document", "passage"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedContextual(EmbedsChunks):
-    """Adds `vector` (dim,), a unit row, for each `chunk_text` behind what `writer` says of its place.
+    """Adds `vector` (dim,), a unit row, of each chunk after a sentence of `writer` about its place.
 
-    The prompt shows `document_chars` characters of the document: all of it, or a third of them from its
-    beginning and the rest from around the chunk. Where a reply cannot be read, the vector is of the chunk
-    alone; so it is of all chunks where the writer is absent. A reply that does not come for now is the row's
-    fault. A bad vector is one, too, as of `embed`.
+    The prompt shows `document_chars` characters of the document: all of it if it is shorter, else a third of
+    them from its beginning and two thirds from around the chunk. If the reply is unreadable, or the writer is
+    declared absent (loader: none), only the chunk is embedded. A transient fault of the writer becomes the
+    row's fault; a bad vector does too, as in `embed`.
     """
 
     model: Model  # the embedder
     writer: Model  # a generator
     prompt: Prompt
-    document_chars: int = 3000
-    max_tokens: int = 60  # of a reply
+    document_chars: int = 3000  # characters of the document that the prompt shows
+    max_tokens: int = 60  # of a reply, in the writer's own tokens; thoughts have their own budget on top
 
     version: ClassVar[int] = 1
 
@@ -194,7 +196,7 @@ class EmbedContextual(EmbedsChunks):
 
     def open(self, kit: Kit) -> Build:
         embedder, render = kit.embedder(self.model), self.prompt.renderer()
-        writers: list[Generator] = []  # opened by the first chunk: what parses and splits has no engine
+        writers: list[Generator] = []  # opened by the first chunk: a worker that only parses needs none
 
         async def build(table: pa.Table) -> pa.Table:
             texts: list[str | None] = table["chunk_text"].to_pylist()
@@ -224,12 +226,12 @@ class EmbedContextual(EmbedsChunks):
         return build
 
     def sampling(self) -> Sampling:
-        """Returns what is sent with each chat."""
+        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + self.writer.thought_tokens)
 
 
 def excerpt(text: str, start: int, end: int, most: int) -> str:
-    """The text, where it has at most `most` characters; else its beginning and what stands around a span.
+    """Returns the text if it has at most `most` characters, else its beginning and the part around a span.
 
     >>> excerpt("0123456789abcdefghij", 14, 16, 9)
     '012 ... cdefgh'

@@ -1,4 +1,4 @@
-"""Examples for a prompt: other questions with their calls or answers, the nearest ones or some by chance."""
+"""Few-shot examples for a prompt: other questions with their calls or answers, nearest or random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raypipe.readers.example_pool import PoolRef
 from raypipe.text.template import REPLY, renderer, uses
 
 SHOWN = "Question: {{ question }}\nAnswer: {{ answer }}"
-"""An example of a pool as a prompt shows it."""
+"""Template of one example from a pool."""
 
 FIELDS = frozenset({"question", "answer", "explanation"})
 BETWEEN = "\n\n"
@@ -24,24 +24,24 @@ BETWEEN = "\n\n"
 class Examples:
     """Writes `top` examples into the reply `into`, from a bank of calls or from a pool of training rows.
 
-    nearest: by cosine, the nearest last, since a model follows best what it read last. random: drawn by
-    `seed` and the question's text, in the order in which they were drawn.
+    `nearest` chooses by cosine and puts the nearest last, since a model follows best what it read last.
+    `random` draws by `seed` and the question's text, and keeps the order of the draw.
 
-    Examples about a document that the question cites are never shown: they would tell the answer. A question
-    that cites none, and searches a whole store, is shown examples of any document. Of a bank's equal
-    questions, and of a pool's equal questions about one document, one alone is. With `tokens` the examples
-    that were chosen last go until the others fit. Where none is left, the reply is skipped.
+    Examples about a document that the question cites are never shown, since they would reveal the answer. A
+    question without citations may get examples about any document. Equal questions of a bank, and equal
+    questions about one document of a pool, give one example. If the examples exceed `tokens`, the last chosen
+    are dropped. Without examples the reply is skipped.
     """
 
-    bank: ExampleFile | None = None
-    pool: PoolRef | None = None
+    bank: ExampleFile | None = None  # examples with calls; exactly one of bank and pool is set
+    pool: PoolRef | None = None  # examples from training rows
     choose: Literal["nearest", "random"] = "nearest"
-    embedder: Model | None = None  # of `nearest`
-    seed: int = 0  # of `random`
-    top: int = 8
-    tokens: int | None = None  # that the examples may take together; None: any
+    embedder: Model | None = None  # only for choose: nearest
+    seed: int = 0  # only for choose: random
+    top: int = 8  # most examples
+    tokens: int | None = None  # budget of all examples together; None: no limit
     tokenizer: Model | None = None  # counts `tokens`
-    shown: str = SHOWN  # a row of a pool: question, answer, explanation
+    shown: str = SHOWN  # template of a pool's row; may use question, answer, explanation
     into: str = "examples"
 
     version: ClassVar[int] = 2
@@ -96,24 +96,24 @@ class Examples:
                 asked = await embed([q.text.lower() for q in questions], "passage")
                 scores = (asked @ known.T).tolist()
                 orders = [sorted(range(len(s)), key=lambda i, s=s: (-s[i], i)) for s in scores]  # type: ignore[misc]
-            return [self._said(q, found, o, tokenize) for q, o in zip(questions, orders, strict=True)]
+            return [self._with_reply(q, found, o, tokenize) for q, o in zip(questions, orders, strict=True)]
 
         return ask
 
     def _drawn(self, question: Question, found: Sequence[ShownExample]) -> list[int]:
-        """All examples in an order that this seed and this question give."""
+        """Returns all examples' positions, shuffled by the seed and the question's text."""
         order = list(range(len(found)))
         random.Random(int(digest("examples", str(self.seed), question.text), 16)).shuffle(order)
         return order
 
-    def _said(
+    def _with_reply(
         self,
         question: Question,
         found: Sequence[ShownExample],
         order: Sequence[int],
         tokenize: Tokenize | None,
     ) -> Question:
-        """`order`: all examples, those to be shown first."""
+        """Writes the examples into the question's reply. `order`: positions of all examples, best first."""
         own = {c.url for c in question.citations or ()}
         best: dict[str, str] = {}  # group -> its first example
         for e in (found[i] for i in order):

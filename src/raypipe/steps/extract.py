@@ -1,6 +1,6 @@
-"""Evidence without a language model: the sentence or table's fact that answers best, and a cautious extract.
+"""Answers without a language model: the sentence or table fact that answers best, or "i don't know".
 
-Knows models through the kit. It cannot reason: it says what one sentence says, or that it does not know.
+Models come from the kit. An extract cannot reason: it repeats one sentence or fact, or abstains.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from raypipe.text.spans import AskedQuestion, TypedSpan, decide, read, typed_spa
 from raypipe.text.words import require_splitter
 
 LIKELY = 0.8
-"""Probability from which a span is said for its sentence. Of the 460 questions of docs/extract.md that have
-answers, from .8 on 54 spans are said and 3 are wrong where their sentence is right; from .5 on 120 and 7."""
+"""Least probability at which a span is the answer in place of its sentence. Measured on the 460 questions of
+docs/extract.md that have answers: from .8 on, 54 answers are spans, and 3 of these are wrong although their
+sentence is right; from .5 on, 120 are spans and 7 wrong."""
 DENIAL_WORDS = 15
-"""Words of a sentence that denies a premise, at most. Of 14 sentences of NQ and SQuAD with a "not" that would
-have been said, all of more words but one, 10 hold the answer: they deny something else."""
+"""Most words of a sentence that counts as denying a premise. Among 14 sentences of NQ and SQuAD that have a
+"not" and would have been answers, all but one are longer; 10 hold the answer and deny something else."""
 _DENIES = re.compile(r"\b(?:not(?! only\b|-)|never)\b|n't\b|\bnone\W*$", re.IGNORECASE)
 
 
@@ -37,28 +38,29 @@ class Extract:
     """Replies with the best candidate of the first `passages` passages of `order`, or "i don't know".
 
     A candidate is a sentence of one block of its page, or a fact of a table with its label
-    (`text.candidates`); the embedder reads the `scored` that share most words with the question. The numbers
-    of `fitted` give each a probability to hold the answer (`text.evidence`). The likeliest is said:
+    (`text.candidates`). The embedder reads the `scored` candidates that share most words with the question.
+    `fitted` gives each candidate a probability of holding the answer (`text.evidence`). The reply comes from
+    the likeliest:
 
-    - to a comparison the side that one sentence decides; else nothing;
-    - the person, date or number in it that the question asks for, where it is the only one and the
-      probability is .8 or more; a fact is said with its label;
-    - else the sentence, of which at most `words` words are said.
+    - for a comparison, the side that one sentence decides; if none does, no answer;
+    - the person, date or number that the question asks for, if the sentence has only one and the probability
+      is .8 or more; a fact is given with its label;
+    - else the sentence, cut to `words` words.
 
-    Nothing is said where the sentence is short and denies ("has never won") while the question does not, nor
-    where the probability is below `threshold`; without fitted numbers, nothing is ever said. The first quote
-    is the whole sentence or row either way: of an abstention it is the near miss. Where other sources state
-    another value in the same words (`text.evidence`), the newest is said, and a second reply quotes the
-    values of the others. `bench/figures/extract.py --sentences` counts the sentences of passages.
+    The reply abstains if the sentence is short and denies ("has never won") but the question does not. It
+    also abstains below `threshold`, and always without `fitted`. The first quote is the whole sentence or
+    row, even if the reply abstains. If sources state different values in the same words (`text.evidence`),
+    the newest value is the reply; a second reply quotes the others.
+    `bench/figures/extract.py --sentences` counts the sentences of passages.
     """
 
     embedder: Model
-    passages: int = 5  # of order, whose sentences are candidates
-    sentences: int = 40  # of each passage at most
-    scored: int = 16  # of all of them: those with most of the question's words, which are embedded
-    threshold: float = 0.5  # of probability, 0..1
-    words: int = 60  # of a sentence that are said, at most; its quote keeps all
-    chars: int = 250  # of these words with their spaces, at most
+    passages: int = 5  # passages of order whose sentences are candidates
+    sentences: int = 40  # most sentences of one passage
+    scored: int = 16  # candidates to embed: those that share most words with the question
+    threshold: float = 0.5  # least probability of an answer, 0..1
+    words: int = 60  # most words of a sentence in the reply; its quote keeps all
+    chars: int = 250  # most characters of these words, spaces included
     fitted: Fitted | None = None
     into: str = "extract"
 
@@ -116,7 +118,7 @@ class Extract:
         cosine: np.ndarray,
         pages: Mapping[str, SourceText],
     ) -> dict[str, Reply]:
-        """`cosine` is (candidates,), parallel to `found`."""
+        """Returns the replies to one question. `cosine`: (candidates,), parallel to `found`."""
         if not found:
             return {self.into: Reply(IDK, ABSTAINED)}
         choice = choose(question.text, found, cosine, self.fitted)
@@ -132,7 +134,7 @@ class Extract:
 
 
 def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
-    # an embedder without files computes from words alone: a stand-in for tests, under the real one's name
+    # An embedder without files computes from words only: a test's stand-in under the real model's name.
     if embedder.path and fitted.embedder and fitted.embedder != embedder.original.weights:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
@@ -145,8 +147,8 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
 async def likely_candidates(
     index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
 ) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
-    """The candidates of each question that are embedded, and the texts that they are of. `most`: passages,
-    sentences of each, and candidates that are embedded."""
+    """Returns the candidates to embed for each question, and the pages that they come from. `most`: the most
+    passages per question, sentences per passage, and candidates per question."""
     orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
     sources = list(dict.fromkeys(source for order in orders for source, _ in order))
     texts, blocks, hidden, files = await asyncio.gather(
@@ -162,8 +164,8 @@ async def likely_candidates(
 async def cosines_of(
     embed: Embed, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
 ) -> list[np.ndarray]:
-    """The cosine of each query with its candidates: (candidates,) float32 each. Equal texts are embedded
-    once, and no query that has no candidate."""
+    """Returns the cosines of each query with its candidates: (candidates,) float32 each. Equal texts are
+    embedded once; a query without candidates is not embedded."""
     rows = {text: i for i, text in enumerate(dict.fromkeys(s.meaning for c in found for s in c))}
     asked = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
     vectors, of_queries = await asyncio.gather(embed(list(rows), "passage"), embed(asked, "query"))
@@ -176,18 +178,19 @@ async def cosines_of(
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidates:
-    """The candidates of a question in their order, with what is known of each."""
+    """Candidates of a question with their ranking, features and probabilities."""
 
     asked: AskedQuestion
     found: tuple[Sentence, ...]
-    order: tuple[int, ...]  # places of the candidates, best first; the first of equals
+    order: tuple[int, ...]  # positions in `found`, best first; ties: the earlier first
     words: Words
     spans: tuple[TypedSpan | None, ...]
-    features: np.ndarray  # evidence.features
-    probability: np.ndarray  # (candidates,) float64: of each to hold the answer
+    features: np.ndarray  # as `evidence.features` returns them
+    probability: np.ndarray  # (candidates,) float64: probability that each holds the answer
 
     def middle(self, i: int) -> int:
-        """Returns where a candidate has what is asked for, else the middle one of the question's words."""
+        """Returns the character offset in candidate `i` to keep when it is cut: the start of the typed span,
+        else of the middle one of the question's words, else 0."""
         span, marks = self.spans[i], self.words.marks[i]
         return span.span[0] if span else marks[len(marks) // 2] if marks else 0
 
@@ -195,7 +198,7 @@ class RankedCandidates:
 def choose(
     question: str, found: Sequence[Sentence], cosine: np.ndarray, fitted: Fitted | None
 ) -> RankedCandidates:
-    """At least one candidate, ranked. `cosine` is (candidates,)."""
+    """Ranks the candidates of a question, at least one, by probability. `cosine`: (candidates,)."""
     asked, words = read(question), evidence.words_of(question, found)
     spans = tuple(
         typed_span(asked.text, asked.kind, s.text, m, len(s.label) + 2 if s.value else 0)
@@ -208,41 +211,40 @@ def choose(
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The answer that a ranking gives, before the threshold."""
+class ExtractedAnswer:
+    """The answer that a ranking gives, before the threshold is applied."""
 
-    text: str | None  # None: nothing, whatever the probability
-    probability: float | None  # of being right; None: no fitted numbers, or a rule forbids to say anything
-    place: int  # of the candidate that it rests on
-    others: tuple[Quote, ...] = ()  # other values that other sources state, newest first
+    text: str | None  # None: no answer, at any probability
+    probability: float | None  # that the answer is right; None: nothing fitted, or a rule forbids to answer
+    place: int  # position of the candidate that the answer comes from
+    others: tuple[Quote, ...] = ()  # different values in other sources, newest first
 
 
 def say(
     choice: RankedCandidates, fitted: Fitted | None, most: tuple[int, int], pages: Mapping[str, SourceText]
-) -> Said:
-    """The answer that a ranking gives, with the probability that it is right. `most`: words and
-    characters."""
+) -> ExtractedAnswer:
+    """Derives the answer from a ranking, with the probability that it is right. `most`: words and characters
+    of the answer."""
     asked, found, first = choice.asked, choice.found, choice.order[0]
     at, *older = evidence.versions(found, choice.spans, choice.words, first, pages)
-    best, span, nothing = found[at], choice.spans[at], Said(None, None, at)
+    best, span, nothing = found[at], choice.spans[at], ExtractedAnswer(None, None, at)
     if fitted is None:
         return nothing
     if asked.direction:
         decided = decide(asked, [found[i].text for i in choice.order])
-        return Said(decided[0], fitted.compared, choice.order[decided[1]]) if decided else nothing
+        return ExtractedAnswer(decided[0], fitted.compared, choice.order[decided[1]]) if decided else nothing
     p = float(choice.probability[first])
     others = tuple(v for v in (evidence.value_of(found[i], choice.spans[i]) for i in older) if v is not None)
     if best.value is None and span is not None and span.only and p >= LIKELY:
-        return Said(best.text[slice(*span.span)], p, at, others)
+        return ExtractedAnswer(best.text[slice(*span.span)], p, at, others)
     denies = len(best.text.split()) <= DENIAL_WORDS and _DENIES.search(best.text)
     if denies and not _DENIES.search(asked.text):
         return nothing
-    return Said(shown(best.text, most, choice.middle(at)), p, at, others)
+    return ExtractedAnswer(shown(best.text, most, choice.middle(at)), p, at, others)
 
 
 def shown(sentence: str, most: tuple[int, int], at: int = 0) -> str:
-    """A sentence, or as much of it around a place as `most` words and characters hold; an ellipsis for what
-    is left out.
+    """Cuts a sentence around the offset `at` to `most` words and characters; an ellipsis marks each cut.
 
     >>> shown("One two three four five six.", (3, 12), 8)
     '… two three …'
@@ -251,7 +253,7 @@ def shown(sentence: str, most: tuple[int, int], at: int = 0) -> str:
     if len(found) <= most[0] and len(sentence) <= most[1]:
         return sentence
     ends = [end for _, end in found]
-    # a third of it before the place
+    # About a third of the budget is spent before `at`.
     first = max(
         bisect_right(ends, at - most[1] // 3), min(bisect_right(ends, at), len(found) - 1) - most[0] // 3
     )

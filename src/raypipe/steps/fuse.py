@@ -1,5 +1,5 @@
-"""Rankings without a model: one from the scores that several rankers left on the hits; and the order in which
-a question cites its pages, read whole: the control that every search is held against."""
+"""Rankings without a model: `Fuse` combines the scores of several rankers; `ReadAll` takes whole pages in the
+order in which the question cites them, as a baseline for every search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Norm = Literal["none", "minmax", "max"]
 
 @dataclass(frozen=True, slots=True)
 class FusionWeights:
-    """Weights that were fitted to rankings of one recipe."""
+    """Fusion weights, fitted to rankings of one recipe."""
 
     weights: Mapping[str, float]  # score name -> weight
     fitted_on: FittedOn
@@ -26,28 +26,26 @@ class FusionWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fuse:
-    """Writes `hits.<into>`, and the `top` best by it as `order`. With one score it ranks by that score.
+    """Fuses several scores of each hit into the score `into`, and makes the `top` best the new `order`.
 
-    `rrf`: the sum of weight / (k + rank), rank from 1 within each score. `weighted`: the sum of weight x
-    score, each score first normalised over this question's own hits: `minmax` to 0..1 (1 where all are
-    equal), `max` by dividing by the largest (0 where none is above 0). A hit with none of the named scores
-    is no candidate.
+    `rrf` sums weight / (k + rank), with ranks from 1 within each score. `weighted` sums weight x score; each
+    score is first normalised over this question's hits. `minmax` maps to 0..1 (1 if all are equal); `max`
+    divides by the largest (0 if none is above 0). Candidates are the hits with at least one weighted score.
 
-    A candidate without one of them is a fault of the row (`missing: fault`), gets nothing from it (`zero`),
-    or what the worst candidate gets (`min`: the rank after the last, or the smallest normalised score).
-    Only the ratio of the weights matters to the order; weight 0 is as if the score were not named.
-    `raypipe fit fuse` fits them to the data set's measure; `fitted` names the file that it writes, and its
-    weights count in place of `weights`.
+    If a candidate lacks one of the scores, `missing` decides. `fault`: the row is a fault. `zero`: the score
+    adds nothing. `min`: it counts as the worst (the rank after the last, or the smallest normalised score).
+    Only the ratio of the weights affects the order; a score with weight 0 is ignored. `raypipe fit fuse` fits
+    the weights to the data set's measure and writes a file. `fitted` names it and replaces `weights`.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)  # score name -> weight
-    top: int  # passages in order
+    top: int  # most passages of the new order
     method: Literal["rrf", "weighted"] = "rrf"
     norms: Mapping[str, Norm] = field(default_factory=dict)  # for `weighted`: score name -> norm
     k: float = 60.0  # for `rrf`; Cormack, Clarke and Büttcher 2009
     missing: Literal["fault", "zero", "min"] = "fault"
     into: str = "fuse"
-    fitted: FusionWeights | None = None  # they take the place of `weights`
+    fitted: FusionWeights | None = None  # replaces `weights`
 
     version: ClassVar[int] = 1
     given_by_fit: ClassVar[frozenset[str]] = frozenset({"weights", "top", "fitted"})
@@ -79,7 +77,7 @@ class Fuse:
         return row_by_row(self.fused)
 
     def weighed(self) -> Mapping[str, float]:
-        """Score -> weight, written out or fitted."""
+        """Returns score -> weight: the fitted ones if there are any, else `weights`."""
         return self.weights if self.fitted is None else self.fitted.weights
 
     def used(self) -> tuple[str, ...]:
@@ -99,12 +97,12 @@ class Fuse:
                     return replace(question, order=(), faults=(*question.faults, fault))
         weights = self.weighed()
         columns = [[weights[n] * part for part in self.column(n, hits)] for n in used]
-        # fsum is exact, so passages with equal parts tie whatever the order of the weights.
+        # fsum is exact, so passages with equal parts tie in any order of the weights.
         fused = {h.chunk: math.fsum(c[i] for c in columns) for i, h in enumerate(hits)}
         return replace(add_scores(question, self.into, fused), order=best_first(fused, self.top))
 
     def column(self, name: str, hits: Sequence[Hit]) -> list[float]:
-        """Returns what one score adds to each hit for a weight of 1."""
+        """Returns the contribution of one score to each hit, at weight 1; parallel to `hits`."""
         scores = {h.chunk: h.scores[name] for h in hits if name in h.scores}
         if self.method == "rrf":
             parts = {c: 1 / (self.k + rank) for rank, c in enumerate(best_first(scores), start=1)}
@@ -117,7 +115,7 @@ class Fuse:
 
 
 def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
-    """Returns one ranker's scores for one question, on the scale that `norm` names.
+    """Normalises one ranker's scores for one question to the scale that `norm` names.
 
     >>> normalised({"a": 2.0, "b": 4.0}, "max"), normalised({"a": 2.0, "b": 4.0}, "minmax")
     ({'a': 0.5, 'b': 1.0}, {'a': 0.0, 'b': 1.0})
@@ -132,11 +130,11 @@ def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAll:
-    """Makes the pages and papers that a question cites its `order`: each whole, as one passage, the first
-    cited first. A prompt shows of them what its budget holds.
+    """Makes the cited pages and papers the new `order`, each whole as one passage, the first cited first.
 
-    A snippet is none, and nor is a page without text. The score `into` is 1 for the first, 1/2 for the
-    second. A whole store is not read: the order of a question without sources of its own is empty.
+    Snippets and pages without text are left out. The score `into` is 1 for the first page, 1/2 for the
+    second. A prompt later cuts them to its budget. A question without citations gets an empty `order`: the
+    step never reads a whole store.
     """
 
     into: str = "read_all"
@@ -151,7 +149,7 @@ class ReadAll:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         pages = len(_pages(question))
-        longest = math.inf if pages else reach.passage_chars  # nothing says how long a page is
+        longest = math.inf if pages else reach.passage_chars  # the length of a page is unknown
         return Bound(0, replace(grown(reach, pages), order=pages, passage_chars=longest), "never")
 
     def open(self, kit: Kit) -> Ask:
@@ -173,5 +171,5 @@ class ReadAll:
 
 
 def _pages(question: Question) -> list[str]:
-    """The distinct pages and papers that a question cites, in order."""
+    """Returns the distinct pages and papers that a question cites, in order."""
     return list(dict.fromkeys(c.page for c in question.citations or () if c.page is not None))

@@ -1,5 +1,5 @@
-"""Generation: a language model is asked about each question, and what it says is read. Knows models through
-the kit, prompts and reply formats through `text`."""
+"""Generation: a language model replies about each question, and the reply is parsed and labelled. Models come
+from the kit; prompts and reply formats come from `text`."""
 
 from __future__ import annotations
 
@@ -33,69 +33,69 @@ from raypipe.text.template import REPLY, ByLabel, Prompt
 from raypipe.text.words import require_splitter
 
 SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs", "repeats")
-"""Fields of the step that `core.llm.Sampling` has under the same names."""
+"""Fields of the step that are passed to `core.llm.Sampling` under the same names."""
 ReplyKind: TypeAlias = Literal[
     "plain", "label", "certainty", "json", "confidence", "calls", "text", "keywords", "rewrite"
 ]
 
 
 PromptContext: TypeAlias = tuple[str, tuple[tuple[str, Span, str], ...]]
-"""The packed text, and source id, span and text of each stretch in it."""
+"""The packed text, and the source id, span and text of each passage part in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Asks `model` with `prompt` and keeps what it says as the reply `into`.
+    """Sends `prompt` to `model` for each question and stores the model's text as the reply `into`.
 
-    A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context: the passages of
-    `order` packed to a budget (`text.context`), without what their pages hide. Whatever strangers wrote is
-    made harmless first (`text.sanitize`).
+    A prompt may use text, body, asked_at, replies.NAME, the names of `fill`, and context. The context is the
+    passages of `order`, packed to a budget (`text.context`), without hidden text. All foreign text is escaped
+    first (`text.sanitize`).
 
-    `reply` says how the text is read (`text.replies`) and so what labels it can have:
+    `reply` selects the parser (`text.replies`) and thus the possible labels:
 
-    - plain: answered, abstained ("i don't know", which it then is to the letter), invalid;
+    - plain: answered, abstained (the text is then exactly "i don't know"), or invalid;
     - label: one of `labels`, else `default`;
-    - certainty: one of `labels` that the model is more than `certain` sure of, else `default`; or invalid;
-    - json: answered, its text the JSON object;
+    - certainty: the named one of `labels` if its certainty is above `certain`, else `default`; or invalid;
+    - json: answered; the text is the JSON object;
     - confidence: as plain, with a stated confidence; abstained below `confident`;
-    - calls: answered, or abstained where the model says that no call fits;
-    - text: answered, whatever it says;
-    - keywords: answered, keywords on one line with commas between them;
-    - rewrite: answered, a query in the question's place; the question itself, labelled kept, where the reply
-      is empty, longer than the question, or cannot be read. What went wrong stays as the reply's fault.
+    - calls: answered, or abstained if the model says that no call fits;
+    - text: answered, any text;
+    - keywords: answered; the text is one line of keywords, separated by commas;
+    - rewrite: answered; the text is a query that replaces the question. If the model's text is empty, longer
+      than the question or unreadable, the reply is the question, labelled kept. Its fault records the error.
 
-    With `after` the reply is what stands behind the last such mark: the answer behind a reasoning.
+    `after` is a mark: only the text after the last such mark is parsed, such as the answer after a reasoning.
 
-    What a model thought before (`text.thoughts`) is never part of a reply. A reply that ends inside a
-    thought, or says nothing behind it, cannot be read.
+    A model's thoughts (`text.thoughts`) are never part of a reply. A reply that ends inside a thought, or has
+    no text after it, is unreadable.
 
-    What cannot be read is a fault with its text kept, and so is a row that the model could not do. A fault
-    of the moment (an engine that is down) is the question's too: nothing is stored and it is asked again.
-    Where the model is absent, every reply is skipped.
+    An unreadable reply is a fault that keeps the text. A row that the model cannot answer is a fault too. A
+    transient fault (the engine is down) also becomes the question's: nothing is stored, and the next run
+    tries again. If the model is declared absent (loader: none), every reply is skipped.
 
-    A reply that was written from a context and does not abstain quotes it (`text.evidence`): the sentence
-    that says what it says, where there is one, then whatever of the passages the prompt showed, in its order.
+    A reply that had a context and does not abstain gets quotes (`text.context.cite`). The first is the
+    sentence that states the reply, if there is one; then come the passage parts of the prompt, in order.
     """
 
     model: Model
-    prompt: ByLabel[Prompt]  # one, or one for each label of an earlier reply
+    prompt: ByLabel[Prompt]  # one prompt, or one for each label of an earlier reply
     into: str
-    max_tokens: int  # of the reply, in the model's own tokens; a model that thinks has its own on top
+    max_tokens: int  # of the reply, in the model's own tokens; thoughts have their own budget on top
     reply: ReplyKind = "plain"
-    labels: tuple[str, ...] = ()  # of a reply of kind label, in the order in which they are looked for
-    default: str | None = None  # label of a reply in which none is found; None: it is a fault
-    after: str = ""  # of a reply of kind plain: the mark before the answer; "": all is the answer
-    certain: float = 90.0  # of a reply of kind certainty, 0..100
-    confident: Level | None = None  # of a reply of kind confidence: the least level that is an answer
-    adapter: ByLabel[str | None] = field(default_factory=lambda: ByLabel(None))  # of the model; None: none
-    choices: tuple[str, ...] = ()  # the reply is one of these
-    schema: JsonSchema | None = None  # the reply is JSON that this allows
-    grammar: Grammar | None = None  # the reply is a sentence of this
+    labels: tuple[str, ...] = ()  # with reply label or certainty: the classes, searched for in this order
+    default: str | None = None  # label of a reply that names none of `labels`; None: such a reply is a fault
+    after: str = ""  # with reply plain: the mark before the answer; "": the whole text is the answer
+    certain: float = 90.0  # with reply certainty: the certainty that a label must exceed, 0..100
+    confident: Level | None = None  # with reply confidence: the lowest level that counts as an answer
+    adapter: ByLabel[str | None] = field(default_factory=lambda: ByLabel(None))  # LoRA adapter; None: none
+    choices: tuple[str, ...] = ()  # constraint: the reply is one of these texts
+    schema: JsonSchema | None = None  # constraint: the reply is JSON that this schema allows
+    grammar: Grammar | None = None  # constraint: the reply is a sentence of this grammar
     fill: Mapping[str, str | int] = field(default_factory=dict)  # constants of the prompt
-    first: tuple[str, ...] = ()  # replies whose lines stand before the passages, one each, where answered
-    passages: int | None = None  # distinct passages of order in the context; None: all; 0: `first` alone
-    context_tokens: int | None = None  # of the context, as `tokenizer` counts it
-    context_chars: int | None = None  # of the context, instead
+    first: tuple[str, ...] = ()  # answered replies whose lines precede the passages, each as one passage
+    passages: int | None = None  # distinct passages of order in the context; None: all; 0: only `first`
+    context_tokens: int | None = None  # budget of the context, as `tokenizer` counts it
+    context_chars: int | None = None  # budget of the context in characters, instead of tokens
     tokenizer: Model | None = None  # counts the context; None: the model's own
     layout: PassageLayout = "docs"
     lower: bool = False  # passages in lower case
@@ -104,8 +104,8 @@ class Generate:
     seed: int = 0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    logprobs: bool = False  # whether the reply's log-probability is wanted
-    repeats: int = field(default=0, metadata=ADDED)  # a text so often in a row ends the reply; 0: none does
+    logprobs: bool = False  # True: the reply carries its log-probability
+    repeats: int = field(default=0, metadata=ADDED)  # text repeated this often in a row ends a reply; 0: none
 
     version: ClassVar[int] = 5
 
@@ -153,8 +153,8 @@ class Generate:
         return Bound(1, reach, "asking", plain, tokens=tokens, reply_tokens=reply, prompt_tokens=prompt)
 
     def _prompt_tokens(self, question: Question, reach: Reach) -> float:
-        """Tokens of an ordinary chat about a question; math.inf where it shows replies, or passages of any
-        length."""
+        """Estimates the tokens of an ordinary chat about a question; math.inf if it shows replies, or
+        passages of unknown length."""
         if any(v.startswith(REPLY) for v in self._variables()):
             return math.inf
         context = 0.0
@@ -204,7 +204,7 @@ class Generate:
     async def _contexts(
         self, questions: Sequence[Question], index: Index | None, tokenize: Tokenize
     ) -> list[PromptContext]:
-        """Returns what the prompt shows of each question's order; of none of them without an index."""
+        """Returns the context of each question's prompt; without an index no passages are shown."""
         if index is None:
             return [self._context(q, (), tokenize) for q in questions]
         found = await prompt_passages(index, [c for q in questions for c in q.order], self.lower)
@@ -213,8 +213,8 @@ class Generate:
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
     ) -> PromptContext:
-        """The lines of `first`, then the passages, packed to the budget, and where what was packed of them
-        stands; nothing of a question whose prompt shows none."""
+        """Packs the lines of `first`, then the passages, to the budget. Returns the text, and its passage
+        parts located in their sources; ("", ()) if the question's prompt shows no context."""
         if "context" not in self.prompt.of(question).variables:
             return "", ()
         budget, lines = self.context_tokens or self.context_chars, self._first(question)
@@ -273,7 +273,7 @@ class Generate:
         return "context" in self._variables() and self.passages != 0
 
     def sampling(self) -> Sampling:
-        """Returns what is sent with each chat."""
+        """Returns the sampling settings of each chat."""
         given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
         if len(given) > 1:
             raise ValueError("expected at most one of choices, schema and grammar")

@@ -1,9 +1,9 @@
-"""Search again: a language model says whether the evidence answers, and if not, what to look for.
+"""Multi-hop search: a language model judges whether the evidence is enough; if not, it writes a query.
 
-One step with a bound, since a model decides how many hops there are. Its shape is that of Self-Ask, whose
-model asks a follow-up question or says that none is needed (Press et al. 2023, arXiv 2210.03350), and of
-IRCoT, which searches with what the model wrote last and shows all that was found so far (Trivedi et al. 2023,
-arXiv 2212.10509). Unlike both, the model writes no answer here: a later step does, from the same evidence.
+The model decides the number of hops, so they are one step with a limit. The form follows Self-Ask, whose
+model asks a follow-up question or says that none is needed (Press et al. 2023, arXiv 2210.03350), and IRCoT,
+which searches with the model's last text and shows all passages found so far (Trivedi et al. 2023, arXiv
+2212.10509). In contrast to both, the model writes no answer: a later step answers from the same evidence.
 """
 
 from __future__ import annotations
@@ -38,44 +38,43 @@ from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import REPLY, Prompt
 
 OWN = frozenset({"context", "queries"})
-"""Variables that a prompt of this step may use on top of fields and replies: evidence, and earlier
-queries."""
+"""Variables that a prompt of this step may use besides fields and replies: evidence, and earlier queries."""
 
 Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[dict[str, float]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iterate:
-    """Asks `model` at most `rounds` times, and after each time searches with the query that it wrote.
+    """Calls `model` at most `rounds` times and searches with the query of each reply.
 
-    A round shows the first `passages` passages of `order`, and as many that each search so far found best and
-    none before it did, packed to `context_tokens`. The reply is "Enough", or "Search: " and a query
-    (`text.replies.read_next_query`). A search is BM25 (`words`), vectors (`embedder`), or both, fused by
-    reciprocal ranks; its `top` passages get the score INTO-1, INTO-2, ... of their round, so that the hits of
-    each round stay apart. It makes candidates: `order` stays as it was, and `fuse` ranks them.
+    A round's prompt shows the first `passages` passages of `order`, and the `passages` best new ones of each
+    earlier search, packed to `context_tokens`. The model replies "Enough", or "Search: " and a query
+    (`text.replies.read_next_query`). A search uses BM25 (`words`), vectors (`embedder`), or both, fused by
+    reciprocal ranks. Its `top` passages get the score INTO-1, INTO-2, ... of their round, which keeps the
+    rounds apart. The step does not change `order`; `fuse` ranks the new hits.
 
-    The rounds of a question end where the model says "Enough" (label `enough`), after the last round
-    (`rounds`), where the next round could need more than is left of `tokens` (`tokens`), where a query was
-    asked before (`repeated`), and where a reply cannot be read or does not come (`fault`). That is the label
-    of the reply `stop`, whose text counts rounds, searches and tokens. The reply `into` has the queries, a
-    line each; it is skipped where there are none, and so are both where the model is absent.
+    The reply `stop` counts rounds, searches and tokens; its label says why the rounds ended. `enough`: the
+    model said so. `rounds`: the last round is over. `tokens`: the next round could exceed the rest of
+    `tokens`. `repeated`: the query is an earlier one. `fault`: a reply is missing or unreadable. The reply
+    `into` holds the queries, one per line; without queries it is skipped. If the model is declared absent
+    (loader: none), both replies are skipped.
 
-    `tokens` are those of messages, as `tokenizer` counts them, and of replies, as the model counts them, of
-    all rounds; the marks of a chat template come on top.
+    `tokens` limits all rounds together: messages, counted by `tokenizer`, and replies, counted by the model.
+    The marks of a chat template are not counted.
     """
 
     model: Model
     prompt: Prompt
-    rounds: int  # calls of the model at most, and searches
-    tokens: int  # of all rounds of a question together
-    context_tokens: int  # of the evidence in one round
-    max_tokens: int  # of a reply, in the model's own tokens; a model that thinks has its own on top
-    embedder: Model | None = None
-    words: str | None = None  # analyzer that the corpus half's `tokenize` kept; lucene's BM25
-    top: int = 10  # passages of one search
-    passages: int = 5  # that a round shows of `order`, and of each search
-    tokenizer: Model | None = None  # None: the model's own
-    where: str = field(default="", metadata=ADDED)  # condition on the fields of what is found; "": none
+    rounds: int  # most calls of the model, and most searches
+    tokens: int  # budget of all rounds of a question together
+    context_tokens: int  # budget of the evidence in one round
+    max_tokens: int  # of a reply, in the model's own tokens; thoughts have their own budget on top
+    embedder: Model | None = None  # searches vectors; None: BM25 only
+    words: str | None = None  # searches by Lucene's BM25: an analyzer that `tokenize` ran in the corpus half
+    top: int = 10  # passages that one search finds
+    passages: int = 5  # passages that a prompt shows, of `order` and of each search
+    tokenizer: Model | None = None  # counts messages; None: the model's own
+    where: str = field(default="", metadata=ADDED)  # condition on the fields of sources to search; "": none
     into: str = "iterate"
     stop: str = "stop"
 
@@ -151,7 +150,7 @@ class Iterate:
                     chat = render(self._values(row, context))
                     needed = sum(len(tokenize(m.content)) for m in chat)
                     if row.tokens + needed + self.sampling().max_tokens > self.tokens:
-                        row.label = "tokens"  # what is left of them does not hold the chat and a reply
+                        row.label = "tokens"  # the chat and a reply could exceed the budget
                         continue
                     row.chat, row.tokens = chat, row.tokens + needed
                     asked.append(row)
@@ -160,12 +159,12 @@ class Iterate:
                 hits = await search([(r.question, r.queries[-1]) for r in searching])
                 for row, scores in zip(searching, hits, strict=True):
                     row.take(scores, self._score(number), self.passages)
-            return [self._said(r) for r in rows]
+            return [self._finished(r) for r in rows]
 
         return ask
 
     def _searcher(self, kit: Kit) -> Search:
-        """Searches with a query in place of each question: chunk id -> score, the `top` best."""
+        """Returns a search of (question, query) pairs that gives chunk id -> score of the `top` best."""
         makers: list[Step] = []
         if self.embedder is not None:
             makers.append(Dense(model=self.embedder, top=self.top, where=self.where))
@@ -197,7 +196,7 @@ class Iterate:
             row.tokens += 0 if isinstance(reply, Fault) else reply.generated_tokens
             row.read(reply, f"iterate:{self.into}")
 
-    def _said(self, row: _Row) -> Question:
+    def _finished(self, row: _Row) -> Question:
         counts = {"rounds": row.rounds, "searches": row.searches, "tokens": row.tokens}
         stop = row.broken or Reply(json.dumps(counts), row.label or "rounds")
         queries = Reply("\n".join(row.queries), ANSWERED) if row.queries else SKIPPED_REPLY
@@ -207,26 +206,26 @@ class Iterate:
         return f"{self.into}-{number}"
 
     def sampling(self) -> Sampling:
-        """Returns what is sent with each chat."""
+        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + self.model.thought_tokens)
 
 
 @dataclass(slots=True)
 class _Row:
-    """A question on its way through the rounds."""
+    """State of a question between rounds."""
 
     question: Question
-    shown: list[str]  # chunk ids, in the order in which the prompt has them
+    shown: list[str]  # chunk ids in prompt order
     queries: list[str] = field(default_factory=list)
-    rounds: int = 0  # calls of the model
+    rounds: int = 0  # calls of the model so far
     searches: int = 0
     tokens: int = 0  # of messages and replies so far
-    label: str = ""  # why its rounds ended; "": they go on
-    chat: Chat = ()  # of the round
-    broken: Reply | None = None  # a fault that ended them
+    label: str = ""  # why its rounds ended; "": another round follows
+    chat: Chat = ()  # of the current round
+    broken: Reply | None = None  # the fault that ended its rounds
 
     def read(self, said: Generated | Fault, step: str) -> None:
-        """Takes the next query of a reply, or ends the rounds."""
+        """Stores the next query of a reply, or ends the rounds."""
         query = read_reply(said, step, read_next_query)
         if isinstance(query, Reply):
             self.label, self.broken = FAULT, query
@@ -238,7 +237,7 @@ class _Row:
             self.queries.append(query)
 
     def take(self, found: Mapping[str, float], score: str, passages: int) -> None:
-        """Adds what a search found, best first: chunk id -> its score."""
+        """Adds the hits of a search. `found`: chunk id -> score, best first."""
         self.searches += 1
         hits = [Hit(c, *parse_chunk_id(c), {score: value}) for c, value in found.items()]
         self.question = add_hits(self.question, hits)

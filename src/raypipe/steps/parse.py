@@ -1,4 +1,4 @@
-"""Sources to text: pages parsed by `text.html` under its limits, documents cleaned."""
+"""Text of sources: `Parse` reads HTML pages with `text.html` under its limits; `Clean` cleans documents."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from raypipe.text.html import ParsedPage, ParseJob, Parser, SandboxedParser, Via
 from raypipe.text.sanitize import clean
 
 COMPARED_EVERY = 256
-"""A page in 256 is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's 135,300
-pages get 528 comparisons: if none differs, fewer than .6 % of all pages do (95 %, rule of three)."""
+"""BeautifulSoup checks one page in this many. It is 20 times slower, so the checks cost 8 %. CRAG's 135,300
+pages get 528 checks: if no page differs, fewer than .6 % of all pages do (95 %, rule of three)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parse:
-    """Gives every source of the named kinds its text, white-space folded, the spans that a page hides, and
-    its blocks: where a title, heading, paragraph, list item, cell or menu begins and ends (`text.blocks`).
+    """Extracts text, hidden spans and blocks of every source of the named kinds.
 
-    A page's text equals BeautifulSoup's with the parser `html`; `via: fast` gets it from a faster parser, and
-    one page in 256, chosen by its source id, from both (`text.html`). Sources of other kinds are not this
-    recipe's to search: they leave no row, so the law of rows holds for the kinds named.
+    White space in the text is folded. A block is the span of a title, heading, paragraph, list item, cell or
+    menu (`text.blocks`). A page's text equals that of BeautifulSoup with the parser `html`. `via: fast` uses
+    a faster parser and checks one page in 256, chosen by source id, with BeautifulSoup (`text.html`). Sources
+    of other kinds give no row, since this recipe does not search them.
 
-    `parser` says who read a row: fast, compared, fallback, bs4 (`text.html.Way`), or plain for what is no
-    HTML. A page without text is a row with the text "". Faults: null, not_html, too_large, timeout, memory,
-    crash, unparsable.
+    The column `parser` names the parser of a row: fast, compared, fallback, bs4 (`text.html.Way`), or plain
+    for sources without HTML. A page without text is a row with the text "". Faults: null, not_html,
+    too_large, timeout, memory, crash, unparsable.
     """
 
-    html: Parser = "lxml"
-    via: Via = "fast"
-    kinds: tuple[SourceKind, ...] = ("page", "snippet")
+    html: Parser = "lxml"  # parser of BeautifulSoup
+    via: Via = "fast"  # fast: a faster parser, some pages checked; bs4: BeautifulSoup for all pages
+    kinds: tuple[SourceKind, ...] = ("page", "snippet")  # kinds of sources to parse
 
     version: ClassVar[int] = 5
 
@@ -58,17 +58,17 @@ class Parse:
         return CorpusBound(1, chars)  # a parsed text is never longer than its source
 
     def open(self, kit: Kit) -> Build:
-        limited = SandboxedParser()  # its child starts with the first page and ends with the last reference
+        limited = SandboxedParser()  # its child process starts with the first page; it ends with this object
 
         async def build(table: pa.Table) -> pa.Table:
             rows = rows_of(table, self.kinds)
-            # By a byte of its id alone, so that batches and reruns compare the same pages.
+            # A byte of the id alone chooses, so that batches and reruns compare the same pages.
             jobs = [
                 ParseJob(r["content"], self.html, self.via, r["source"][3] % COMPARED_EVERY == 0)
                 for r in rows
                 if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
             ]
-            stop = threading.Event()  # cancelling the caller ends the parsing, too
+            stop = threading.Event()  # if the caller is cancelled, parsing ends too
             try:
                 pages = iter(await asyncio.to_thread(limited.run, jobs, stop) if jobs else ())
             finally:
@@ -87,8 +87,8 @@ def _row(pages: Iterator[ParsedPage | Fault], row: dict[str, Any]) -> ParsedPage
 
 
 def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:
-    """The sources of these kinds. Their content is bytes: a page goes through a pipe, and decoding it twice
-    would cost as much as parsing it."""
+    """Returns the sources of some kinds as dicts, with content as bytes. A page is sent through a pipe, so
+    text would be decoded twice, which costs as much as parsing it."""
     content = table["content"].cast(pa.large_binary())
     table = table.set_column(table.column_names.index("content"), "content", content)
     return [r for r in table.to_pylist() if r["kind"] in kinds]
@@ -97,7 +97,9 @@ def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]
 def parsed_table(
     rows: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ParsedPage | Fault], step: str
 ) -> pa.Table:
-    """Returns what `read` makes of each of `rows_of` that has content and came without a fault."""
+    """Builds the output table of a parsing step. `rows`: as from `rows_of`; `read` parses one row.
+
+    A row with a fault keeps it; a row without content gets the fault null of `step`."""
     found: list[ParsedPage | Fault] = []
     for row in rows:
         if row["fault"] is not None:
@@ -119,20 +121,20 @@ def parsed_table(
 
 
 UNTITLED = "None"
-"""The text that stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
+"""Replacement for a title that is missing or empty after cleaning, as in Onewo's own cleaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clean:
-    """Gives every document the text that Onewo searches: its title, a newline and the rest, each cleaned
-    (`text.sanitize`). The first line of a document is its title, as the readers of BEIR's and OAG-QA's files
-    have it; one without a title has the title "None". A document of which nothing is left has the text "".
+    """Cleans every document to the text that Onewo searches: its title, a newline, and the rest.
 
-    Sources of other kinds are not this recipe's to search: they leave no row, so the law of rows holds for
-    the kinds named. Faults: null.
+    Title and rest are cleaned separately (`text.sanitize`). The first line of a document is its title, as the
+    readers of BEIR's and OAG-QA's files write it; a missing title becomes "None". A document that is empty
+    after cleaning has the text "". Sources of other kinds give no row, since this recipe does not search
+    them. Faults: null.
     """
 
-    kinds: tuple[SourceKind, ...] = ("document",)
+    kinds: tuple[SourceKind, ...] = ("document",)  # kinds of sources to clean
 
     version: ClassVar[int] = 1
 

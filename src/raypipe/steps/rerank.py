@@ -1,5 +1,5 @@
-"""Rerankers: a model that reads query and text together scores passages, or snippets of pages; or a language
-model reads several passages at once and says in which order they help. Knows both only through the kit.
+"""Reranking of passages and of pages' snippets. A cross-encoder scores pairs of query and text, or a language
+model orders several passages in one call. Both models come from the kit.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_rende
 class Rerank:
     """Scores the first `candidates` passages of `order` and makes the `top` best of them the new `order`.
 
-    All pairs of a batch are one call, so that the engine can fill its batches across questions.
+    One call scores all pairs of a batch, so that the model can fill its batches across questions.
     """
 
     model: Model
-    top: int  # passages that stay in order; all, where there are fewer
-    candidates: int | None = None  # passages of order that are scored; None: all
-    shortcut: bool = False  # at most `top` candidates: keep their order, score none (db3)
+    top: int  # most passages of the new order
+    candidates: int | None = None  # passages of order to score; None: all
+    shortcut: bool = False  # True: if there are at most `top` candidates, keep their order unscored (db3)
     lower: bool = False  # the model reads passages in lower case
     query: str = PLAIN
     into: str = "rerank"
@@ -84,17 +84,16 @@ class Rerank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
-    """Narrows a question's citations to the `pages` pages whose snippets a reranker finds best; without one,
-    to the first `pages` pages.
+    """Keeps only the `pages` cited pages whose snippets a reranker scores best.
 
-    A citation that loses keeps its snippet, so what only the snippet says can still be found (db3, Task 3:
-    50 pages to 5). A page that is cited twice counts once, by its best snippet, and stays in all its
-    citations. Pages without a snippet come after those with one, in rank order. A question with at most
-    `pages` pages, or without citations of its own, stays as it is and costs nothing.
+    Without a model it keeps the first `pages` pages. A citation that loses its page keeps its snippet, so the
+    snippet can still be found (db3, Task 3: 50 pages to 5). A page that is cited twice counts once, by its
+    best snippet, and remains in all its citations. Pages without a snippet follow those with one, in rank
+    order. A question with at most `pages` pages, or without citations, is unchanged and costs no call.
     """
 
-    pages: int  # distinct pages that stay
-    model: Model | None = None  # a reranker; None: search results are read in their order
+    pages: int  # distinct pages to keep
+    model: Model | None = None  # a reranker; None: keep the first pages in rank order
     lower: bool = False  # the model reads snippets in lower case
     query: str = PLAIN
 
@@ -152,14 +151,14 @@ class Shortlist:
         ]
 
     def _candidates(self, question: Question) -> tuple[Citation, ...]:
-        """The citations with a page, where some must go; else none."""
+        """Returns the citations with a page if they cite more than `pages` pages, else ()."""
         cited = tuple(c for c in question.citations or () if c.page is not None)
         return cited if len({c.page for c in cited}) > self.pages else ()
 
     def _narrow(
         self, question: Question, cited: Sequence[Citation], scores: Sequence[float | None]
     ) -> Question:
-        """`scores` is parallel to `cited`; None where there is no snippet text."""
+        """Removes all but the best pages. `scores`: parallel to `cited`; None: no snippet text."""
         rows = zip(cited, scores, strict=True)
         ranked = sorted(rows, key=lambda row: (row[1] is None, -(row[1] or 0.0), row[0].rank))
         kept = {None, *list(dict.fromkeys(c.page for c, _ in ranked))[: self.pages]}
@@ -169,29 +168,28 @@ class Shortlist:
 
 
 PASSAGES = "passages"
-"""Variable that a prompt of this step may use on top of fields and replies: the passages, numbered from 1."""
+"""Variable that a prompt of this step may use besides fields and replies: the passages, numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listwise:
-    """Asks `model` in which order the first `candidates` passages of `order` help, and makes the `top` first
-    of them the new `order`.
+    """Reorders the first `candidates` passages of `order` with a language model and keeps the `top` first.
 
-    The prompt shows each passage on a line behind its number, its first `passage_chars` characters. The
-    reply names numbers, the best first (`text.replies.read_numbers`); passages that it does not name follow
-    in the order that they had. The score `into` is 1 for the first passage, 1/2 for the second. The reply
-    `into` has the numbers that were read.
+    The prompt shows the first `passage_chars` characters of each passage on a line, after its number. The
+    model replies with numbers, the most helpful passage first (`text.replies.read_numbers`). Passages that it
+    does not name follow in their old order. The score `into` is 1 for the first passage, 1/2 for the second.
+    The reply `into` holds the parsed numbers.
 
-    Where the reply cannot be read or does not come, the reply `into` is that fault and the order stays. Where
-    the model is absent the question stays as it is.
+    If the reply is missing or unreadable, the reply `into` is that fault and the old order remains. If the
+    model is declared absent (loader: none), the order remains and the reply is skipped.
     """
 
     model: Model
     prompt: Prompt
-    top: int  # passages that stay in order; all, where there are fewer
+    top: int  # most passages of the new order
     candidates: int = 10  # passages of order that the model reads
-    passage_chars: int = 700
-    max_tokens: int = 60  # of the reply: ten numbers take some 40
+    passage_chars: int = 700  # characters of a passage that the prompt shows
+    max_tokens: int = 60  # of the reply; ten numbers take about 40
     into: str = "listwise"
 
     version: ClassVar[int] = 1
@@ -254,5 +252,5 @@ class Listwise:
         return ask
 
     def sampling(self) -> Sampling:
-        """Returns what is sent with each chat."""
+        """Returns the sampling settings of each chat."""
         return Sampling(max_tokens=self.max_tokens + self.model.thought_tokens)

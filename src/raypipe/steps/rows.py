@@ -1,9 +1,8 @@
-"""Parts that steps share: pure functions on questions, hits and scores; what prompts may use, and a reply
-read or a fault.
+"""Functions that several steps share: on questions, hits and scores, on prompts, and on replies.
 
-Candidate makers (`dense`, `bm25`) add hits and scores and leave `order` alone. Selecting steps
-(`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. So a recipe with one
-candidate maker says `fuse` with that one score, which ranks by it.
+Steps that find candidates (`dense`, `bm25`) add hits and scores and do not change `order`. Steps that select
+(`fuse`, `rerank`) write `order`, and every step that needs a ranking reads `order`. A recipe with one
+`dense` or `bm25` step therefore needs `fuse` with that one score, to rank by it.
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ def skipping(*names: str) -> Ask:
 
 
 Scope: TypeAlias = Literal["own", "all"]
-"""Scope of a search: in what it cites, or in the whole store."""
+"""Scope of a search: the sources that the question cites (own), or the whole store (all)."""
 
 
 async def scopes_of(
     index: Index, questions: Sequence[Question], scope: Scope, where: str
 ) -> list[tuple[str, ...] | None]:
-    """Returns what each question is searched for in: its scope, as far as the step's condition `where` and
-    its own hold."""
+    """Returns the sources to search for each question; None: the whole store. The step's condition `where`
+    and the question's own condition narrow them."""
     found = list[tuple[str, ...] | None]()
     for q in questions:
         own = None if scope == "all" else q.citations
         if own is None and (where or q.where):
             found.append(await index.matching(tuple(filter(None, (where, q.where)))))
-        elif own is not None and where:  # its own condition narrowed its citations before the first stage
+        elif own is not None and where:  # before the first stage, its own condition narrowed them
             found.append(replace(q, citations=await index.narrowed(own, where)).sources())
         else:
             found.append(None if scope == "all" else q.sources())
@@ -71,7 +70,7 @@ async def scopes_of(
 
 
 def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str, ...]:
-    """Chunk ids by score, ties by id; the `top` best.
+    """Returns the chunk ids of the `top` best scores, best first; ties are ordered by id.
 
     >>> best_first({"b:0-9": 1.0, "a:0-9": 1.0, "c:0-9": 2.0}, top=2)
     ('c:0-9', 'a:0-9')
@@ -80,7 +79,7 @@ def best_first(scores: Mapping[str, float], top: int | None = None) -> tuple[str
 
 
 def add_hits(question: Question, found: Sequence[Hit]) -> Question:
-    """The question with more hits: one that is there already keeps its place and gains the scores."""
+    """Adds hits to a question. A passage that is a hit already keeps its place and gains the scores."""
     hits = {h.chunk: h for h in question.hits}
     for h in found:
         old = hits.get(h.chunk, h)
@@ -101,20 +100,20 @@ def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Qu
 
 
 def grown(reach: Reach, hits: int) -> Reach:
-    """The reach behind a step that adds at most `hits` hits."""
+    """Returns the limits on passages after a step that adds at most `hits` hits."""
     return replace(reach, hits=reach.hits + hits)
 
 
-SHOWN = 200  # characters of an unreadable reply that its fault repeats
+SHOWN = 200  # characters of an unreadable reply that its fault quotes
 CHARS_PER_TOKEN = 4
-"""Characters of a token of English text, about, with vocabularies of 32,000 to 256,000."""
+"""Approximate characters per token of English text, with vocabularies of 32,000 to 256,000 tokens."""
 
 T = TypeVar("T")
 
 
 def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) -> None:
-    """Raises ValueError for a model that writes nothing, and for a prompt that uses what is neither a field
-    of a question, nor a reply, nor the step's `own`."""
+    """Checks that `model` generates text and that its prompts use only known variables: fields of a question,
+    replies, and the step's `own` variables. Raises ValueError otherwise."""
     if model.kind != "generator":
         raise ValueError(f"model: expected a generator, found {model.name!r} of kind {model.kind}")
     known = FIELDS.union(own)
@@ -127,13 +126,13 @@ def require_prompt(model: Model, prompts: Iterable[Prompt], own: Iterable[str]) 
 
 
 def prompt_values(question: Question, names: Iterable[str]) -> dict[str, str]:
-    """Fields and replies of a question by name, harmless in a prompt."""
+    """Returns fields and replies of a question by name, escaped so that they cannot forge chat marks."""
     return {name: escape_markup(field_of(question, name)) for name in names}
 
 
 def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> T | Reply:
-    """Returns what `read` makes of what a model said behind its thoughts; a reply that is a fault of `step`,
-    with its text kept, where `read` raises UnreadableReply, and where the model could not do the row."""
+    """Parses a model's reply with `read`, without the thoughts before it. Returns a faulty reply of `step` if
+    the model returned a fault. If `read` raises UnreadableReply, the faulty reply keeps the text."""
     if isinstance(said, Fault):
         return Reply("", FAULT, fault=replace(said, step=step))
     text = storable(said.text)
@@ -146,17 +145,17 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
 
 
 def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
-    """The question with these replies, too; a fault of the moment is also its own: it is asked again."""
+    """Adds replies to a question. Their transient faults become the question's, so a later run retries it."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
 
 
 AdapterChoice = ByLabel[str | None]
-"""An adapter of the model for each label of an earlier reply; None: the model without one."""
+"""The model's adapter for each label of an earlier reply; None: the model without an adapter."""
 
 
 def require_adapters(model: Model, choice: AdapterChoice) -> None:
-    """Raises ModelMissing for an adapter that the model does not have, with the command that makes it."""
+    """Raises ModelMissing, with the command that trains it, for an adapter that the model lacks."""
     known = {name for name, _ in model.adapters}
     for adapter in choice.values():
         if adapter is not None and adapter not in known:
@@ -175,7 +174,7 @@ async def ask_each(
     sampling: Sampling,
     adapter: str | None = None,
 ) -> list[Generated | Fault]:
-    """The replies to the chats, in order, each of which is about the question of one of these ids."""
+    """Returns the replies to chats, in order. Chat i belongs to the question `ids[i]`."""
     with about(ids, each=True):
         return await generate(chats, sampling, adapter)
 
@@ -187,7 +186,7 @@ async def ask_by_adapter(
     sampling: Sampling,
     choice: AdapterChoice,
 ) -> list[Generated | Fault]:
-    """The replies to the chats of these questions, in order: one call for each adapter, all at once."""
+    """Returns the replies to the questions' chats, in order. Makes one concurrent call per adapter."""
     adapters = [choice.of(q) for q in questions]
     rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
     calls = [
@@ -206,15 +205,15 @@ class PromptPassage:
 
     source: str  # source id
     span: Span  # in the source's parsed text
-    text: str  # of that span
-    hidden: tuple[Span, ...]  # of the source
-    prompted: str  # visible, harmless, in lower case where that is asked for
+    text: str  # the source's text in `span`
+    hidden: tuple[Span, ...]  # hidden spans of the whole source
+    prompted: str  # the visible text, escaped; in lower case if the step asks for it
 
 
 async def prompt_passages(
     index: Index, chunks: Sequence[str], lower: bool = False
 ) -> dict[str, PromptPassage]:
-    """The passages of these ids, each once. Raises KeyError for a source that the index does not hold."""
+    """Loads the passages of chunk ids, each once. Raises KeyError if the index lacks a source."""
     distinct = list(dict.fromkeys(chunks))
     places = {c: parse_chunk_id(c) for c in distinct}
     sources = list(dict.fromkeys(source for source, _ in places.values()))
@@ -230,14 +229,15 @@ async def prompt_passages(
 Numbers: TypeAlias = Callable[
     [Sequence[Question], Sequence[Sequence[str]]], Awaitable[list[tuple[int, ...] | Reply]]
 ]
-"""Questions, and texts shown about each -> the numbers, from 1, of those that a model names, or a fault; ()
-where no text is shown: of that it is not asked."""
+"""Questions and the texts shown for each -> the numbers (from 1) that a model names, or a faulty reply. A
+question without texts gives (), without a call."""
 
 
 def number_asker(
     generate: Generator, prompt: Prompt, variable: str, sampling: Sampling, step: str
 ) -> Numbers:
-    """Asks with a prompt that has the texts in `variable`, each on a line behind its number."""
+    """Returns a function that asks a model to choose among numbered texts. The prompt gets the texts in
+    `variable`, each on a line after its number."""
     render, names = prompt.renderer(), frozenset(prompt.variables) - {variable}
 
     async def ask(

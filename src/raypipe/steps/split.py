@@ -1,4 +1,4 @@
-"""Texts to chunks: one row in per text, one row out per chunk. Knows splitting through `text.words`."""
+"""Chunks of texts: the input has one row per text, the output one row per chunk. `text.words` splits."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _SPANS = SPANS[1:]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Cuts each text in one of three ways (`text.words`):
+    """Cuts each text into chunks in one of three ways (`text.words`).
 
-    - characters: `child_chars` with `child_overlap`, inside parents of `parent_chars` with `parent_overlap`
-      where that is given. The passage of a chunk is then its parent, and a chunk that stands in two
-      overlapping parents is a row for each, as in LangChain's ParentDocumentRetriever;
-    - tokens: `tokens` with `overlap`, as `tokenizer` counts them;
-    - `by: sentence`, each cut after `sentence_chars`; what is beyond is in no chunk.
+    - Characters: chunks of `child_chars` with `child_overlap`. With `parent_chars` they are cut inside
+      parents, and a chunk's passage is its parent. A chunk in two overlapping parents gives a row for each,
+      as in LangChain's ParentDocumentRetriever.
+    - Tokens: chunks of `tokens` with `overlap`, counted by `tokenizer`.
+    - `by: sentence`: each sentence is a chunk, cut after `sentence_chars`; the part after the cut is lost.
 
-    Without parents the passage is the chunk itself. A text without a word gives no chunk, and nor does what
-    stands in a text after its first `text_tokens`, as `tokenizer` counts them.
+    Without parents the passage is the chunk itself. A text without words gives no chunk. Text after the first
+    `text_tokens` tokens, counted by `tokenizer`, is ignored.
     """
 
-    child_chars: int | None = None
-    child_overlap: int = 0
-    parent_chars: int | None = None
-    parent_overlap: int = 0
-    tokens: int | None = None
-    overlap: int = 0
-    text_tokens: int | None = None
-    tokenizer: Model | None = None  # of tokens and of text_tokens
+    child_chars: int | None = None  # characters of a chunk
+    child_overlap: int = 0  # characters that neighbouring chunks share
+    parent_chars: int | None = None  # characters of a parent; None: no parents
+    parent_overlap: int = 0  # characters that neighbouring parents share
+    tokens: int | None = None  # tokens of a chunk
+    overlap: int = 0  # tokens that neighbouring chunks share
+    text_tokens: int | None = None  # tokens of a text that are cut into chunks; None: all
+    tokenizer: Model | None = None  # counts tokens and text_tokens
     by: Literal["sentence"] | None = None
-    sentence_chars: int = 1000
+    sentence_chars: int = 1000  # most characters of a chunk that is a sentence
 
     version: ClassVar[int] = 2
 
@@ -86,7 +86,7 @@ class Split:
             chunks = _most_windows(chars, self.child_chars, self.child_overlap)
         elif self.tokens is not None:
             chunks = math.ceil(chars / (self.tokens - self.overlap)) + 1
-        # Else sentences: some scripts end one after every character.
+        # Else by sentence: in some scripts every character may be a sentence.
         if size is not None:  # a window is longer than its size if it is one long word
             longest = min(chars, max(size, LONGEST_WORD))
         return CorpusBound(chunks, longest)
@@ -113,20 +113,20 @@ class Split:
         return build
 
     def _end(self, kit: Kit) -> Callable[[str], int]:
-        """text -> where its first `text_tokens` end."""
+        """Returns a function: text -> end offset of its first `text_tokens` tokens."""
         if (most := self.text_tokens) is None or self.tokenizer is None:
             return len
         tokenize = kit.tokenizer(self.tokenizer)
 
         def end(text: str) -> int:
-            # a token is at least a byte
+            # A token has at least one byte, so a shorter text need not be tokenized.
             spans = tokenize(text) if len(text.encode()) > most else ()
             return len(text) if len(spans) <= most else spans[most - 1][1]
 
         return end
 
     def _cutter(self, kit: Kit) -> Callable[[str], list[tuple[Span, Span]]]:
-        """text -> (chunk, passage) spans."""
+        """Returns a function: text -> (chunk, passage) spans."""
         flat: Callable[[str], list[Span]]
         if (chars := self.child_chars) is not None and self.parent_chars is not None:
             parent, child = (self.parent_chars, self.parent_overlap), (chars, self.child_overlap)
@@ -153,6 +153,6 @@ def _window(name: str, size: int | None, overlap_name: str, overlap: int) -> Non
 
 
 def _most_windows(chars: float, size: int, overlap: int) -> float:
-    """Windows of `text.words.WordSpans`: of two neighbours, the second ends `size - overlap`
-    characters or more after the end of the one before the first."""
+    """Returns the most windows that `text.words.WordSpans` can cut. A window ends at least `size - overlap`
+    characters after the end of the window two places before it."""
     return min(chars, 1) if chars <= size else 2 * math.ceil(chars / (size - overlap)) + 2

@@ -1,5 +1,6 @@
-"""Several turns: the last question of a conversation, made one that stands alone. Knows models through the
-kit, rules and prompts' turns through `text.turns`."""
+"""Rewriting of a conversation's last question, so that it can be understood without the earlier turns.
+
+Models come from the kit; the rules and the form of turns in a prompt come from `text.turns`."""
 
 from __future__ import annotations
 
@@ -24,28 +25,26 @@ from raypipe.text.template import Prompt
 from raypipe.text.turns import is_grounded, shown, stands_alone
 
 OWN = frozenset({"turns"})
-"""Variable that a prompt of this step may use on top of fields and replies: the earlier turns, a line
-each."""
+"""Variable that a prompt of this step may use besides fields and replies: the earlier turns, one per line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandAlone:
-    """Puts a question that stands alone in the place of one that leans on the earlier turns of its
-    conversation, so that all later steps search, read and answer that.
+    """Replaces a question that depends on earlier turns by one that stands alone.
 
-    `model` rewrites it with `prompt`. A rewrite counts where it keeps the question's words and has no others
-    than the question and its turns (`text.turns.is_grounded`): so none answers, and none invents. Where there
-    is no model, and where its rewrite does not count, a plain rule takes over the subject of the earlier
-    turns (`text.turns.stands_alone`).
+    All later steps search, read and answer the new question. `model` writes it with `prompt`. A rewrite is
+    accepted if it keeps the question's words and uses only words of the question and its turns
+    (`text.turns.is_grounded`). An accepted rewrite can therefore neither answer nor invent. Without a model,
+    or if the rewrite is refused, a rule inserts the subject of the earlier turns (`text.turns.stands_alone`).
 
-    The reply `into` is the new question: answered, or kept, where it is as it was asked. What was wrong with
-    a rewrite stays as its fault. A question without turns is left as it is, and its reply is skipped.
+    The reply `into` is the new question. Its label is answered, or kept if the question is unchanged; its
+    fault says why a rewrite was refused. A question without turns stays unchanged and its reply is skipped.
     """
 
-    model: Model | None = None  # None: the rule alone
-    prompt: Prompt | None = None  # with a model
-    max_tokens: int = 128  # of a rewrite, in the model's own tokens; a model that thinks has its own on top
-    chars: int = 4000  # of the turns that a prompt shows, the newest; each is cut to 500
+    model: Model | None = None  # rewrites the question; None: only the rule does
+    prompt: Prompt | None = None  # required with a model
+    max_tokens: int = 128  # of a rewrite, in the model's own tokens; thoughts have their own budget on top
+    chars: int = 4000  # characters of the newest turns that a prompt shows; each turn is cut to 500
     into: str = "stand_alone"
 
     version: ClassVar[int] = 1
@@ -108,7 +107,7 @@ class StandAlone:
         return {"turns": shown(question.turns, self.chars), **prompt_values(question, names)}
 
     def _reply(self, question: Question, said: Generated | Fault | None) -> Reply:
-        """The reply to a question with turns. `said`: by the model; None: it was not asked."""
+        """Returns the reply to a question with turns. `said`: the model's reply; None: it was not called."""
         fault = None
         if said is not None:
             read = read_reply(said, f"stand_alone:{self.into}", lambda text: _read(text, question))
@@ -119,13 +118,13 @@ class StandAlone:
         return Reply(text, KEPT if text == question.text else ANSWERED, fault=fault)
 
     def sampling(self) -> Sampling:
-        """Returns what is sent with each chat."""
+        """Returns the sampling settings of each chat."""
         thoughts = 0 if self.model is None else self.model.thought_tokens
         return Sampling(max_tokens=self.max_tokens + thoughts)
 
 
 def _read(text: str, question: Question) -> ParsedReply:
-    """A rewrite on one line. Raises UnreadableReply for one that brings words in."""
+    """Returns a rewrite on one line. Raises UnreadableReply if it brings in new words."""
     said = " ".join(read_text(text, "a question").text.split())
     if said == question.text:
         return ParsedReply(said, KEPT)

@@ -1,13 +1,13 @@
-"""The store: every table of a dataset and its answers, in a LanceDB database, committed exactly once.
+"""Storage of a dataset's tables and answers in LanceDB; every change is committed exactly once.
 
     store = Store.create(uri)                            # the driver; a worker opens it: Store.open(uri)
-    put(store, "sources", rows)                          # what is ingested; the same again changes nothing
-    run = begin(store, what, missing_ids, per_part)      # or the run that a killed driver left behind
+    put(store, "sources", rows)                          # ingested rows; the same rows again change nothing
+    run = begin(store, what, missing_ids, per_part)      # or resumes the run of a killed driver
     write_part(store, table, run.name, part, rows, {})   # in workers, in any order, any number of times
     version = commit(store, table, run.name, run.parts)  # the driver, one table after the other
     end(store, what)                                     # after the last table
 
-Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
+Depends on records, Arrow and LanceDB; knows no step, no recipe and no Ray.
 """
 
 from raypipe.store.commit import commit, committed, put

@@ -1,8 +1,8 @@
-"""Adapters that were trained, and trainings that are not done: a folder of small files for each.
+"""Trained LoRA adapters and unfinished trainings: a folder of small files for each.
 
-The file of an adapter's recipe is written last and removed first, so a folder that has it is whole. A
-training keeps its checkpoints until its adapter is whole, and holds a lease while it runs. Knows names and
-files; which adapters are still named is the matter of `runs.prune`.
+An adapter's recipe file is written last and removed first, so a folder with this file is complete. A training
+keeps its checkpoints until its adapter is complete, and holds a lease while it runs. This module handles
+names and files only; `runs.prune` decides which adapters may be removed.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from raypipe.store.files import ADAPTERS, TRAININGS, Files
 from raypipe.store.lease import Lease
 
 RECIPE = "recipe.yaml"
-_RUN_CHARS = 12  # of a training's name, in the names of its adapter and its lease
+_RUN_CHARS = 12  # characters of a training's name that its adapter and its lease carry
 
 
 def adapter_folder(called: str, run: str) -> str:
-    """The name of the adapter that a training makes."""
+    """Returns the folder name of a training's adapter: `NAME-RUN`, with 12 characters of the run."""
     return f"{called}-{run[:_RUN_CHARS]}"
 
 
 def training_lease(files: Files, run: str, owner: str) -> Lease:
-    """Held while a training runs, or while what it left is removed. `run`: its name, or how it begins."""
+    """Returns the lease to hold while a training runs or its leftovers are removed. `run`: the training's
+    name, or at least its first 12 characters."""
     return Lease(files, f"finetune-{run[:_RUN_CHARS]}", owner)
 
 
 def remove_training(files: Files, run: str) -> None:
-    """Removes the checkpoints of a training; those that are gone already are no error."""
+    """Removes the checkpoints of a training; missing ones are no error."""
     files.remove_folder(f"{TRAININGS}/{run}")
 
 
 def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[str], list[str]]:
-    """Lists trainings and incomplete folders of adapters that no process holds and that none wrote to for
-    `kept_s` seconds. Until then the same command would continue them."""
+    """Lists trainings and incomplete adapter folders that no process holds, and whose newest file is older
+    than `kept_s` seconds. Until then the same command would resume the training."""
 
     def old(folder: str, run: str) -> bool:
         newest = files.newest(folder)
@@ -50,13 +51,13 @@ def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[s
 
 
 def put_adapter(files: Files, name: str, contents: Mapping[str, bytes]) -> None:
-    """Writes the files of an adapter, its recipe last. The same again changes nothing."""
+    """Writes the files of an adapter, its recipe last. Writing the same files again changes nothing."""
     for file in sorted(contents, key=lambda n: n == RECIPE):
         files.write(f"{ADAPTERS}/{name}/{file}", contents[file])
 
 
 def adapter_names(files: Files) -> list[str]:
-    """The adapters that are whole, by name."""
+    """Lists the names of the complete adapters."""
     return [n for n in files.names(ADAPTERS) if files.size(f"{ADAPTERS}/{n}/{RECIPE}") is not None]
 
 
@@ -65,11 +66,11 @@ def adapter_file(files: Files, name: str, file: str) -> bytes | None:
 
 
 def adapter_recipe(files: Files, name: str) -> dict[str, Any]:
-    """The sources of an adapter, and the identity of its weights (`adapter`); {} if it is not whole."""
+    """Reads an adapter's recipe: its sources, and its weights' identity (`adapter`); {} if incomplete."""
     return yaml.safe_load(adapter_file(files, name, RECIPE) or b"") or {}
 
 
 def remove_adapter(files: Files, name: str) -> None:
-    """Removes an adapter; one that is gone already is no error."""
+    """Removes an adapter; a missing one is no error."""
     files.remove(f"{ADAPTERS}/{name}/{RECIPE}")
     files.remove_folder(f"{ADAPTERS}/{name}")

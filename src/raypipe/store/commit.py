@@ -1,15 +1,15 @@
 """Exactly-once commit of all parts of a run: idempotent across retries and concurrent drivers.
 
-The transaction carries the run's name, so a commit that happened is seen, whatever died after it. Lance lets
-two appends pass that know nothing of each other; so each commit looks back afterwards: rows of a run that are
-there a second time, or that another run had added meanwhile, are withdrawn. Clocks and leases play no part.
+The Lance transaction carries the run's name, so a later process sees that the run was committed. Lance lets
+two independent appends both succeed. So each commit checks the table's history afterwards. It withdraws rows
+of a run that were committed twice, or that another run had added meanwhile. No clock and no lease matters.
 
-A commit that replaces takes the older rows of its units out in the same transaction: a reader, and the
-process that starts after a kill, find the old rows or the new ones.
+A commit that replaces rows removes the older rows of its units (values of the table's unit column) in the
+same transaction. A reader, or the process that starts after a kill, finds the old rows or the new ones.
 
-What the driver itself puts in is what was ingested; the same again changes nothing. A row whose id is not
-there is added, one that is there with other content is replaced, one that is equal is left alone. Sources are
-named by their content, so for them there is nothing to replace.
+The driver itself puts ingested rows (`put`). A row with a new id is added, a row with changed content is
+replaced, an equal row is left as it is. A source's id is a digest of its content, so no source is
+replaced.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from raypipe.store.ids import Ids, gathered, present, repeats, rows, stand_in
 from raypipe.store.parts import Record, data_files, drop_records, need_record, write_part
 from raypipe.store.tables import checked, kind_of
 
-_RUN, _WITHDRAWN = "raypipe.run", "raypipe.withdrawn"  # transaction properties: a run; the version it came in
-_READ = "raypipe.read"  # the version against which a run's rows were found sound
+_RUN, _WITHDRAWN = "raypipe.run", "raypipe.withdrawn"  # transaction properties: added run, withdrawn version
+_READ = "raypipe.read"  # transaction property: the version against which the run's rows were checked
 
 
 def committed(store: Store, table: str, run: str) -> int | None:
-    """The version in which a run's rows came into a table; None if they did not."""
+    """Returns the version in which a run's rows entered a table; None if they did not."""
     dataset = store.dataset(table)
     with reaching(dataset.uri):
-        found = _history(dataset).get(run)
-    return found[0] if found else None
+        versions = _history(dataset).get(run)
+    return versions[0] if versions else None
 
 
 def commit(
     store: Store, table: str, run: str, parts: Iterable[str], replace: bool = False, gone: Sequence[str] = ()
 ) -> int:
-    """Brings all parts of a run into a table with one commit, unless that has happened, refreshes its indexes
-    and removes the completion records. Returns the version to read.
+    """Commits all parts of a run to a table in one transaction, unless it was committed before. Then
+    refreshes the indexes and removes the completion records. Returns the version to read. `replace`: also
+    removes older rows with the units of the parts, or with the units `gone`.
 
-    `replace`: rows that the table has of the parts' units, and of those in `gone`, go in the same commit.
-
-    Raises StoreError, with the table as it was, if a part is not done, a file is gone, or a unit stands in
-    two parts; AddedMeanwhile, and the parts are void, if another run added some of the same units.
+    Raises StoreError, and leaves the table unchanged, if a part is not done, a file is missing, or two parts
+    have a unit in common. Raises AddedMeanwhile, and discards the parts, if another run added some of the
+    units.
     """
     checked_at = None
     with reaching(store.table_uri(table)), store.durable(table):
@@ -73,14 +73,14 @@ def commit(
 
 
 def append(store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], read: int) -> None:
-    """Commits fragments that a table gets, under a run's name."""
+    """Appends written fragments to a table, as a transaction that carries the run's name."""
     transact(store, table, run, lance.LanceOperation.Append(fragments), read)
 
 
 def transact(
     store: Store, table: str, run: str, operation: lance.LanceOperation.BaseOperation, read: int
 ) -> None:
-    """Commits under a run's name, against the version `read`."""
+    """Commits an operation against the version `read`, as a transaction that carries the run's name."""
     properties = {_RUN: run, _READ: str(read)}
     transaction = lance.Transaction(read, operation, transaction_properties=properties)
     lance.LanceDataset.commit(store.table_uri(table), transaction)
@@ -94,8 +94,8 @@ def _replace(
     fragments: list[lance.FragmentMetadata],
     gone: Sequence[str],
 ) -> int | None:
-    """Commits a run's fragments and takes out the older rows of the same units. Returns
-    the version that it was made against; None where another driver has committed the run meanwhile."""
+    """Commits a run's fragments and removes the older rows of the same units. Returns the version against
+    which it committed; None if another driver committed the run first."""
     while committed(store, table, run) is None:
         checked_at, units = _check_staged(store, table, run, records)
         dataset, unit = store.dataset(table, checked_at), kind_of(table).unit
@@ -109,7 +109,7 @@ def _replace(
         try:
             transact(store, table, run, operation, checked_at)
             return checked_at
-        except CommitConflictError:  # another driver changed the same fragments: look again
+        except CommitConflictError:  # another driver changed the same fragments: check again
             continue
     return None
 
@@ -117,8 +117,8 @@ def _replace(
 def without_rows(
     dataset: lance.LanceDataset, addresses: np.ndarray
 ) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """Returns what becomes of the fragments that hold some rows ((n,) uint64 addresses), without these rows:
-    ids of those that have no row left, and the others as they then are."""
+    """Deletes rows ((n,) uint64 addresses) from their fragments, without a commit. Returns the ids of
+    fragments that become empty, and the metadata of the shortened ones."""
     removed, updated = [], []
     for fragment in np.unique(addresses >> 32).tolist():
         offsets = (addresses[addresses >> 32 == fragment] & 0xFFFFFFFF).tolist()
@@ -131,10 +131,10 @@ def without_rows(
 
 
 def read_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transaction | None:
-    """The transaction that made a version; None where there is none to read.
+    """Reads the transaction that made a version; None if there is none to read.
 
-    Of a compaction that wrote an index again pylance 14.0.2 cannot make a Python object, and raises
-    TypeError. No run's rows came in with one, so nothing is lost."""
+    For a compaction that rewrote an index, pylance 14.0.2 cannot build the Python object and raises
+    TypeError. Such a transaction adds no run's rows, so None loses nothing."""
     try:
         return dataset.read_transaction(version)
     except TypeError as e:
@@ -144,7 +144,7 @@ def read_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transac
 
 
 def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
-    """Run -> versions in which rows of it came in and were not withdrawn, oldest first. 0.15 ms a version."""
+    """Maps runs to the versions that added their rows and were not withdrawn, oldest first; 0.15 ms each."""
     came: dict[str, list[int]] = {}
     withdrawn = set()
     for version in sorted(v["version"] for v in dataset.versions()):
@@ -159,8 +159,9 @@ def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
 
 
 def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> tuple[int, pa.Array]:
-    """The version against which a run's rows were found sound: all there, each unit in one part; and their
-    units. Reads the files themselves, since a commit of files that are gone succeeds and spoils the table."""
+    """Checks a run's written files. Returns the table's version at that moment, and the run's units. Raises
+    StoreError if rows are missing or two parts have the same unit. Reads the files themselves: Lance would
+    accept a commit of missing files, and the table would be broken."""
     unit, version = kind_of(table).unit, store.version(table)
     kind = kind_of(table).columns.field(unit).type if unit else pa.string()
 
@@ -192,8 +193,8 @@ def _check_new(
     added: pa.Array,
     known: pa.Array | None = None,
 ) -> None:
-    """Raises AddedMeanwhile, and makes the run's parts void, if a table had some of the units before, other
-    than those that were `known` to be there."""
+    """Raises AddedMeanwhile, and discards the run's parts, if a table has some added units that are not
+    `known`."""
     if (unit := kind_of(table).unit) is None:
         return
     asked = added if known is None else added.filter(pc.invert(stand_in(added, known)))
@@ -207,7 +208,8 @@ def _check_new(
 
 
 def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
-    """Leaves one copy of every run's rows, and none of this run's that another had brought in before."""
+    """Keeps one copy of every run's rows. Withdraws this run's rows, and raises AddedMeanwhile, if another
+    run had added some of the same units before."""
     history = _history(store.dataset(table))
     for versions in history.values():
         for version in versions[1:]:
@@ -219,8 +221,8 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
     try:
         kind = kind_of(table).columns.field(unit).type
         units = gathered((some for column in new for some in column.chunks), kind).unique()
-        # Those that the table had when the commit was made ready: it took out their older rows. A commit that
-        # only adds has none.
+        # Units that the table had when the commit was prepared: the commit replaced their rows. A commit that
+        # only appends has no such units.
         properties = store.dataset(table).read_transaction(first).transaction_properties
         known = units.slice(0, 0)
         if _READ in properties:
@@ -232,13 +234,13 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
 
 
 def _added(store: Store, table: str, version: int) -> list[lance.LanceFragment]:
-    """The fragments that a version has and the one before it has not."""
+    """Lists the fragments that a version added."""
     before = {f.fragment_id for f in store.dataset(table, version - 1).get_fragments()}
     return [f for f in store.dataset(table, version).get_fragments() if f.fragment_id not in before]
 
 
 def _withdraw(store: Store, table: str, version: int) -> None:
-    """Takes out again what one version brought in. Two drivers may try at once: one does it."""
+    """Removes the fragments that one version added. If two drivers try at the same time, one does it."""
     ids = {f.fragment_id for f in _added(store, table, version)}
     while True:
         dataset = store.dataset(table)
@@ -251,13 +253,13 @@ def _withdraw(store: Store, table: str, version: int) -> None:
         try:
             lance.LanceDataset.commit(store.table_uri(table), transaction)
             return
-        except CommitConflictError:  # the other driver was faster: look again
+        except CommitConflictError:  # another driver was faster: check again
             continue
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Effect of rows that are committed with `replace`."""
+    """Effect of the rows that a commit with `replace` brings."""
 
     added: tuple[str, ...]  # ids
     replaced: tuple[str, ...]  # ids
@@ -265,7 +267,7 @@ class Staged:
 
 
 def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Staged:
-    """Writes rows that an ingested table lacks, or has otherwise, as a part of a run, if there are any."""
+    """Writes new and changed rows for an ingested table as a part of a run, if there are any."""
     [id] = kind_of(table).key
     rows = checked(table, store.dataset(table).schema, rows)
     names = id_texts(rows[id])
@@ -281,7 +283,7 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Stag
 
 
 def put(store: Store, table: str, rows: pa.Table) -> Staged:
-    """Puts rows into one of the ingested tables, with one commit. After a kill, put the same again."""
+    """Puts rows into one of the ingested tables, with one commit. After a kill, put the same rows again."""
     run = uuid.uuid4().hex
     staged = stage(store, table, run, "0", rows)
     if staged.added or staged.replaced:

@@ -1,7 +1,7 @@
-"""The tables themselves: a LanceDB database in one folder, local or on an object store.
+"""The tables of a store: a LanceDB database in one folder, local or on an object store.
 
-Knows how tables are made, read and indexed. How rows are found by key is in `ids`, how they get in
-exactly once in `parts` and `commit`.
+Makes, reads and indexes tables, and gives out the driver's lease. Look-ups by key are in `ids`; exactly-once
+writes are in `parts` and `commit`.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from raypipe.store.files import FORGETTING, MARK, Files, durable, restore, resto
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
-DRIVER = "driver"  # the lease of who changes tables
-FORMAT = 1  # of what lies in a store; raised when an older raypipe could misread it
+DRIVER = "driver"  # the lease of the process that changes tables
+FORMAT = 1  # version of a store's layout; raised when an older raypipe could misread it
 
-INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
+INDEX_TRIES = 20  # a try is lost only if another driver updated the index at the same time
 
 
 class Store:
-    """An open store. Cheap to open, and opened in every process; only its address is passed around."""
+    """An open store. Opening is cheap, so every process opens its own; only the address is passed around."""
 
     def __init__(self, uri: str) -> None:
-        # Workers start in other folders than the driver: a local address is made absolute once.
+        # Workers start in another folder than the driver, so a local address is made absolute.
         self.uri = (uri if "://" in uri else str(Path(uri).absolute())).rstrip("/")
         self.files = Files(self.uri)
-        self._held: set[str] = set()  # leases
+        self._held: set[str] = set()  # names of the leases that this object holds
         self._changing: set[str] = set()  # tables inside a block of `durable`
-        self.kept: object = None  # the `Ids` of all sources that were read last (`sources.all_sources`)
-        self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids
+        self.kept: object = None  # cache of `sources.all_sources`: the last `Ids` of all sources
+        self.sums: dict[str, list[Any]] = {}  # fragment of `sources` -> sum and count of its ids
 
     @classmethod
     def open(cls, uri: str) -> Store:
-        """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
+        """Opens the store at an address. Raises StoreError if none exists, or a later raypipe made it."""
         if (store := cls.find(uri)) is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         return store
 
     @classmethod
     def find(cls, uri: str) -> Store | None:
-        """The store at an address; None where none is. Raises StoreError if a later raypipe made it."""
+        """Opens the store at an address; None without one. Raises StoreError if a later raypipe made it."""
         store = cls(uri)
         with _place(uri, "read"):
             mark = store.files.read(MARK)
@@ -64,11 +64,11 @@ class Store:
 
     @classmethod
     def create(cls, uri: str) -> Store:
-        """The store at an address, made if it is not there."""
+        """Opens the store at an address, and makes it first if it does not exist."""
         store = cls(uri)
         with _place(uri, "made"):
             if store.files.read(MARK) is None:
-                if store.files.local:  # else no process could claim a file
+                if store.files.local:  # raises if the folder has no hard links, by which leases are claimed
                     store.files.create(".links", b"")
                     store.files.remove(".links")
                 for table in (t for t in BASE if t not in ON_DEMAND):
@@ -78,11 +78,11 @@ class Store:
 
     @contextmanager
     def lease(self, name: str, owner: str, forgetting: bool = False, wait_s: float = 0.0) -> Iterator[None]:
-        """A lease to hold while driving: `with store.lease("driver", "eval local"): ...`. Inside a block that
-        holds one of this name through this very Store nothing more is taken: the phases of an eval each ask
-        for one, and the eval holds it over all of them. Raises StoreError that names the holder, if another
-        has it `wait_s` seconds later; and to a driver while a forget was begun and has not ended, unless it
-        is one (`forgetting`): a part of that may be there yet."""
+        """Holds a lease while the block runs: `with store.lease("driver", "eval local"): ...`. Takes nothing
+        if this Store object holds the lease already: an eval holds it over all phases, and each phase takes
+        it, too. Raises StoreError, with the holder's name, if another process still holds it after `wait_s`
+        seconds. While an interrupted forget is unfinished, part of its text may remain: then only a forget
+        (`forgetting`) gets the driver's lease, and others get StoreError."""
         if name in self._held:
             yield
             return
@@ -99,7 +99,7 @@ class Store:
                 self._held.discard(name)
 
     def _add_columns(self) -> None:
-        """Gives tables of before the columns that came since; no file of theirs is read or written."""
+        """Adds the columns of later formats to older tables; reads and writes no data file."""
         for table in BASE:
             wanted = [f for f in kind_of(table).columns if f.name in ADDED]
             if not wanted or not self.has(table):
@@ -110,7 +110,7 @@ class Store:
                     there.add_columns(pa.schema(lacking))
 
     def require_forgotten(self) -> None:
-        """Raises StoreError where a forget was begun and has not ended."""
+        """Raises StoreError if a forget was begun and has not ended."""
         for name in self.files.names(FORGETTING):
             given = json.loads(self.files.read(f"{FORGETTING}/{name}") or b"{}").get("given", ())
             raise StoreError(
@@ -120,13 +120,13 @@ class Store:
 
     @property
     def drives(self) -> bool:
-        """Returns whether this very Store holds the driver's lease."""
+        """Returns whether this Store object holds the driver's lease."""
         return DRIVER in self._held
 
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
-        """Around a change of a table: what it wrote is on disk when the block ends (`files.durable`). Inside
-        such a block of this very Store nothing more is done."""
+        """Makes a change of a table durable: its files are on disk when the block ends (`files.durable`). A
+        nested block of this Store object does nothing more."""
         if table in self._changing:
             yield
             return
@@ -143,16 +143,16 @@ class Store:
 
     def has(self, table: str) -> bool:
         kind_of(table)
-        # A kill while the first manifest is written leaves the start of one under another name.
+        # A kill during the write of the first manifest leaves a partial file under another name.
         return any(n.endswith(".manifest") for n in self.files.names(f"{table}.lance/_versions"))
 
     def ensure(self, table: str, schema: pa.Schema) -> None:
-        """Makes a table if it is not there. Raises StoreError if it is there with other columns."""
+        """Makes a table if it does not exist. Raises StoreError if it exists with other columns."""
         wanted = table_schema(table, schema)
         if self.files.local:
-            restore(self.files, table)  # a power cut while it was made leaves a table that cannot be opened
+            restore(self.files, table)  # a power cut during its creation leaves a table that cannot be opened
         if not self.has(table):
-            import lancedb  # .6 s that only who makes a table needs: no worker does
+            import lancedb  # takes 0.6 s, and only a process that makes a table needs it: no worker does
 
             with reaching(self.table_uri(table)), self.durable(table):
                 lancedb.connect(self.uri).create_table(table, schema=wanted, exist_ok=True)
@@ -161,7 +161,7 @@ class Store:
             raise StoreError(f"table {table} at {self.uri} has columns\n{found}\nexpected\n{wanted}")
 
     def dataset(self, table: str, version: int | None = None) -> lance.LanceDataset:
-        """A table as it is now, or as it was. Raises StoreError if it, or that version, is not there."""
+        """Opens a table at a version (None: the newest). Raises StoreError if either does not exist."""
         with reaching(f"table {table} at {self.uri}"):
             there = self.has(table)
         if not there:
@@ -191,7 +191,7 @@ class Store:
     def scan(
         self, table: str, columns: Sequence[str] | None = None, version: int | None = None, **options: Any
     ) -> pa.Table:
-        """All rows of a table, or those that Lance's `options` leave (`filter`, `limit`)."""
+        """Reads all rows of a table, or those that Lance's `options` select (`filter`, `limit`)."""
         with reaching(self.table_uri(table)):
             return self.dataset(table, version).to_table(columns=columns and list(columns), **options)
 
@@ -203,8 +203,8 @@ class Store:
         version: int | None = None,
         filter: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All rows of a table at a version (None: as it is now) that a filter leaves, at most `rows` of them
-        at a time. `columns` None: all of them."""
+        """Yields a table's rows at a version (None: the newest) that match a filter, at most `rows` per
+        batch."""
         with reaching(self.table_uri(table)):
             dataset = self.dataset(table, version)
             wanted = columns and list(columns)
@@ -220,19 +220,19 @@ class Store:
     def with_deleted(
         self, table: str, columns: Sequence[str], version: int, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a version, with deleted ones that its files still have, at most `rows` at a time."""
+        """Yields a version's rows, `rows` per batch at most, and deleted rows that are still in its files."""
         with reaching(self.table_uri(table)):
             options = {"include_deleted_rows": True, "with_row_id": True, "batch_size": rows}
             yield from self.dataset(table, version).scanner(list(columns), **options).to_batches()
 
     def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
-        """Which of the ids do not stand in a column, in their order."""
+        """Returns the ids that do not occur in a column, in their order."""
         return lookups.missing(self.dataset(table), column, ids)
 
     def rows(
         self, table: str, column: str, values: Sequence[str], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """As `ids.rows`, of the newest version."""
+        """Reads the rows of the newest version whose column has one of the values (`ids.rows`)."""
         return lookups.rows(self.dataset(table), column, values, columns)
 
     def forget(self, table: str, column: str, values: Sequence[str]) -> None:
@@ -244,7 +244,7 @@ class Store:
                     dataset.delete(where)
 
     def index(self, table: str) -> None:
-        """Builds the table's scalar indexes, or brings them up to date."""
+        """Builds the table's scalar indexes, or updates them."""
         for _ in range(INDEX_TRIES):
             try:
                 with reaching(self.table_uri(table)):
@@ -254,16 +254,16 @@ class Store:
                             with self.durable(table):
                                 dataset.create_scalar_index(column, "BTREE")
                         elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
-                            with self.durable(table):  # an approximate index of vectors stays as it was built
+                            with self.durable(table):  # an approximate index of vectors is never updated
                                 dataset.optimize.optimize_indices(index_names=[name])
                     return
-            except OSError as e:  # two drivers that index at once: one of them must look again
+            except OSError as e:  # two drivers index at the same time: one of them must try again
                 if "commit conflict" not in str(e):
                     raise
         raise StoreError(f"table {table} at {self.uri} could not be indexed: others index it all the time")
 
     def check_indexes(self, table: str, version: int | None = None) -> None:
-        """Raises StoreError if a scalar index of the table is missing; one without rows needs none."""
+        """Raises StoreError if a scalar index of the table is missing; an empty table needs none."""
         dataset = self.dataset(table, version)
         with reaching(dataset.uri):
             there = _btrees(dataset) if dataset.count_rows() else None
@@ -280,7 +280,7 @@ class Store:
 
 @contextmanager
 def _place(uri: str, what: str) -> Iterator[None]:
-    """Raises StoreError where an address can hold no store."""
+    """Raises StoreError if an address can hold no store. `what`: "read" or "made", for the message."""
     try:
         yield
     except StoreUnavailable as e:
@@ -293,6 +293,6 @@ def _place(uri: str, what: str) -> Iterator[None]:
 
 
 def _btrees(dataset: lance.LanceDataset) -> dict[str, str]:
-    """Column -> name of its BTREE index."""
+    """Maps each column that has a BTREE index to the index's name."""
     found = dataset.describe_indices()
     return {i.field_names[0]: i.name for i in found if i.index_type == "BTree" and len(i.field_names) == 1}

@@ -1,8 +1,8 @@
-"""Errors of a store, and the class of what Lance, Arrow and the file system raise: never a row's fault.
+"""Errors of a store, and the translation of what Lance, Arrow and the file system raise: never a row's fault.
 
-Lance reports the same trouble as OSError, ValueError, RuntimeError, an error of Arrow or a panic, and says in
-words alone whether a disk is full. So the class is given here, where the call is made, to all of them: what a
-caller may ask of a store is checked before. Knows no table.
+Lance reports the same trouble as OSError, ValueError, RuntimeError, an Arrow error or a panic. Only its
+message tells whether a disk is full. So `reaching` wraps each such call and translates every exception in it;
+a caller checks its arguments before. This module depends on no table.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ import pyarrow as pa
 
 from raypipe.core.errors import DiskFull, RaypipeError, Unavailable, is_full
 
-SHOWN = 2000  # characters of an error
+SHOWN = 2000  # characters of an error that a message repeats
 _PLACE = re.compile(r"Permission denied|Not a directory|Is a directory|File exists|Read-only file system")
 
 
 class StoreError(RaypipeError):
-    """The store is not as it must be: a table or index is missing, rows are there twice, a lease is held."""
+    """A store in an unusable state: a table or index is missing, rows are duplicated, a lease is held."""
 
     exit_code = 2
 
 
 class AddedMeanwhile(StoreError):
-    """Another run added some of the same rows first. End the run and start again with what is missing now."""
+    """A conflict: another run added some of the same rows first. End the run and plan what is missing now."""
 
 
 class StoreUnavailable(Unavailable, OSError):
-    """The store cannot be read or written now: an object store that refuses, a file that is cut or gone."""
+    """A store that cannot be read or written now: an object store refuses, a file is truncated or missing."""
 
 
 def is_of_the_place(error: StoreUnavailable) -> bool:
-    """Returns whether an address can never hold a store: a file is in the way, or it is read-only."""
+    """Returns whether an address can never hold a store: a file blocks the path, or it is read-only."""
     return _PLACE.search(str(error.__cause__)) is not None
 
 
 def says_absent(error: ValueError) -> bool:
-    """Returns whether Lance says that a table or a version is not there. It raises ValueError, too, where the
-    table cannot be opened: an object store that refuses, a manifest that is cut."""
-    said = str(error)  # of a version in a bucket it repeats the status
-    return " was not found: " in said and ("Not found: " in said or "404 Not Found" in said)
+    """Returns whether a ValueError of Lance means that a table or version does not exist. Lance also raises
+    ValueError for a table that it cannot open: the object store refuses, or a manifest is truncated."""
+    message = str(error)  # for a version in a bucket, the message repeats the HTTP status
+    return " was not found: " in message and ("Not found: " in message or "404 Not Found" in message)
 
 
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
-    """A block that only calls Lance, Arrow and the file system; `what` it reads or writes. Raises
-    StoreUnavailable or DiskFull for all that these raise."""
+    """Translates every error of a block into DiskFull or StoreUnavailable. The block calls only Lance, Arrow
+    and the file system; `what` names the data that it reads or writes."""
     try:
         yield
     except RaypipeError:
         raise
     except BaseException as e:
-        # Lance's Rust panics on a file that is not what its head says.
+        # Lance's Rust code panics on a file whose content contradicts its header.
         if not isinstance(e, (Exception, pa.lib.ArrowException)) and type(e).__name__ != "PanicException":
             raise
         if is_full(e):

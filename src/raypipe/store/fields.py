@@ -1,11 +1,12 @@
-"""Fields of sources: what a store's documents say of themselves, and which sources a filter lets through.
+"""Fields of sources (url, title, date, ...), and the sources that a filter on them matches.
 
-A source has a row for each place where it stands: for each document with its text, and for each citation of
-a stored question. It matches a filter where one of its rows does. Every row has the fields `url`, `host`,
-`folder`, `title` and `date`; documents have those that they were read with, too. Values are texts; the type
-of a field is the strictest that all its values have. A condition is evaluated on columns, by pyarrow: no
-value of a field and no text of a request is ever part of a query. Knows the tables of documents, layouts and
-questions.
+A source has a row for each place of its text: each document with this text, and each citation of it in a
+stored question. It matches a filter if one of its rows does. Every row has the fields `url`, `host`,
+`folder`, `title` and `date`; documents also have the fields that their reader found. Values are texts; a
+field's type is the strictest type that all its values have.
+
+pyarrow evaluates conditions on columns: no field value and no request text ever becomes part of a query. This
+module reads the tables of documents, layouts and questions.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from raypipe.text.filters import ConditionError, Filters, Node, Test, host_match
 from raypipe.text.spans import DAY_IN_NAME
 
 FieldType: TypeAlias = Literal["text", "number", "boolean", "date"]
-PARTS: Final = ("page", "snippet", "name")  # of a citation, that are sources
-OF_ALL: Final = ("url", "host", "folder", "title", "date")
-KEPT = 32  # filters of which the rows are kept
-SHOWN = 200  # fields that are listed
+PARTS: Final = ("page", "snippet", "name")  # the parts of a citation that are sources
+OF_ALL: Final = ("url", "host", "folder", "title", "date")  # fields of every row
+KEPT = 32  # filters whose matching rows are cached
+SHOWN = 200  # most fields of documents in a list
 _NAMED = ("id", "source", "title", "fields")
 _FIELDS = pa.map_(pa.string(), pa.string())
 _SCHEMA = pa.schema(
@@ -66,20 +67,20 @@ _COMPARE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of the documents of a store."""
+    """A field of a store's documents, as the list of fields shows it."""
 
     name: str
     type: FieldType
-    rows: int  # documents and citations that have it
+    rows: int  # documents and citations with this field
     example: str
 
 
 class SourceFields:
-    """The places of some sources with their fields."""
+    """Places of some sources, with the fields of each place."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """`rows`: columns source, url, modified, title, fields; of several places of a source the first
-        counts where one is shown."""
+        """`rows`: columns source, url, modified, title, fields. The first of a source's places is the one
+        shown."""
         self._rows = rows
         self._columns: dict[str, pa.Array] = {}
         self._within: dict[Filters, SourceFields] = {}
@@ -87,7 +88,7 @@ class SourceFields:
 
     @classmethod
     def cited(cls, questions: LanceDataset) -> SourceFields:
-        """Of the citations of stored questions. Seconds and 70 MB for the 135,000 of CRAG."""
+        """Reads the citations of stored questions. CRAG's 135,000 citations take seconds and 70 MB."""
         with reaching(questions.uri):
             asked = questions.to_table(["id", "citations"]).sort_by("id")["citations"]
         return cls(_of_citations(pc.list_flatten(asked).combine_chunks()))
@@ -96,9 +97,9 @@ class SourceFields:
     def read(
         cls, documents: LanceDataset, layouts: LanceDataset | None, questions: LanceDataset
     ) -> SourceFields:
-        """Of all in tables that are open at their versions."""
+        """Reads all documents and citations from tables that are open at their versions."""
         with reaching(documents.uri):
-            kept = [name for name in _NAMED if name in documents.schema.names]  # older ones have no fields
+            kept = [name for name in _NAMED if name in documents.schema.names]  # old tables lack `fields`
             named = documents.to_table(kept).sort_by("id")
             placed = layouts.to_table(["id", "url", "modified"]) if layouts else arrow.layout.table(())
         at = pc.index_in(named["id"].combine_chunks(), value_set=placed["id"].combine_chunks())
@@ -109,7 +110,7 @@ class SourceFields:
 
     @classmethod
     def of(cls, citations: Sequence[Citation]) -> SourceFields:
-        """Of citations alone, as a request brings them."""
+        """Builds the places from citations only, such as those of a request."""
         return cls(_of_citations(_structs(citations)))
 
     def none(self) -> SourceFields:
@@ -117,35 +118,35 @@ class SourceFields:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the sources, ascending."""
+        """Ids of the sources, ascending."""
         return tuple(sorted(id_texts(self._rows["source"].unique())))
 
     def urls(self, sources: Sequence[str]) -> dict[str, str]:
-        """The url of each of some sources that has one, the first of several."""
+        """Maps sources to their urls, the first of several; a source without a url is left out."""
         found = self._rows.filter(pc.is_in(self._rows["source"], value_set=id_column(sources)))
         pairs = zip(id_texts(found["source"]), found["url"].to_pylist(), strict=True)
         return {source: url for source, url in reversed(list(pairs)) if url is not None}
 
     def citations(self, question: str) -> tuple[Citation, ...]:
-        """A citation for each source, by its id: what a question about the whole store may search."""
+        """Makes a citation per source, ordered by id: the scope of a question about the whole store."""
         urls = self.urls(self.ids)
         cited = ((n, s, urls.get(s, "")) for n, s in enumerate(self.ids))
         return tuple(Citation(question, n, url, "", source, None, None) for n, source, url in cited)
 
     def within(self, filters: Filters) -> SourceFields:
-        """The places that match; a condition was checked (`check`) on all places."""
+        """Returns the places that match. Conditions must have passed `check` on all places before."""
         if not filters:
             return self
         with self._lock:
-            if (found := self._within.get(filters)) is None:
+            if (matching := self._within.get(filters)) is None:
                 while len(self._within) >= KEPT:
                     self._within.pop(next(iter(self._within)))
-                found = self._within[filters] = SourceFields(self._rows.filter(self._mask(filters)))
-            return found
+                matching = self._within[filters] = SourceFields(self._rows.filter(self._mask(filters)))
+            return matching
 
     def narrowed(self, citations: Sequence[Citation], filters: Filters) -> tuple[Citation, ...]:
-        """Keeps those citations, and parts of them, that match: by their own fields, or by those of a
-        document that has the same text and the same url."""
+        """Keeps the citations, and their parts, that match. A part matches by the citation's own fields, or
+        by those of a document with the same text and the same url."""
         if not filters or not citations:
             return tuple(citations)
         own, here = _of_citations(_structs(citations)), self._rows
@@ -165,58 +166,58 @@ class SourceFields:
         return tuple(c for c in cited if c.sources())
 
     def fields(self) -> list[Field]:
-        """The fields, by name; where there are very many, those that most documents have."""
+        """Lists the fields by name: the five of every row, and the 200 that most documents have."""
         given = pc.value_counts(self._rows["fields"].combine_chunks().keys).to_pylist()
         most = sorted(given, key=lambda x: (-x["counts"], x["values"]))[:SHOWN]
         found = (self.field(name) for name in sorted({*(x["values"] for x in most), *OF_ALL}))
         return [f for f in found if f is not None]
 
     def field(self, name: str) -> Field | None:
-        """A field; None where no place has it."""
+        """Describes a field; None if no place has it."""
         values = pc.drop_null(self.column(name))
         return Field(name, _type_of(values), len(values), values[0].as_py()) if len(values) else None
 
     def check(self, where: str) -> None:
-        """Raises ConditionError for a field that no place has, and for a value of another type, with the
-        fields that there are. "" fits."""
+        """Raises ConditionError, with a list of fields, for an unknown field or a value of another type. ""
+        is valid."""
         for test in tests_of(parse(where)) if where else ():
-            if (found := self.field(test.field)) is None:
-                there = self.fields()
-                known = ", ".join(f"{f.name} ({f.type})" for f in there) or "none"
-                near = did_you_mean(test.field, (f.name for f in there))
+            if (field := self.field(test.field)) is None:
+                fields = self.fields()
+                known = ", ".join(f"{f.name} ({f.type})" for f in fields) or "none"
+                near = did_you_mean(test.field, (f.name for f in fields))
                 meant = f"; {near}" if near.endswith("?") else ""
                 raise ConditionError(f"where: expected a field that documents here have: {known}{meant}")
-            said: set[FieldType] = {_TYPES.get(type(value), "text") for value in test.values}
+            types: set[FieldType] = {_TYPES.get(type(value), "text") for value in test.values}
             day = all(re.match(_DAY, str(value)) for value in test.values)
-            if found.type == "date" and (day or test.op == "like"):
-                said -= {"text"}
-            if said - {found.type}:
-                expected = f"expected {_EXPECTED[found.type]}, since its type is {found.type}"
+            if field.type == "date" and (day or test.op == "like"):
+                types -= {"text"}
+            if types - {field.type}:
+                expected = f"expected {_EXPECTED[field.type]}, since its type is {field.type}"
                 raise ConditionError(f"where: {test.field}: {expected}")
 
     def column(self, name: str) -> pa.Array:
-        """The values of a field: text, null where a place lacks it."""
-        if (found := self._columns.get(name)) is not None:
-            return found
+        """Returns the values of a field as texts, null for a place without it."""
+        if (values := self._columns.get(name)) is not None:
+            return values
         rows, urls = self._rows, self._rows["url"].to_pylist() if name in OF_ALL else ()
         if (place := _PLACE.get(name)) is not None:
-            found = pa.array([place(url) if url else None for url in urls], pa.string())
+            values = pa.array([place(url) if url else None for url in urls], pa.string())
         else:
-            found = pc.map_lookup(rows["fields"].combine_chunks(), name, "first")
+            values = pc.map_lookup(rows["fields"].combine_chunks(), name, "first")
         if name == "title":
             titles = rows["title"].combine_chunks()
-            found = pc.coalesce(found, pc.if_else(pc.equal(titles, ""), None, titles))
+            values = pc.coalesce(values, pc.if_else(pc.equal(titles, ""), None, titles))
         elif name == "date":
             named = (DAY_IN_NAME.search(unquote(url or "")) for url in urls)
             days = (day_of_time("-".join(day.groups())) if day else "" for day in named)
             both = zip(days, rows["modified"].to_pylist(), strict=True)
-            found = pc.coalesce(
-                found, pa.array([d or day_of_time(t or "") or None for d, t in both], pa.string())
+            values = pc.coalesce(
+                values, pa.array([d or day_of_time(t or "") or None for d, t in both], pa.string())
             )
-        return self._columns.setdefault(name, found)
+        return self._columns.setdefault(name, values)
 
     def _mask(self, filters: Filters) -> pa.Array:
-        """(rows,) bool: which places match."""
+        """Marks the places that match: (rows,) bool."""
         masks = [pa.array([True] * self._rows.num_rows, pa.bool_())]
         if filters.where:
             masks.append(pc.fill_null(self.evaluate(parse(filters.where)), False))
@@ -229,7 +230,7 @@ class SourceFields:
         return reduce(pc.and_, masks)
 
     def evaluate(self, node: Node) -> pa.Array:
-        """(rows,) bool, null where a condition is neither true nor false."""
+        """Evaluates a condition: (rows,) bool, null if it is neither true nor false for a row."""
         if isinstance(node, Test):
             return self._test(node)
         parts = [self.evaluate(part) for part in node.parts]
@@ -243,7 +244,7 @@ class SourceFields:
             return pc.is_null(column)
         if test.field != "url":
             return self._compared(column, test)
-        # as it is written, or percent-encoded as replies have it
+        # A url matches as people write it, or percent-encoded as in replies.
         both = (self._compared(urls, test) for urls in (column, self._rows["url"].combine_chunks()))
         return (pc.and_kleene if test.op == "!=" else pc.or_kleene)(*both)
 
@@ -268,7 +269,7 @@ _EXPECTED: Mapping[FieldType, str] = {
 
 
 def _type_of(values: pa.Array) -> FieldType:
-    """The strictest type that all of some texts have."""
+    """Returns the strictest type that all texts have."""
     if pc.all(pc.is_in(values, value_set=_TRUTHS)).as_py():
         return "boolean"
     if pc.all(pc.match_substring_regex(values, _NUMBER)).as_py():
@@ -291,7 +292,7 @@ _PLACE: Mapping[str, Any] = {"url": unquote, "host": _host, "folder": _folder}
 
 
 def day_of_time(text: str) -> str:
-    """The day of a time as files, servers and search engines write it; "" for anything else.
+    """Extracts the day from a time as files, servers and search engines write it; "" for any other text.
 
     >>> day_of_time("2025-03-01T09:30:00"), day_of_time("Fri, 01 Mar 2024 10:00:00 GMT"), day_of_time("soon")
     ('2025-03-01', '2024-03-01', '')
@@ -308,7 +309,7 @@ def _structs(citations: Sequence[Citation]) -> pa.Array:
 
 
 def _of_citations(cited: pa.Array) -> pa.Table:
-    """Rows of citations (a struct array): one for each part that is a source."""
+    """Makes rows from citations (a struct array): one for each part that is a source."""
     parts = []
     for part in PARTS:
         here = cited.filter(pc.is_valid(pc.struct_field(cited, part)))

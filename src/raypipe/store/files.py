@@ -1,15 +1,14 @@
-"""Small files next to the tables: their names, and how they are written; and what a power cut may meet.
+"""Small files next to the tables of a store: their names, atomic writes, and repair after a power cut.
 
-Names of files and folders start with an underscore; each file is written atomically.
+The constants below name the files and folders; each name starts with an underscore. Each file is written
+atomically. A store is a local folder or any object store that pyarrow supports.
 
-Lance syncs none of the files that it writes. While a table is changed, a small file names the version before.
-It goes when all that the change wrote is on disk, and what the change makes needless (completion records,
-cached values) goes only after that. A driver that finds such a file after a restart of the machine takes the
-table back to that version: the same work is then missing, and done again. After a kill without a restart
-nothing is lost, and the files are synced then. On an object store a file is durable when its upload is
-complete; nothing is done there.
-
-Knows a local folder and any object store that pyarrow knows.
+Lance does not sync its files to disk, so a power cut may lose some. While a table is changed, a note in
+`_changing` holds the version before the change. The note is removed once all files of the change are on disk.
+Only then is data removed that the change made unnecessary (completion records, cached values). If a driver
+finds a note after a restart of the machine, it returns the table to the noted version, and the lost work is
+computed again. After a kill without a restart nothing is lost: the driver only syncs the files. An object
+store needs none of this, since a file there is durable once its upload is complete.
 """
 
 from __future__ import annotations
@@ -33,45 +32,45 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 from raypipe.core.errors import DiskFull
 from raypipe.store.errors import StoreError, reaching
 
-MARK = "_store.json"  # the format of what lies in the store
-LEASES = "_lease"  # who drives, and which versions readers pin
+MARK = "_store.json"  # the store's format number; its presence makes a folder a store
+LEASES = "_lease"  # the driver's lease, and the table versions that readers pin
 PARTS = "_parts"  # completion records, by table and run
 RUNS = "_runs"  # plans of unfinished runs
 PLANNED = "_runs/ids"  # the ids of each unfinished run, by its name
-RECORDS = "_runs/records"  # of finished runs, by time
+RECORDS = "_runs/records"  # records of finished runs, by time
 ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
 ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
-INGESTED = "_ingested"  # which files were read, and what they contained
-PROBES = "_probes"  # what models behind an address said to fixed texts, by model
-ADOPTED = "_adopted"  # models that count as others, by their own identity
-READS = "_reads"  # what tasks that read files found, until it is in the tables, by run
-FOLDERS = "_folders"  # the files of each folder that was read, as they were then
+INGESTED = "_ingested"  # the files that were ingested, and a summary of their content
+PROBES = "_probes"  # vectors and scores of served models for fixed texts, to notice a swapped model
+ADOPTED = "_adopted"  # models whose results count as those of another model, by their own identity
+READS = "_reads"  # results of tasks that read files, until the tables have them, by run
+FOLDERS = "_folders"  # the files of each ingested folder, as they were at that time
 ANN = "_ann"  # the measured recall of each approximate index, by table
-COVERAGE = "_coverage"  # which sources a table lacked of all, and which rows there were then, by table
-CORPUS_SUMS = "_corpus_sums.json"  # the sum of the ids of each fragment of sources
+COVERAGE = "_coverage"  # the sources that a table lacked, with a name of its rows at that time; by table
+CORPUS_SUMS = "_corpus_sums.json"  # the sum of the ids in each fragment of `sources`
 SIZES = "_sizes"  # characters of each source
-CHANGING = "_changing"  # the version of each table that is being changed, before the change
+CHANGING = "_changing"  # for each table that is being changed, the version before the change
 MEMO = "_memo"  # cached values that no memo table contains yet
-MEMO_LOSSES = "_memo_losses"  # a note for each loss of cached values, by table
+MEMO_LOSSES = "_memo_losses"  # an empty file for each loss of cached values, by table
 ADAPTERS = "_adapters"  # LoRA weights that `finetune` made, a folder for each
-TRAININGS = "_trainings"  # checkpoints of trainings that are not done yet
+TRAININGS = "_trainings"  # checkpoints of unfinished trainings
 RELEASES = "_releases"  # one file per release
-LIVE = "live"  # the file of RELEASES that says which release answers
-TOMBSTONES = "_tombstones"  # what was forgotten and may not come in again, by digest
-FORGETTING = "_forgetting"  # what a forget that has not ended is doing
-CAPTURED = "_captured/answers"  # what an endpoint was asked and answered, in segments
-FEEDBACK = "_captured/feedback"  # what users said of captured answers, in segments
-CAPTURE_SECRET = "_captured/secret"  # what signs the ids of captured answers
+LIVE = "live"  # the file of RELEASES that names the release in use
+TOMBSTONES = "_tombstones"  # digests of forgotten texts, which ingest refuses
+FORGETTING = "_forgetting"  # targets and state of each unfinished forget
+CAPTURED = "_captured/answers"  # questions and answers of an endpoint, in segments (`store.segments`)
+FEEDBACK = "_captured/feedback"  # users' verdicts on captured answers, in segments
+CAPTURE_SECRET = "_captured/secret"  # the key that signs the ids of captured answers
 
-HALF_WRITTEN_S = 3600.0  # no write goes without a byte for so long, over a slow network either
+HALF_WRITTEN_S = 3600.0  # a temporary file without a new byte for this long is dead, even over a slow network
 
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # of link(2), and of FUSE file systems without it
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # errors of link(2) on file systems without hard links
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
 def _classed(method: M) -> M:
-    """The method, with what the file system raises classed (`errors.reaching`)."""
+    """Wraps a method so that it raises file system errors as `errors.reaching` does."""
 
     @functools.wraps(method)
     def call(self: Files, name: str, *rest: Any) -> Any:
@@ -83,7 +82,7 @@ def _classed(method: M) -> M:
 
 @contextmanager
 def _synced(path: Path) -> Iterator[IO[bytes]]:
-    """A file that is on disk when the block ends."""
+    """Opens a new file that is synced to disk when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         yield file
@@ -92,7 +91,7 @@ def _synced(path: Path) -> Iterator[IO[bytes]]:
 
 
 class Files:
-    """Files under one folder of a store, named by paths relative to it with `/` between names."""
+    """Files under one folder of a store. A name is a path relative to this folder, with `/` as separator."""
 
     def __init__(self, uri: str) -> None:
         if "://" in uri:
@@ -106,7 +105,7 @@ class Files:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _infos(self, folder: str, recursive: bool = False) -> list[FileInfo]:
-        """Lists all that is in a folder, which need not be there."""
+        """Lists the content of a folder; a missing folder is empty."""
         found: list[FileInfo] = self._fs.get_file_info(
             FileSelector(self._path(folder), allow_not_found=True, recursive=recursive)
         )
@@ -114,7 +113,7 @@ class Files:
 
     @_classed
     def read(self, name: str) -> bytes | None:
-        """The whole file; None if it is not there."""
+        """Reads a whole file; None if it does not exist."""
         try:
             with self._fs.open_input_stream(self._path(name)) as stream:
                 content: bytes = stream.read()
@@ -124,7 +123,7 @@ class Files:
 
     @_classed
     def open(self, name: str) -> NativeFile | None:
-        """The file, to be read in places; None if it is not there."""
+        """Opens a file for reads at any position; None if it does not exist."""
         try:
             file: NativeFile = self._fs.open_input_file(self._path(name))
             return file
@@ -132,13 +131,13 @@ class Files:
             return None
 
     def write(self, name: str, content: bytes | Buffer) -> None:
-        """Replaces the file at once: a reader sees the old content or this, never a part of it."""
+        """Replaces a file atomically: a reader sees the old content or the new content, never a part."""
         with self.writing(name) as file:
             file.write(content)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes] | NativeFile]:
-        """The same, of a file that is written piece by piece: it is replaced when the block ends."""
+        """Opens a file to write piece by piece; it replaces the old one atomically when the block ends."""
         with reaching(self._path(name)):
             if self.local:
                 with _synced(staged := self._staged(name)) as file:
@@ -150,8 +149,8 @@ class Files:
 
     @_classed
     def create(self, name: str, content: bytes) -> bool:
-        """Writes the file unless it is there; True if this call wrote it. Object stores let two callers both
-        win: where that matters, see `claim`."""
+        """Writes a file if it does not exist; True if this call wrote it. On an object store two concurrent
+        callers may both get True: use `lease.claim` if that matters."""
         if not self.local:
             if self.read(name) is not None:
                 return False
@@ -163,7 +162,7 @@ class Files:
         try:
             os.link(staged, self._path(name))
             return True
-        except FileExistsError:  # over NFS it may be this very link, whose reply was lost (open(2), O_EXCL)
+        except FileExistsError:  # over NFS it may be this link, whose reply was lost (open(2), O_EXCL)
             return os.stat(staged).st_nlink == 2
         except OSError as e:
             if e.errno not in NO_LINKS:
@@ -180,7 +179,7 @@ class Files:
 
     @_classed
     def sync(self, name: str) -> None:
-        """Forces a file to disk that somebody else wrote: Lance does not."""
+        """Forces to disk a file that other code wrote, such as Lance, which does not sync."""
         if self.local:
             fd = os.open(self._path(name), os.O_RDONLY)
             try:
@@ -190,28 +189,28 @@ class Files:
 
     @_classed
     def walk(self, folder: str) -> list[str]:
-        """Names of all files below a folder, half-written ones too; none if it is not there."""
+        """Lists all files below a folder, half-written ones included; a missing folder is empty."""
         found = self._infos(folder, recursive=True)
         at = len(self._path(""))
         return sorted(f.path[at:] for f in found if f.type is FileType.File)
 
     @_classed
     def names(self, folder: str) -> list[str]:
-        """Names in a folder, sorted, without half-written files; none if the folder is not there."""
+        """Lists the names in a folder, sorted, without half-written files; a missing folder is empty."""
         return sorted(f.base_name for f in self._infos(folder) if not f.base_name.endswith(".tmp"))
 
     @_classed
     def sizes(self, folder: str) -> dict[str, int]:
-        """Name -> bytes of each file in a folder, sorted, without half-written ones."""
+        """Maps each file name in a folder to its bytes, sorted, without half-written files."""
         there = {f.base_name: f for f in self._infos(folder) if f.type is FileType.File}
         return {name: there[name].size for name in sorted(there) if not name.endswith(".tmp")}
 
     def half_written(self, now: float) -> list[str]:
-        """Names of the files next to the tables that were being written when their process died: nothing was
-        added to them for HALF_WRITTEN_S. A writer needs no lease for it. An object store has none."""
+        """Lists temporary files next to the tables whose writer has died: no byte was added for
+        HALF_WRITTEN_S. Age is the only sign: writers need no lease. An object store has no such files."""
         names = list[str]()
         for folder in (self._root, *glob.glob(f"{self._root}/_*/")) if self.local else ():
-            for inside, folders, files in os.walk(folder):  # what another process removes meanwhile is none
+            for inside, folders, files in os.walk(folder):  # skips what another process removes meanwhile
                 if folder == self._root:
                     folders.clear()
                 for file in (f"{inside}/{f}" for f in files if f.startswith(".") and f.endswith(".tmp")):
@@ -222,19 +221,19 @@ class Files:
 
     @_classed
     def newest(self, folder: str) -> float | None:
-        """When a file below a folder was last written, in seconds since the epoch; None: it has none."""
+        """Returns when a file below a folder was last written, seconds since the epoch; None: no files."""
         found = self._infos(folder, recursive=True)
         return max((f.mtime_ns / 1e9 for f in found if f.mtime_ns is not None), default=None)
 
     @_classed
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if it is not there."""
+        """Returns the bytes of a file; None if it does not exist."""
         info = self._fs.get_file_info(self._path(name))
         return info.size if info.type is FileType.File else None
 
     @_classed
     def remove(self, name: str) -> None:
-        """Removes a file; one that is gone already is no error."""
+        """Removes a file; a missing one is no error."""
         try:
             self._fs.delete_file(self._path(name))
         except FileNotFoundError:
@@ -242,20 +241,20 @@ class Files:
 
     @_classed
     def remove_folder(self, name: str) -> None:
-        """Removes a folder with all that is in it; one that is gone already is no error."""
+        """Removes a folder with its content; a missing one is no error."""
         try:
             self._fs.delete_dir(self._path(name))
         except FileNotFoundError:
             return
 
 
-RESERVE = 256 << 20  # bytes for what is written after the rows: commits, indexes, manifests, reports
-RESERVE_SHARE = 0.05  # of the disk, where that is less
+RESERVE = 256 << 20  # bytes to keep free for commits, indexes, manifests and reports, written after the rows
+RESERVE_SHARE = 0.05  # share of the disk to keep free instead, if that is less
 
 
 def need(files: Files, nbytes: int, what: str) -> None:
-    """Raises DiskFull, with numbers, if `nbytes` and a reserve do not fit next to the tables of a store. Of
-    an object store nothing is known, and nothing is refused."""
+    """Raises DiskFull if `nbytes` and a reserve do not fit on the store's disk; the message has the numbers.
+    The free space of an object store is unknown, so nothing is refused there."""
     if not files.local:
         return
     disk = shutil.disk_usage(files.uri)
@@ -272,21 +271,21 @@ def _mb(nbytes: int) -> str:
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_LAST = 2**64 - 1  # Lance names the manifest of version v by this minus v, so that the newest comes first
+_LAST = 2**64 - 1  # Lance names the manifest of version v by this minus v, so the newest sorts first
 
 
 @contextmanager
 def durable(files: Files, table: str) -> Iterator[None]:
-    """Around a change of a table: when the block ends, all files that it wrote are on disk."""
+    """Makes a change of a table durable: all files that the block wrote are on disk when it ends."""
     if not files.local:
         yield
         return
     restore(files, table)
-    found = map(manifest_version, files.names(f"{table}.lance/_versions"))
-    version = max((v for v in found if v is not None), default=0)  # 0: there is none
+    versions = map(manifest_version, files.names(f"{table}.lance/_versions"))
+    version = max((v for v in versions if v is not None), default=0)  # 0: there is none
     before = set(files.walk(f"{table}.lance"))
     files.write(_note(table), json.dumps({"version": version, "boot": boot()}).encode())
-    files.sync(CHANGING)  # the folder: the name is to be there before anything of the change is
+    files.sync(CHANGING)  # the folder: the note must be on disk before any file of the change
     try:
         yield
     finally:
@@ -295,22 +294,23 @@ def durable(files: Files, table: str) -> Iterator[None]:
 
 
 def restore_all(files: Files) -> None:
-    """Ends every change that a driver began and did not end. Only the holder of the driver's lease may."""
+    """Repairs every table whose change a driver began and did not end. Requires the driver's lease."""
     for name in files.names(CHANGING) if files.local else ():
         restore(files, name.removesuffix(".json"))
 
 
 def restore(files: Files, table: str) -> None:
-    """Takes a table back to before an unfinished change, if the machine was started since."""
+    """Returns a table to the version before an unfinished change, if the machine has restarted since.
+    Otherwise syncs the table's files."""
     raw = files.read(_note(table))
     if raw is None:
         return
-    found, folder = json.loads(raw), f"{table}.lance"
-    if found["boot"] != boot() and found["version"] == 0:
+    note, folder = json.loads(raw), f"{table}.lance"
+    if note["boot"] != boot() and note["version"] == 0:
         files.remove_folder(folder)
-    elif found["boot"] != boot():
+    elif note["boot"] != boot():
         for name in files.names(f"{folder}/_versions"):
-            if (of := manifest_version(name)) is None or of > found["version"]:  # None: a hint
+            if (version := manifest_version(name)) is None or version > note["version"]:  # None: a hint
                 files.remove(f"{folder}/_versions/{name}")
     _sync(files, files.walk(folder))
     files.remove(_note(table))
@@ -322,16 +322,16 @@ def _sync(files: Files, names: Iterable[str]) -> None:
             files.sync(name)
         except OSError:
             if files.size(name) is not None:
-                raise  # else: a worker's or another driver's, which has its last name by now
+                raise  # else: a temporary file of another process, which has its final name by now
 
 
 def boot() -> str:
-    """Names the time since the machine was started."""
+    """Returns a name of the machine's current boot."""
     return _BOOT.read_text().strip() if _BOOT.exists() else str(int(psutil.boot_time()))
 
 
 def manifest_version(name: str) -> int | None:
-    """The version of a manifest; None for another file."""
+    """Returns the version of a manifest from its file name; None for another file."""
     stem, _, end = name.rpartition(".")
     if end != "manifest" or not stem.isdigit():
         return None

@@ -1,8 +1,8 @@
-"""Ids as one array, and rows of a table that is open at a version, found by the values of a column.
+"""Lists of ids as one Arrow array, and look-ups of table rows by the values of a column.
 
-Of ten million digests an array has 160 MB, a list of Python texts a gigabyte. Whatever looks ids up hashes at
-most `HASHED` of them at a time, so that memory does not grow with both sides. Few rows are found by the BTREE
-of their column, many by one scan. Knows Arrow and Lance; knows no store.
+Ten million digests take 160 MB as an array, and a gigabyte as Python strings. Look-ups hash at most `HASHED`
+ids at a time, so memory does not grow with both sides. A few rows are found by the BTREE of their column,
+many by one scan. This module works on opened Lance datasets, without a store.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from raypipe.store.errors import reaching
 
 T = TypeVar("T", bound=Sized)
 
-HEX = re.compile("[0-9a-f]{32}")  # of a digest
-AT_ONCE = 1 << 16  # ids that are Python texts at a time
-HASHED = 2 << 20  # ids in a hash table at a time: some 200 MB with what Arrow keeps for each
+HEX = re.compile("[0-9a-f]{32}")  # a digest as text
+AT_ONCE = 1 << 16  # ids that are converted to Python strings at a time
+HASHED = 2 << 20  # ids in a hash table at a time: about 200 MB with Arrow's overhead
 
 
 class Ids(Sequence[str]):
-    """Some ids, each once, in order: digests, or texts of questions."""
+    """Distinct ids in order, digests of sources or ids of questions, as one Arrow array."""
 
     def __init__(self, array: pa.Array, all_of: str = "") -> None:
-        """`all_of` names all sources of some kinds that a store has, where these are all; else ""."""
+        """`all_of`: a name of the set, if these are all sources of some kinds that a store has; else ""."""
         self.all_of = all_of
         self._count = len(array)
         self._array: pa.Array | None = array
@@ -39,19 +39,19 @@ class Ids(Sequence[str]):
 
     @classmethod
     def unread(cls, count: int, all_of: str, read: Callable[[], pa.Array]) -> Ids:
-        """All of a name, which are read when an id of them is needed."""
+        """Makes a list of `count` ids named `all_of`; `read` loads them when one is first needed."""
         ids = cls(pa.array([], DIGEST), all_of)
         ids._count, ids._array, ids._read = count, None, read
         return ids
 
     @classmethod
     def of(cls, ids: Iterable[str], kind: pa.DataType = DIGEST) -> Ids:
-        """These ids, which may be Python texts: then of a kind."""
+        """Makes a list from any ids; Python strings are converted to `kind`."""
         return ids if isinstance(ids, Ids) else cls(id_column(ids, kind))
 
     @property
     def array(self) -> pa.Array:
-        """(ids,)"""
+        """Array of the ids, (ids,)."""
         if self._array is None:
             self._array = self._read()
         return self._array
@@ -74,15 +74,15 @@ class Ids(Sequence[str]):
         return found
 
     def where(self, mask: pa.Array) -> Ids:
-        """Returns those where `mask` ((ids,) bool) is true; these very ones where it is true for all."""
+        """Returns the ids where `mask` ((ids,) bool) is true; this same object if all are."""
         return self if pc.all(mask, min_count=0).as_py() else Ids(self.array.filter(mask))
 
     def among(self, there: pa.Array | pa.ChunkedArray, which: str) -> Ids:
-        """Returns those that stand in an array. `which` names what it has."""
+        """Returns the ids that occur in the array `there`. `which` names that array, and so the result."""
         return Ids(self.array.filter(stand_in(self.array, there)), self.name_among(which))
 
     def without(self, others: Collection[str]) -> Ids:
-        """Returns those that are none of the others."""
+        """Returns the ids that are not in `others`."""
         if others is self:
             return Ids.of(())
         if not self or not others:
@@ -91,30 +91,30 @@ class Ids(Sequence[str]):
         return self.where(pc.invert(stand_in(self.array, gone.array)))
 
     def joined(self, others: Ids) -> Ids:
-        """These, then those of the others that are not among them."""
+        """Returns these ids, then the `others` that are not among them."""
         if not self or others is self:
             return others
         more = others.without(self) if others else others
         return Ids(pa.concat_arrays([self.array, more.array])) if more else self
 
     def name_among(self, which: str) -> str:
-        """Names the subset `which`; "" if this list is not a store's sources of some kinds, whole."""
+        """Returns a name for the subset `which`; "" if this list has no name (`all_of`)."""
         return digest(self.all_of, which) if self.all_of else ""
 
 
 def gathered(pieces: Iterable[pa.Array], kind: pa.DataType = DIGEST) -> pa.Array:
-    """Ids that come in pieces, as one array."""
+    """Joins arrays of ids into one array."""
     return pa.chunked_array(list(pieces), kind).combine_chunks()
 
 
 def raw(ids: pa.Array) -> np.ndarray:
-    """(ids,) S16: the bytes of digests, in place."""
+    """Views digests as their bytes, (ids,) S16, without a copy."""
     held = len(ids) and ids.buffers()[1]
     return np.frombuffer(held, "S16", len(ids), 16 * ids.offset) if held else np.empty(0, "S16")
 
 
 def slabs(pieces: Iterable[T]) -> Iterator[list[T]]:
-    """Arrays or tables in groups of at least `HASHED` rows together, but for the last."""
+    """Groups arrays or tables, so that each group has at least `HASHED` rows; the last may have fewer."""
     held, count = list[T](), 0
     for piece in pieces:
         held.append(piece)
@@ -127,19 +127,19 @@ def slabs(pieces: Iterable[T]) -> Iterator[list[T]]:
 
 
 def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """(ids,) bool: which of the ids stand in an array."""
+    """Marks the ids that occur in an array: (ids,) bool."""
     mask = pa.array(np.zeros(len(ids), bool))
     for at in range(0, len(there), HASHED) if len(ids) else ():
         some = there.slice(at, HASHED)
         some = some.combine_chunks() if isinstance(some, pa.ChunkedArray) else some
-        if len(ids) < len(some):  # the fewer ones are hashed
+        if len(ids) < len(some):  # hashes the smaller side
             some = some.filter(pc.is_in(some, value_set=ids)).unique()
         mask = pc.or_(mask, pc.is_in(ids, value_set=some)) if len(some) else mask
     return mask
 
 
 def repeats(ids: pa.Array) -> int:
-    """Returns how many of the ids stand there before."""
+    """Counts the ids that occur earlier in the same array."""
     count = 0
     for at in range(0, len(ids), HASHED):
         some = ids.slice(at, HASHED)
@@ -149,7 +149,8 @@ def repeats(ids: pa.Array) -> int:
 
 
 def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.ndarray:
-    """(ids,) int32: the number, below 2^31, of each id in some rows (ids, numbers); -1: it is in none."""
+    """Returns the number of each id, (ids,) int32; -1 for an id without one. `rows`: arrays of ids with their
+    numbers, which are below 2^31."""
     out = np.full(len(ids), -1, np.int32)
     for names, numbers in rows:
         if len(ids) < len(names):
@@ -160,14 +161,14 @@ def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.
     return out
 
 
-LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
-SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
-SCAN_ROWS = 1 << 18  # per batch of a scan: 4 MB of digests
-READ_AHEAD = 4  # batches that a scan has ready; Lance has 16
+LOOKUP_KEYS = 4096  # keys per query: a query of 5,000 takes 57 ms, and its text is parsed in memory
+SCAN_RATIO = 250  # rows to scan at the cost of one look-up: a look-up takes 16 us, a scanned row 0.07 us
+SCAN_ROWS = 1 << 18  # rows per batch of a scan: 4 MB of digests
+READ_AHEAD = 4  # batches that a scan reads ahead; Lance's default is 16
 
 
 def filters(column: str, values: Sequence[str] | Sequence[int] | Sequence[bytes]) -> Iterator[str]:
-    """Filters that together find the rows with one of the values. What is in a text stays data.
+    """Yields SQL filters that together select the rows with one of the values; texts are quoted.
 
     >>> list(filters("id", ["it's"])), list(filters("_rowid", [1, 2])), list(filters("id", []))
     (["id IN ('it''s')"], ['_rowid IN (1, 2)'], [])
@@ -185,8 +186,8 @@ def _literal(value: str | int | bytes) -> str:
 
 
 def wheres(dataset: lance.LanceDataset, column: str, values: Iterable[Any]) -> list[str]:
-    """The same of a column that may have digests, whose values are texts of ids, or an array as the column
-    has them. In such a column no other text stands."""
+    """Lists the filters (`filters`) for a column's distinct values: an Arrow array of its type, or Python
+    values. For a column of digests these are hex strings; other strings match no row and are dropped."""
     if isinstance(values, pa.Array):
         values = values.to_pylist()
     elif dataset.schema.field(column).type == DIGEST:
@@ -197,7 +198,7 @@ def wheres(dataset: lance.LanceDataset, column: str, values: Iterable[Any]) -> l
 def rows(
     dataset: lance.LanceDataset, column: str, values: Iterable[Any], columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The rows whose column has one of the values, found by BTREE, in no order. `columns` None: all."""
+    """Reads the rows whose column has one of the values, by BTREE, in no order. `columns` None: all."""
     found = []
     for where in wheres(dataset, column, values) or ["false"]:
         with reaching(dataset.uri):
@@ -206,7 +207,7 @@ def rows(
 
 
 def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:
-    """Which of the ids do not stand in a column, in their order."""
+    """Returns the ids that do not occur in a column, in their order."""
     if not ids:
         return []
     wanted = Ids.of(ids, dataset.schema.field(column).type)
@@ -214,7 +215,7 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
 
 
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
-    """(ids,) bool: which of the ids stand in a column."""
+    """Marks the ids that occur in a column: (ids,) bool."""
     with reaching(dataset.uri):
         if len(wanted) * SCAN_RATIO < dataset.count_rows():
             return stand_in(wanted, rows(dataset, column, wanted, [column])[column])
@@ -225,15 +226,15 @@ def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Ar
 
 
 def distinct(dataset: lance.LanceDataset, column: str) -> pa.Array:
-    """The values of a column, each once."""
+    """Returns the distinct values of a column."""
     with reaching(dataset.uri):
         pieces = (some for values in _values(dataset, column) for some in values.chunks)
         return gathered(pieces, dataset.schema.field(column).type).unique()
 
 
 def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
-    """Sources of a `passages` table that have chunks: those a vector table must hold. A source's chunks stand
-    together, so only one that is cut by two batches comes twice."""
+    """Returns the sources of a `passages` table that have chunks: a vector table must hold these. A source's
+    chunks are adjacent, so only a source that two batches split appears twice."""
     with reaching(passages.uri):
         batches = passages.to_batches(
             columns=["source", "start", "end"], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD
@@ -243,7 +244,7 @@ def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
 
 
 def _values(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
-    """Yields the values of a column in large groups, adjacent duplicates once. A batch never crosses a
-    fragment, and each look-up hashes the smaller side once: larger groups take fewer of both."""
+    """Yields the values of a column in large groups, without adjacent duplicates. Batches end with their
+    fragment, and each look-up hashes the smaller side, so fewer and larger groups cost less."""
     batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD)
     return map(pa.chunked_array, slabs(pc.run_end_encode(b[column]).values for b in batches if b.num_rows))

@@ -1,9 +1,9 @@
-"""Searchable snapshots: the tables of a store, or a request's own pages in memory. Both answer alike.
+"""Searchable snapshots: a store's tables, or a request's own pages in memory. Both give equal answers.
 
-Knows the columns of the corpus tables (arrow.py) and the store. Exact: a score is the inner product in double
-precision of the float32 vectors, and ties go by source and span, so an answer depends neither on the order of
-rows in a table nor on which of the two holds them. Of documents of folders it has the layouts, by source:
-what citations of pages and sections are made from.
+Search is exact: a score is the inner product of the float32 vectors in double precision, and ties are ordered
+by source and span. So an answer depends neither on the order of rows nor on where they are held. Snapshots
+also hold the layouts of folders' documents, by source, from which citations of pages and sections are made.
+This module depends on the store and on the columns of the corpus tables (core/arrow.py).
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from raypipe.store.vectors import folder as vector_copies
 from raypipe.text.filters import Filters
 
 T = TypeVar("T")
-LAYOUTS = "layouts"  # the table of them
+LAYOUTS = "layouts"  # the table of layouts
 NAMED = ("documents", "questions")
-"""Tables that say, with that of layouts, where sources stand and what fields they have."""
+"""Tables that record, with `layouts`, the places of sources and their fields."""
 _MEANING = {"hidden": "what their pages hide", "blocks": "where their blocks begin and end"}
 
 
 class SourceTexts(ABC):
-    """The half of `core.index.Index` that is about texts."""
+    """The text methods of `core.index.Index`, shared by both snapshots."""
 
-    _texts: Any  # the table, or what is open of it
+    _texts: Any  # a LanceDataset or pa.Table
 
     @abstractmethod
     async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
-        """Columns of the rows of these sources, as far as they are there."""
+        """Reads columns of the rows of these sources; missing sources have no row."""
 
     @abstractmethod
     async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
-        """Source -> text, of these at least, as far as they are there."""
+        """Maps these sources to their texts, perhaps with others; missing sources are left out."""
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         places = [parse_chunk_id(c) for c in chunks]
@@ -87,7 +87,7 @@ class SourceTexts(ABC):
     async def _parts(
         self, name: str, part: Callable[[dict[str, Any]], T], sources: Sequence[str]
     ) -> list[tuple[T, ...]]:
-        """A column of each source. Raises ConfError where the table was made without it."""
+        """Reads a list column of each source. Raises ConfError if the table was made without it."""
         if name not in self._texts.schema.names:
             raise ConfError(
                 f"the texts here do not say {_MEANING[name]}: index again, with `parse` in the corpus half"
@@ -100,7 +100,7 @@ class SourceTexts(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A table as it was at one version."""
+    """A table at one version."""
 
     table: str
     version: int
@@ -108,18 +108,18 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """All that a process needs to open the same index: plain values, made once by the driver."""
+    """Description from which any process opens the same index: plain values, made once by the driver."""
 
     store: str  # address
     texts: Pinned
     passages: Pinned
-    vectors: tuple[tuple[str, Pinned], ...]  # model identity, searched copy
-    words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its postings and lengths
+    vectors: tuple[tuple[str, Pinned], ...]  # model identity, its table of vectors
+    words: tuple[tuple[str, Pinned, Pinned], ...] = ()  # analyzer, its tables of postings and lengths
     layouts: Pinned | None = None  # None: no folder was read
-    named: tuple[Pinned, ...] = ()  # documents and questions, whose fields conditions test; (): none are kept
+    named: tuple[Pinned, ...] = ()  # documents and questions, whose fields conditions test; (): no fields
 
     def pinned(self) -> tuple[Pinned, ...]:
-        """Every table that is searched, and those of layouts and fields."""
+        """Lists every pinned table: the searched ones, layouts, documents and questions."""
         words = [table for _, *tables in self.words for table in tables]
         layouts = [self.layouts] if self.layouts else []
         vectors = (table for _, table in self.vectors)
@@ -133,8 +133,8 @@ def index_spec(
     vectors: Mapping[str, str],
     words: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> IndexSpec:
-    """Pins tables as they are now; `vectors` is model identity -> table, `words` analyzer -> its tables of
-    postings and lengths. Raises StoreError if a table or one of its scalar indexes is missing."""
+    """Pins tables at their newest versions. `vectors`: model identity -> table; `words`: analyzer -> its
+    tables of postings and lengths. Raises StoreError if a table or one of its scalar indexes is missing."""
 
     def pin(table: str) -> Pinned:
         version = store.version(table)
@@ -144,7 +144,7 @@ def index_spec(
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
     looked_up = list[tuple[str, Pinned, Pinned]]()
     for name, (postings, lengths) in sorted(words.items()):
-        # `lengths` first: it is committed last, and names the segments that are read.
+        # `lengths` first: it is committed last, and only segments that it names are read.
         named, found = pin(lengths), pin(postings)
         while store.version(lengths) != named.version:  # segments may have been merged in between
             named, found = pin(lengths), pin(postings)
@@ -155,25 +155,25 @@ def index_spec(
 
 
 class LanceIndex(SourceTexts):
-    """The tables of a store at pinned versions (`core.index.Index`). Later commits do not show."""
+    """The tables of a store at pinned versions (`core.index.Index`); later commits are not visible."""
 
     def __init__(self, spec: IndexSpec, product: Product = numpy_product, copies: Path | None = None) -> None:
-        """`product`: of many questions with the vectors. `copies`: where copies of vectors lie; None: this
-        user's folder of temporary files. Raises StoreError if a table, its pinned version or a scalar index
-        is missing."""
+        """`product`: multiplies a batch of questions with the vectors. `copies`: folder for local copies of
+        vectors; None: this user's folder of temporary files. Raises StoreError if a table, its pinned version
+        or a scalar index is missing."""
         store = Store.open(spec.store)
 
-        def at(pinned: Pinned) -> LanceDataset:
+        def open_pinned(pinned: Pinned) -> LanceDataset:
             store.check_indexes(pinned.table, pinned.version)
             return store.dataset(pinned.table, pinned.version)
 
-        self._texts, self._passages = at(spec.texts), at(spec.passages)
+        self._texts, self._passages = open_pinned(spec.texts), open_pinned(spec.passages)
         self._vectors = {
-            identity: SnapshotVectors(at(pinned), copies or vector_copies(), product=product)
+            identity: SnapshotVectors(open_pinned(pinned), copies or vector_copies(), product=product)
             for identity, pinned in spec.vectors
         }
         self._products = {identity: Gathering(vectors.best) for identity, vectors in self._vectors.items()}
-        self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
+        self._postings = {name: PostingsTables(open_pinned(p), open_pinned(q)) for name, p, q in spec.words}
         self._layouts = layouts_at(store, spec.layouts.version if spec.layouts else 0)
         self._named = [store.dataset(pinned.table, pinned.version) for pinned in spec.named]
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
@@ -181,7 +181,7 @@ class LanceIndex(SourceTexts):
         self._gathering = threading.Lock()
 
     def fields(self) -> SourceFields:
-        """Returns what its sources say of themselves, read at the first call."""
+        """Returns the fields of its sources, read at the first call."""
         with self._gathering:
             if self._fields is None:
                 documents, questions = self._named
@@ -215,8 +215,8 @@ class LanceIndex(SourceTexts):
             searches.append(self._products[model_identity(model)]((np.stack(list(whole.values())), top)))
         if pages:
             searches.append(asyncio.to_thread(held.within, list(pages.values()), top))
-        found = [hits for some in await asyncio.gather(*searches) for hits in some]
-        hits = dict(zip([*whole, *pages], found, strict=True))
+        results = [hits for some in await asyncio.gather(*searches) for hits in some]
+        hits = dict(zip([*whole, *pages], results, strict=True))
         return [hits[i] for i in range(len(queries))]
 
     async def near(
@@ -260,10 +260,10 @@ class LanceIndex(SourceTexts):
 
 
 class MemoryIndex(SourceTexts):
-    """Corpus tables in memory (`core.index.Index`). Any may hold more columns than are read.
+    """Corpus tables in memory (`core.index.Index`). Each table may have more columns than these:
 
     `texts`: source, text, hidden, blocks, and words_NAME, starts_NAME per analyzer. `passages`: source,
-    start, end, parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.
+    start, end, parent_start, parent_end. `vectors`, by model identity: as `passages`, and vector.
     """
 
     def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
@@ -273,7 +273,7 @@ class MemoryIndex(SourceTexts):
         self._by_source = dict(zip(id_texts(texts["source"]), texts["text"].to_pylist(), strict=True))
 
     async def matching(self, wheres: tuple[str, ...]) -> tuple[str, ...]:
-        return ()  # nothing here says where a source stands; a question's citations do
+        return ()  # these tables have no places of sources; only a question's citations have
 
     async def narrowed(self, citations: tuple[Citation, ...], where: str) -> tuple[Citation, ...]:
         return SourceFields.of(citations).narrowed(citations, Filters(where=where))
@@ -313,7 +313,8 @@ class MemoryIndex(SourceTexts):
 
 
 def _of_model(vectors: Mapping[str, T], model: Model) -> T:
-    """The searched copy of a model. Another model's vectors are never compared, whatever their dimension."""
+    """Returns a model's vectors. Raises ConfError if there are none: vectors of another model are never
+    compared, even if the dimensions agree."""
     try:
         return vectors[model_identity(model)]
     except KeyError:
@@ -326,7 +327,7 @@ def _of_model(vectors: Mapping[str, T], model: Model) -> T:
 def _checked(
     vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], dim: int, top: int
 ) -> list[tuple[np.ndarray, tuple[str, ...] | None]]:
-    """Each query with its scope. Raises ValueError for what can only be a mistake of the caller."""
+    """Pairs each query with its scope. Raises ValueError for mistakes that only the calling code can make."""
     if vectors.shape != (len(scopes), dim):
         raise ValueError(f"expected query vectors of shape ({len(scopes)}, {dim}), found {vectors.shape}")
     if not np.isfinite(vectors).all():
@@ -337,12 +338,12 @@ def _checked(
 
 
 def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:
-    """The table at a version (None: as it is now); None where no folder was read: version 0, or no table."""
+    """Opens the layouts at a version (None: the newest); None without a table, and for version 0."""
     return store.dataset(LAYOUTS, version) if version != 0 and store.has(LAYOUTS) else None
 
 
 def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[str, Layout]:
-    """Source -> its layout, for those that have one. Of several documents with one text, the first by id."""
+    """Maps sources to their layouts. If several documents have the same text, the first by id counts."""
     if dataset is None or not sources:
         return {}
     found = arrow.layout.records(rows(dataset, "source", sorted(sources)))
@@ -350,19 +351,20 @@ def layouts_of(dataset: LanceDataset | None, sources: Collection[str]) -> dict[s
 
 
 def fields_now(store: Store) -> SourceFields:
-    """The fields of all that a store has now."""
+    """Reads the fields of all documents and citations that a store has now."""
     documents, questions = map(store.dataset, NAMED)
     return SourceFields.read(documents, layouts_at(store), questions)
 
 
 def folder_roots(store: Store) -> dict[str, str]:
-    """Begin of the ids of a folder's documents -> where it lies, or lay when it was read."""
+    """Maps each ingested folder's id prefix to its path when it was read. A document's id begins with the
+    prefix (8 characters) of its folder."""
     notes = {n: json.loads(store.files.read(f"{FOLDERS}/{n}") or b"{}") for n in store.files.names(FOLDERS)}
     return {name[:8]: note["root"] for name, note in notes.items() if "root" in note}
 
 
 def file_address(layout: Layout, roots: Mapping[str, str]) -> str | None:
-    """A document's file as an address of this machine, `file:///...`; None where its folder is not known."""
+    """Returns the `file:///...` address of a document on this machine; None if its folder is unknown."""
     if (root := roots.get(layout.id.partition("/")[0])) is None:
         return None
     place = Path(root)

@@ -1,13 +1,13 @@
-"""Inverts the words of some sources: tables of texts and passages to rows of `postings` and `lengths`.
+"""Inversion of sources' words: tables of texts and passages become rows of `postings` and `lengths`.
 
-A part may get several segments, each of bounded size, so memory is bounded however many sources there are: by
-a segment, what is read next to it, and the longest source.
+A part of a run may get several segments. Each has a bounded size, so memory is bounded by one segment, what
+is read at the same time, and the longest source, however many sources there are.
 
-Small segments are merged by inverting their sources again: a search reads fewer of them and gives the same
-scores, to the bit. Statistics are sums over segments, so how a snapshot is cut changes none. What segments
-say of passages that were taken out goes with them. Three commits: the merged rows come into `postings`, which
-no reader looks at yet; `lengths` names them in place of the old ones; the old rows go. A process that dies in
-between leaves rows that `lengths` does not name, which the next merge removes.
+Small segments are merged: their sources are inverted again. A search then reads fewer segments and gives the
+same scores, to the bit, since statistics are sums over segments. Entries of removed passages disappear, too.
+A merge makes three commits: the merged rows enter `postings`, where no reader looks at them yet; `lengths`
+names them in place of the old ones; the old rows are removed. If the process dies in between, the next merge
+removes the rows that `lengths` does not name.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from raypipe.store.tables import LENGTHS, POSTINGS, checked
 
 @dataclass(frozen=True, slots=True)
 class PassageSpans:
-    """Distinct passages with their words, by source and span. A word is in the passage in which it starts."""
+    """Distinct passages with their words, by source and span. A word belongs to the passage of its start."""
 
-    sources: pa.Array  # ids, in their order
-    place: np.ndarray  # (passages,) int64: number of its source
+    sources: pa.Array  # ids of all sources, also of those without passages
+    place: np.ndarray  # (passages,) int64: index of the passage's source in `sources`
     starts: np.ndarray  # (passages,) int64
     ends: np.ndarray  # (passages,) int64
     offsets: np.ndarray  # (passages + 1,) int64: words of passage i are hashes[offsets[i]:offsets[i + 1]]
-    hashes: np.ndarray  # (words,) uint64
+    hashes: np.ndarray  # (words,) uint64: word hashes (`text.words`)
 
 
 def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
-    """The columns of `texts` that have an analyzer's words. Raises ConfError where there are none."""
+    """Lists the columns of `texts` with an analyzer's words. Raises ConfError if the table lacks them."""
     columns = ["source", f"words_{analyzer}", f"starts_{analyzer}"]
     if not set(columns) <= set(schema.names):
         raise ConfError(
@@ -59,7 +59,7 @@ def word_columns(analyzer: str, schema: pa.Schema) -> list[str]:
 
 
 def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> PassageSpans:
-    """The passages of the sources in `order`. `texts`: source, words and starts of one analyzer."""
+    """Collects the passages of the sources in `order`. `texts`: source, words and starts of one analyzer."""
     _, words, starts_at = texts.columns
     names = texts["source"].combine_chunks()
     real = passages.filter(pc.greater(passages["end"], passages["start"]))
@@ -73,7 +73,7 @@ def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> Passa
 
     lengths = pc.list_value_length(words).to_numpy()  # (sources,) words of each
     flat = words.combine_chunks().flatten().to_numpy()
-    # A word's place in the corpus as one ascending number: row of its text, then its start.
+    # A word's position in the corpus as one ascending number: the row of its text, then its start.
     at = np.repeat(np.arange(len(names)) << 32, lengths) + starts_at.combine_chunks().flatten().to_numpy()
     first = np.searchsorted(at, (rank << 32) + starts)
     offsets = np.concatenate([[0], np.cumsum(np.searchsorted(at, (rank << 32) + ends) - first)])
@@ -83,7 +83,7 @@ def passage_spans(texts: pa.Table, passages: pa.Table, order: pa.Array) -> Passa
 
 
 def passage_words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | None) -> PassageWords:
-    """Words of each distinct passage, from tables that hold only what is in the scope."""
+    """Collects the words of each distinct passage, from tables that hold only sources of the scope."""
     order = texts["source"].combine_chunks().sort() if scope is None else id_column(dict.fromkeys(scope))
     found, names = passage_spans(texts, passages, order), id_texts(order)
     spans = zip(found.place.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
@@ -92,7 +92,7 @@ def passage_words(texts: pa.Table, passages: pa.Table, scope: tuple[str, ...] | 
 
 
 def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
-    """The rows of `postings` for one segment, by word."""
+    """Makes the rows of `postings` for one segment, ordered by word."""
     coded = pa.array(found.hashes).dictionary_encode()
     words, codes = coded.dictionary.to_numpy(), coded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(words)
@@ -100,12 +100,12 @@ def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
     rank[order] = np.arange(len(words))
     count = max(len(found.place), 1)
     passage = np.repeat(np.arange(len(found.place)), np.diff(found.offsets))
-    key = rank[codes] * count + passage  # a word, then a passage, as one number
+    key = rank[codes] * count + passage  # one number that sorts by word, then by passage
     key.sort()
     first = np.flatnonzero(np.diff(key, prepend=-1))
     counts = np.diff(first, append=len(key))
     word, passages = np.divmod(key[first], count)
-    held = np.bincount(word, minlength=len(words))  # in how many passages each word is
+    held = np.bincount(word, minlength=len(words))  # (words,) passages with the word
     offsets = pa.array(np.concatenate([[0], np.cumsum(held)]).astype(np.int32))
     columns = [
         pa.array(words[order].view(np.int64)),
@@ -119,8 +119,8 @@ def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
 
 
 def lengths_rows(found: PassageSpans, segment: int) -> pa.Table:
-    """The rows of `lengths` for one segment. A source without a passage gets a row of zeros, since it would
-    always look like missing work. Readers skip these rows."""
+    """Makes the rows of `lengths` for one segment. A source without a passage gets a row of zeros, since it
+    would otherwise always look like missing work; readers skip these rows."""
     bare = np.setdiff1d(np.arange(len(found.sources)), found.place)
     n, none = len(found.place), len(bare)
 
@@ -138,26 +138,26 @@ def lengths_rows(found: PassageSpans, segment: int) -> pa.Table:
     return pa.table(columns)
 
 
-SEGMENT_WORDS = 8_000_000  # of a segment at most, or one source: sorting them takes some 300 MB
-SLICE = 2_000  # sources that are read at once, at most
+SEGMENT_WORDS = 8_000_000  # most words of a segment with several sources: sorting takes about 300 MB
+SLICE = 2_000  # most sources that are read together
 MERGED_AT = 8
-"""Small fragments from which they are merged: a search reads at most seven of them next to the large ones,
-and one of eight small ingests writes once more what the others added."""
+"""Number of small fragments at which they are merged. A search reads at most seven of them next to the large
+ones. For every eight small ingests, one rewrites the rows of the other seven."""
 
 
 class Inverter:
-    """The texts and passages of one split, and the analyzer whose words are inverted."""
+    """Inverter of one split's texts and passages, for the words of one analyzer."""
 
     def __init__(
         self, store: Store, texts: str, passages: str, analyzer: str, segment_words: int = SEGMENT_WORDS
     ) -> None:
-        """Raises StoreError for a table that is not there, ConfError where no words of the analyzer are."""
+        """Raises StoreError if a table is missing, and ConfError if it lacks the analyzer's words."""
         self.segment_words = segment_words
         self._texts, self._passages = store.dataset(texts), store.dataset(passages)
         self._columns = word_columns(analyzer, self._texts.schema)
 
     def rows(self, ids: list[str], run: str, part: str) -> tuple[pa.Table, pa.Table]:
-        """The rows of `lengths` and of `postings` of some sources."""
+        """Makes the rows of `lengths` and of `postings` for some sources."""
         lengths, postings = [LENGTHS.empty_table()], [POSTINGS.empty_table()]
         for names, texts, passages in self._segments(ids):
             found = passage_spans(texts, passages, id_column(names))
@@ -168,7 +168,7 @@ class Inverter:
         return pa.concat_tables(lengths), pa.concat_tables(postings)
 
     def _segments(self, ids: list[str]) -> Iterator[tuple[list[str], pa.Table, pa.Table]]:
-        """Sources, texts and passages, a segment at a time: of bounded words, or of a single source."""
+        """Yields sources, texts and passages per segment: a bounded number of words, or one longer source."""
         names: list[str] = []
         texts: list[pa.Table] = []
         passages: list[pa.Table] = []
@@ -188,8 +188,9 @@ class Inverter:
             yield names, pa.concat_tables(texts), pa.concat_tables(passages)
 
     def _cuts(self, ids: list[str]) -> list[list[str]]:
-        """The sources that are read at once, by how far their passages reach: two words are at least three
-        characters, so a cut of `segment_words` characters has fewer words, if it is not a single source."""
+        """Groups the sources that are read together, by the characters that their passages span. Two words
+        take at least three characters, so a group of `segment_words` characters has fewer words; a single
+        source may have more."""
         names = [ids[at : at + SLICE] for at in range(0, len(ids), SLICE)]
         cuts: list[list[str]] = []
         for some, spans in zip(names, _slices(self._passages, names, ["source", "parent_end"]), strict=True):
@@ -208,8 +209,8 @@ class Inverter:
 
 
 def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) -> Iterator[pa.Table]:
-    """The rows of some sources, a cut at a time. Few are found by BTREE; of many the whole column of sources
-    is read once, which costs a two-hundredth a row."""
+    """Yields the rows of each group of sources. A few sources are found by BTREE. For many, the whole column
+    of sources is scanned once: a scanned row costs a two-hundredth of a look-up."""
     ids = [source for cut in cuts for source in cut]
     with reaching(dataset.uri):
         if len(ids) * SCAN_RATIO < dataset.count_rows():
@@ -231,17 +232,17 @@ def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) ->
 
 
 def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT) -> int:
-    """Merges the small segments of an analyzer where there are at least `at` fragments of them, and removes
-    rows that no segment of `lengths` names. Returns how many segments there are fewer.
+    """Merges an analyzer's small segments if at least `at` fragments hold them. Also removes rows of
+    `postings` that `lengths` does not name. Returns by how many the number of segments fell.
 
-    Only for the driver, and only while no build of these tables is unfinished: its rows are not named yet
-    either."""
+    Only for the driver, and only if no build of these tables is unfinished: `lengths` does not name its rows
+    yet."""
     opened, most = store.dataset(postings), inverter.segment_words
     if len(opened.get_fragments()) < at:
         return 0
     segments = PostingsTables(opened, store.dataset(lengths)).segments()
     words = {id: int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for id, s in segments.items()}
-    small, unnamed = dict[int, list[int]](), list[int]()  # fragment -> its segments; those without any
+    small, unnamed = dict[int, list[int]](), list[int]()  # fragment -> its segments; fragments without any
     for fragment in opened.get_fragments():
         with reaching(opened.uri):
             held = np.unique(fragment.to_table(columns=["segment"])["segment"].to_numpy()).tolist()
@@ -252,7 +253,7 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
     _drop(store, postings, unnamed)
     if len(small) < at:
         return 0
-    # Fragments that become one segment each: none has more words than it may.
+    # Each group of fragments becomes one segment, so its words stay within the bound.
     groups, size = list[list[int]](), 0
     for number, named in small.items():
         own = sum(words[id] for id in named)
@@ -264,7 +265,7 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
     fewer, gone = 0, list[int]()
     for group in groups:
         old = [id for number in group for id in small[number]]
-        if len(old) > 1:  # else it stays
+        if len(old) > 1:  # a single segment stays as it is
             fewer += len(old) - _merge(store, postings, lengths, inverter, old)
             gone += group
     _drop(store, postings, gone)
@@ -274,7 +275,7 @@ def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter
 
 
 def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:
-    """Inverts the sources of some segments again, in place of these; how many segments that makes."""
+    """Inverts the sources of some segments again and replaces these; returns the number of new segments."""
     there, run = store.dataset(lengths), f"merged-{uuid.uuid4().hex}"
     where = f"passage >= 0 AND segment IN ({', '.join(map(str, old))})"
     with reaching(there.uri):
@@ -293,7 +294,7 @@ def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: C
 
 
 def _drop(store: Store, postings: str, fragments: list[int]) -> None:
-    """Takes fragments out of a table of postings."""
+    """Removes fragments from a table of postings."""
     if fragments:
         dataset = store.dataset(postings)
         with reaching(dataset.uri), store.durable(postings):

@@ -1,9 +1,9 @@
-"""Removal from a store: tags that protect a version, tables and rows that are taken out, fragments written as
-fewer ones, and what processes that were killed left.
+"""Housekeeping of tables: version tags, removal of tables and rows, compaction, and leftovers of killed
+processes.
 
-Knows Lance's tags, deletions, compaction and cleanup. Does not know why something may go: `runs.prune` does.
-Leftovers are parts that no plan names, files that no version of a table names, and files that were being
-written: only the holder of the driver's lease may take them away, and only while no work is unfinished.
+This module uses Lance's tags, deletions, compaction and cleanup; `runs.prune` decides what may be removed.
+Leftovers are parts that no plan names, files that no table version names, and half-written files. Only the
+holder of the driver's lease may remove them, and only if no work is unfinished.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from raypipe.store.parts import end, run_of
 from raypipe.store.sources import keep_rows_id, rows_id
 from raypipe.store.tables import OF_MEMO, kind_of
 
-TAGS = "_refs/tags"  # folder of a table
-FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
-OPTIONS = CompactionOptions(num_threads=1, batch_size=1024)  # 22 MB of real texts at a time
+TAGS = "_refs/tags"  # where Lance keeps the tags, in a table's folder
+FRAGMENTS = 64  # most fragments without a compaction: a commit adds one or two, a look-up opens each
+OPTIONS = CompactionOptions(num_threads=1, batch_size=1024)  # 1024 rows: 22 MB of real texts
 WITHOUT_DELETED = CompactionOptions(num_threads=1, batch_size=1024, materialize_deletions_threshold=0.0)
-_EVER = timedelta(days=36_500)  # no version is older: versions stay, see `clean`
-KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
+_EVER = timedelta(days=36_500)  # longer than any version's age, so a cleanup removes no version
+KEPT = timedelta(days=1)  # a younger version may still be read by a run or a request
 
 
 def tag(store: Store, table: str, name: str, version: int) -> None:
-    """Protects a version of a table under a name. Raises StoreError if the version is gone."""
+    """Protects a version under a name. Raises StoreError if it is gone, or the name tags another version."""
     here = tagged(store, table)
     if name not in here:
         store.dataset(table, version).tags.create(name, version)
@@ -50,25 +50,25 @@ def tag(store: Store, table: str, name: str, version: int) -> None:
 
 
 def versions(store: Store, table: str) -> list[int]:
-    """The versions of a table that can be opened, oldest first; none of one that is not there."""
+    """Lists the versions of a table that can be opened, oldest first; none for a missing table."""
     here = store.has(table)
     return sorted(v["version"] for v in store.dataset(table).versions()) if here else []
 
 
 def untag(store: Store, table: str, name: str) -> None:
-    """Takes a tag away; one that is gone already is no error."""
+    """Removes a tag; a missing one is no error."""
     if store.has(table) and name in tagged(store, table):
         store.dataset(table).tags.delete(name)
 
 
 def tagged(store: Store, table: str) -> dict[str, int]:
-    """Tag -> version of a table. A tag of which a power cut left a part is removed: who made it, and had not
-    ended, makes it again."""
+    """Maps a table's tags to versions. Removes a tag file that a power cut truncated: its writer was
+    interrupted, and writes it again when it resumes."""
     folder = f"{table}.lance/{TAGS}"
     for name in store.files.names(folder):
         raw, whole = store.files.read(f"{folder}/{name}"), False
         with suppress(ValueError):
-            whole = raw is None or bool(json.loads(raw))  # None: gone meanwhile
+            whole = raw is None or bool(json.loads(raw))  # None: another process removed it meanwhile
         if not whole:
             store.files.remove(f"{folder}/{name}")
     return {name: t["version"] for name, t in store.dataset(table).tags.list().items()}
@@ -80,7 +80,7 @@ def tables(store: Store) -> list[str]:
 
 
 def drop(store: Store, table: str) -> None:
-    """Removes a table with all its versions. Raises StoreError for one with a tag."""
+    """Removes a table with all its versions. Raises StoreError if it has a tag."""
     if found := tagged(store, table):
         raise StoreError(f"table {table} at {store.uri} is protected by {', '.join(sorted(found))}")
     store.files.remove_folder(f"{table}.lance")
@@ -89,14 +89,14 @@ def drop(store: Store, table: str) -> None:
 
 
 def unfinished(store: Store) -> list[str]:
-    """Names of the work that was begun and is not committed: its parts lie in files that no version names."""
+    """Lists the names of work that was begun and is not committed: no version names its parts' files."""
     return [n.removesuffix(".json") for n in store.files.names(RUNS) if n.endswith(".json")]
 
 
 def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta = KEPT) -> int:
-    """Removes versions older than `kept`, but neither the newest, nor tagged ones, nor those to `keep`; the
-    bytes that this frees. Raises StoreError while work is unfinished: whether a run was committed is read
-    from old versions."""
+    """Removes versions older than `kept`, except the newest, tagged ones and those in `keep`. Returns the
+    freed bytes. Raises StoreError if work is unfinished, since old versions record whether a run was
+    committed."""
     if left := unfinished(store):
         raise StoreError(
             f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), so no old "
@@ -113,8 +113,8 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
 
 
 def drop_twins(store: Store, table: str) -> int:
-    """Deletes rows of a memo table whose key an earlier row has, and returns how many. Two folds at once may
-    leave them. The first row stays: readers use it already."""
+    """Deletes the later rows of a duplicate key in a memo table; returns their number. Two concurrent merges
+    may leave duplicates. The first row stays, since readers already use it."""
     dataset, twins = store.dataset(table), list[int]()
     for where in key_ranges(dataset.schema, dataset.count_rows()):
         keys = store.scan(table, ["key"], dataset.version, filter=where, with_row_id=True).sort_by("_rowid")
@@ -128,8 +128,8 @@ def drop_twins(store: Store, table: str) -> int:
 
 
 def key_ranges(schema: pa.Schema, rows: int) -> Iterator[str]:
-    """Filters that cut the keys of a memo table, which are digests or begin with one, into ranges of at most
-    HASHED, about.
+    """Yields filters that cut a memo table's keys into ranges of about HASHED keys at most. A key is a
+    digest, or begins with one.
 
     >>> schema = pa.schema({"key": pa.string()})
     >>> list(key_ranges(schema, 10)), len(list(key_ranges(schema, 20 * HASHED)))
@@ -143,8 +143,8 @@ def key_ranges(schema: pa.Schema, rows: int) -> Iterator[str]:
 
 
 def rewrite_deleted(store: Store, table: str) -> None:
-    """Writes each fragment that has deleted rows again without them, and the table's BTREEs: a deletion of
-    Lance leaves the bytes of a row in its file, and its key in an index."""
+    """Rewrites each fragment that has deleted rows without them, and rebuilds the table's BTREEs. A Lance
+    deletion alone leaves the bytes of a row in its file, and its key in an index."""
     with reaching(store.table_uri(table)), store.durable(table):
         if table.startswith(OF_MEMO):
             drop_twins(store, table)
@@ -155,7 +155,7 @@ def rewrite_deleted(store: Store, table: str) -> None:
 
 
 def keep_only(store: Store, table: str, keep: Collection[int]) -> None:
-    """Removes all versions but these and the newest, tagged ones too, and all files that no version names."""
+    """Removes all versions except the newest and `keep`, tagged or not; also files that no version names."""
     dataset = store.dataset(table)
     safe = {*keep, dataset.version}
     for name, version in tagged(store, table).items():
@@ -168,22 +168,22 @@ def keep_only(store: Store, table: str, keep: Collection[int]) -> None:
 
 
 def compact_here(store: Store, table: str, version: int) -> None:
-    """Compacts a table, which stands at this version, in this process."""
+    """Compacts a table, whose newest version is `version`, in this process."""
     Compaction.execute(store.dataset(table, version), OPTIONS)
 
 
 def table_bytes(store: Store, table: str, version: int) -> int:
-    """Bytes of all rows of a table."""
+    """Returns the bytes of a table's files at a version."""
     found = store.dataset(table, version).get_fragments()
     return sum(file.file_size_bytes for fragment in found for file in fragment.metadata.files)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskBytes:
-    """Bytes of the files of all tables."""
+    """Bytes of the files of all tables, by use."""
 
-    live: int  # that the newest versions name
-    old: int  # all others: of versions that are kept for readers, releases or a day, and of killed writers
+    live: int  # files of the newest versions
+    old: int  # all others: versions kept for readers, releases or a day, and leftovers of killed writers
 
 
 def disk_bytes(store: Store) -> DiskBytes:
@@ -200,44 +200,44 @@ def disk_bytes(store: Store) -> DiskBytes:
 
 
 def groups(store: Store, table: str, version: int) -> list[str]:
-    """The groups of fragments that become one each, as Lance describes them."""
+    """Plans a compaction: groups of fragments, as Lance's JSON; each group becomes one fragment."""
     return [group.json() for group in Compaction.plan(store.dataset(table, version), OPTIONS).tasks]
 
 
 def write_group(store: Store, table: str, version: int, group: str) -> str:
-    """Writes a group of fragments. Returns what was written, for `replace_groups`."""
+    """Writes the merged fragment of one group. Returns the result for `replace_groups`."""
     with reaching(store.table_uri(table)):
         written: str = CompactionTask.from_json(group).execute(store.dataset(table, version)).json()
     return written
 
 
 def replace_groups(store: Store, table: str, version: int, written: Iterable[str]) -> None:
-    """Commits groups in the place of the fragments they were written from."""
+    """Commits merged fragments in place of the fragments from which they were written."""
     Compaction.commit(store.dataset(table, version), list(map(RewriteResult.from_json, written)), OPTIONS)
 
 
 def compact(
     store: Store, table: str, most: int = FRAGMENTS, by: Callable[[Store, str, int], None] = compact_here
 ) -> bool:
-    """Compacts a table of more than `most` fragments, and returns whether it did. Rows stay as they
-    are and old versions keep the old files. Parts that a run has written and not committed are none of the
-    table's yet: their commit comes on top."""
+    """Compacts a table of more than `most` fragments; returns whether it did. Rows keep their content, and
+    old versions keep their files. Written parts of a run are not affected: they are committed on top
+    later."""
     if len(store.dataset(table).get_fragments()) <= most:
         return False
     with store.durable(table):
         if table.startswith(OF_MEMO):
-            drop_twins(store, table)  # first: afterwards it is not known which of two came first
+            drop_twins(store, table)  # before: a compaction loses the order of duplicates
         dataset = store.dataset(table)
         name, count = rows_id(store, table, dataset), dataset.count_rows()
         by(store, table, dataset.version)
         store.index(table)
-    if store.drives and store.count(table) == count:  # else another process may have written meanwhile
+    if store.drives and store.count(table) == count:  # else another process may have written rows meanwhile
         keep_rows_id(store, table, name)
     return True
 
 
 def abandon(store: Store, what: str) -> str | None:
-    """Gives up unfinished work: its parts, then its plan. Returns its run; None: the plan is damaged."""
+    """Removes unfinished work: its parts, then its plan. Returns its run; None if the plan is damaged."""
     run = run_of(store, what)
     for table in store.files.names(PARTS) if run else ():
         store.files.remove_folder(f"{PARTS}/{table}/{run}")
@@ -246,13 +246,13 @@ def abandon(store: Store, what: str) -> str | None:
 
 
 def staged(store: Store) -> list[str]:
-    """Runs with parts, as `TABLE/RUN`."""
+    """Lists the runs that have parts, as `TABLE/RUN`."""
     tables = store.files.names(PARTS)
     return [f"{table}/{run}" for table in tables for run in store.files.names(f"{PARTS}/{table}")]
 
 
 def free(store: Store) -> None:
-    """Removes all parts, ids of runs, and all files next to the tables that nothing writes any more."""
+    """Removes all parts, all ids of planned runs, and half-written files whose writer has died."""
     store.files.remove_folder(PARTS)
     store.files.remove_folder(READS)
     store.files.remove_folder(PLANNED)
@@ -273,7 +273,7 @@ def free_table(store: Store, table: str) -> None:
         transaction = read_transaction(dataset, version)
         if transaction is not None:
             named.add(f"{transaction.read_version}-{transaction.uuid}.txn")
-        else:  # a compaction's file: it was made over the version before
+        else:  # the file of a compaction, which read the version before
             named |= {n for n in transactions if n.startswith(f"{version - 1}-")}
         if deletions:
             fragments = store.dataset(table, version).get_fragments()
@@ -284,5 +284,5 @@ def free_table(store: Store, table: str) -> None:
                 store.files.remove(f"{here}/{folder}/{name}")
     for folder in ("_versions", TAGS):
         for name in store.files.names(f"{here}/{folder}"):
-            if "#" in name or name.startswith(".tmp"):  # that was never linked to its name
+            if "#" in name or name.startswith(".tmp"):  # a temporary file that never got its final name
                 store.files.remove(f"{here}/{folder}/{name}")

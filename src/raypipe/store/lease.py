@@ -1,18 +1,18 @@
-"""Leases: which process holds the store, and which table versions readers pin.
+"""Leases of a store: a driver's marks the one process that changes tables, a reader's pins table versions.
 
-A driver's lease saves a second driver from doing the same work, and keeps housekeeping and work apart.
-Commits do not depend on it: clocks jump, pauses outlive any limit, and they are exactly-once without it. A
-reader's lease names the versions of the tables that a process searches for long, so that housekeeping leaves
-them.
+A driver's lease keeps a second driver from repeating the work, and keeps housekeeping and work apart. Commits
+do not depend on it: clocks jump, pauses outlive any limit, and commits are exactly-once without it. A
+reader's lease names the table versions that a process searches for a long time; housekeeping keeps them.
 
-A process of this boot and this pid namespace lives while its pid does. Another one, on another machine or in
-another container, lives while its sign moves: its beats are watched, since two clocks may differ by minutes.
+A lease is a small JSON file, its sign, which the holder's thread rewrites every 15 s (a beat). A holder with
+this boot and pid namespace is alive while its pid is. A holder on another machine or in another container is
+alive while its sign changes: the sign is watched, since two clocks may differ by minutes.
 
-Signs of one lease are numbered. The next number after the highest one is taken by claiming its sign, which
-only one process can: so of all that find the same sign dead, one takes the lease over. In a local folder a
-claim is a hard link: one without them is refused, since Lance commits by them, too. On an object store it is
-a conditional put (`If-None-Match: *`), which Lance makes when it creates a table: a claim is the first
-version of a table of one row next to the file.
+Signs of one lease are numbered. A process takes a lease by claiming the number after the highest one, which
+only one process can do. So of all processes that find a dead sign, one takes over. In a local folder a claim
+is a hard link; a folder without hard links is refused, since Lance commits by them, too. On an object store
+it is a conditional put (`If-None-Match: *`), which Lance makes when it creates a table. So a claim there is
+the first version of a one-row table next to the file.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from raypipe.store.errors import StoreError, StoreUnavailable, reaching, says_ab
 from raypipe.store.files import LEASES, Files, boot
 from raypipe.store.tables import check_run
 
-STALE_S = 60.0  # a sign without a beat for this long has no owner: four beats, of which some may be late
-BEAT_S = 15.0
-LOOK_S = 1.0  # between two looks at a sign that is watched
-WAIT_S = 0.2  # between two tries to take a lease that another holds
-FORGOTTEN_S = 86400.0  # a reader that was silent for a day will not come back
+STALE_S = 60.0  # a sign without a beat for this long is watched: four beats, since some may be late
+BEAT_S = 15.0  # seconds between two beats
+LOOK_S = 1.0  # seconds between two reads of a watched sign
+WAIT_S = 0.2  # seconds between two tries to take a held lease
+FORGOTTEN_S = 86400.0  # a reader that is silent for a day is dead
 _READER = "reader-"
 _SPACE = Path("/proc/self/ns/pid")
-_LEFT: set[str] = set()  # tokens of leases that this process holds no more, whether or not the sign is gone
-_CLAIM = ".claim"  # of the table that an object store has next to the file
+_LEFT: set[str] = set()  # tokens of leases that this process gave up, even if their sign still exists
+_CLAIM = ".claim"  # suffix of the claim's table next to the file, on an object store
 
 log = logging.getLogger("raypipe.store")
 
@@ -56,25 +56,25 @@ log = logging.getLogger("raypipe.store")
 @dataclass(frozen=True, slots=True)
 class _Sign:
     owner: str  # for people
-    token: str  # of this one lease
+    token: str  # random id of this holding of the lease
     host: str  # for people: containers of one machine may share it
     pid: int  # in its namespace
-    started: float  # of the process, seconds since the epoch
-    beat: float  # last sign of life, seconds since the epoch
-    reads: Mapping[str, int] = field(default_factory=dict)  # table -> version; of a reader
-    boot: str = ""  # of its machine, see `_place_here`; "": not known
-    space: str = ""  # of its pid
+    started: float  # start of the process, seconds since the epoch
+    beat: float  # last beat, seconds since the epoch
+    reads: Mapping[str, int] = field(default_factory=dict)  # table -> version that a reader pins
+    boot: str = ""  # boot of its machine, see `_place_here`; "": unknown
+    space: str = ""  # namespace of its pid
 
 
 class _Beating:
-    """A sign that a thread renews until it is left."""
+    """A sign that a background thread rewrites until it is stopped."""
 
-    WHAT = "sign"  # as a warning calls it
+    WHAT = "sign"  # its name in a warning
 
     def __init__(self, files: Files, what: str, owner: str, reads: Mapping[str, int] | None = None) -> None:
         self._files, self._owner, self._reads = files, owner, dict(reads or {})
         self._token = uuid.uuid4().hex
-        self._name = ""  # of the sign, once it may be up
+        self._name = ""  # file of the sign, set before it is written
         self._left = threading.Event()
         self._beating = threading.Thread(target=self._beat, name=what, daemon=True)
 
@@ -85,7 +85,7 @@ class _Beating:
         return json.dumps(asdict(sign)).encode()
 
     def _stands(self) -> bool:
-        """Returns whether the sign is still there, and this one's."""
+        """Returns whether the sign still exists and is this object's."""
         raise NotImplementedError
 
     def _beat(self) -> None:
@@ -94,7 +94,7 @@ class _Beating:
                 if not self._stands():
                     return
                 self._files.write(self._name, self._sign())
-            except OSError as e:  # a full disk, a network that is down: the next beat may come through
+            except OSError as e:  # a full disk or a broken network: the next beat may succeed
                 log.warning("the %s of %s could not be renewed: %s", self.WHAT, self._owner, e)
 
     def _stop(self) -> None:
@@ -103,11 +103,11 @@ class _Beating:
 
 
 class Lease(_Beating):
-    """Held inside `with`: `with store.lease("index", owner="eval local"): ...`.
+    """A lease that one process holds inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
-    Raises StoreError that names the holder, if there is a live one `wait_s` seconds later: its process runs
-    here, or it runs elsewhere and gave a sign of life in the last STALE_S seconds by the clock, or does so
-    while it is watched for `watch_s` seconds.
+    Raises StoreError, with the holder's name, if a live process still holds it after `wait_s` seconds. A
+    process on this machine is live while it runs. A process elsewhere is live if its last beat is younger
+    than STALE_S by the clock here, or if its sign changes while it is watched for `watch_s` seconds.
     """
 
     WHAT = "lease"
@@ -123,21 +123,21 @@ class Lease(_Beating):
         try:
             while not self._take(until):
                 continue
-        except BaseException:  # a sign may stand by now, and this process lives on
+        except BaseException:  # the sign may exist by now, and this process may live on
             self._leave()
             raise
         self._beating.start()
         return self
 
     def held(self) -> bool:
-        """Returns whether a living process holds it."""
+        """Returns whether a living process holds the lease."""
         return bool(_living(self._files, self._signs(), self._watch_s))
 
     def _take(self, until: float) -> bool:
-        """Takes the highest sign's place; False: another was faster, or its owner lives and it is not yet
-        `until`. Raises StoreError: it lives."""
-        found = self._signs()
-        for sign in _living(self._files, found, self._watch_s).values():
+        """Tries once to take the lease. Returns False if another process was faster, or if the holder lives
+        and `until` is not reached. Raises StoreError if the holder lives after `until`."""
+        signs = self._signs()
+        for sign in _living(self._files, signs, self._watch_s).values():
             if time.monotonic() < until:
                 time.sleep(WAIT_S)
                 return False
@@ -145,13 +145,13 @@ class Lease(_Beating):
                 f"the store is in use by {sign.owner} (process {sign.pid} on {sign.host}, last sign of life "
                 f"{time.time() - sign.beat:.0f} s ago by the clock here). Wait for it to end, or end it"
             )
-        number = max((int(name[-14:-5]) for name in found), default=0) + 1
+        number = max((int(name[-14:-5]) for name in signs), default=0) + 1
         self._name = f"{LEASES}/{self._lease}-{number:09d}.json"
         if not claim(self._files, self._name, self._sign()):
             return False
-        # A process that read the signs long ago may have found a number free that was taken and left since.
+        # If this process read the signs long ago, its number may have been taken and given up since.
         others = {name: sign for name, sign in self._signs().items() if name != self._name}
-        changed = {name: sign for name, sign in others.items() if name not in found or sign != found[name]}
+        changed = {name: sign for name, sign in others.items() if name not in signs or sign != signs[name]}
         if any(name > self._name for name in others) or _living(self._files, changed, self._watch_s):
             unclaim(self._files, self._name)
             return False
@@ -166,7 +166,7 @@ class Lease(_Beating):
         self._leave()
 
     def _leave(self) -> None:
-        """Takes the own sign away. One that cannot be taken away counts no more in this process."""
+        """Removes the own sign. If that fails, this process ignores the sign from now on."""
         _LEFT.add(self._token)
         try:
             if self._name and self._stands():
@@ -175,50 +175,50 @@ class Lease(_Beating):
             log.warning("the lease of %s could not be taken away: %s", self._owner, e)
 
     def _signs(self) -> dict[str, _Sign | None]:
-        """Name -> sign, of each that stands; None for one that no driver wrote."""
+        """Maps the names of this lease's signs to their content; None for a file that no driver wrote."""
         pattern = re.compile(re.escape(self._lease) + r"-\d{9}\.json")
         names = [f"{LEASES}/{n}" for n in claims(self._files, LEASES) if pattern.fullmatch(n)]
         return {name: _read(claimed(self._files, name)) for name in names}
 
-    def _stands(self) -> bool:  # False: another took it for a dead driver's
+    def _stands(self) -> bool:  # False: another process judged the holder dead and took over
         holder = _read(claimed(self._files, self._name))
         return holder is not None and holder.token == self._token
 
 
 class Reading(_Beating):
-    """Any number of processes may read. From `begin` to `end`, and no longer than the process lives,
-    housekeeping leaves these versions of these tables."""
+    """A reader's lease; any number of processes may hold one. From `begin` to `end`, or until the process
+    dies, housekeeping keeps these versions of these tables."""
 
     def __init__(self, files: Files, owner: str, reads: Mapping[str, int]) -> None:
         super().__init__(files, "reading", owner, reads)
         self._name = f"{LEASES}/{_READER}{self._token}.json"
 
     def begin(self) -> None:
-        """Puts up the sign. Raises OSError where the store cannot be written."""
+        """Writes the sign. Raises OSError if the store cannot be written."""
         self._files.write(self._name, self._sign())
         self._beating.start()
 
     def end(self) -> None:
-        """Takes it away. Raises OSError where the store cannot be written."""
+        """Removes the sign. Raises OSError if the store cannot be written."""
         self._stop()
         self._files.remove(self._name)
 
-    def _stands(self) -> bool:  # False: the whole store was removed, and no sign may create it again
+    def _stands(self) -> bool:  # False: the whole store was removed, and a beat must not create it again
         return self._files.size(self._name) is not None
 
 
 def read_now(files: Files, watch_s: float = STALE_S) -> dict[str, set[int]]:
-    """Table -> versions that living readers name. `watch_s`: how long silent ones elsewhere are watched."""
-    found: dict[str, set[int]] = {}
+    """Maps tables to the versions that living readers pin. Watches silent ones elsewhere for `watch_s`."""
+    pinned: dict[str, set[int]] = {}
     for sign in _living(files, _readers(files), watch_s).values():
         for table, version in sign.reads.items():
-            found.setdefault(table, set()).add(version)
-    return found
+            pinned.setdefault(table, set()).add(version)
+    return pinned
 
 
 def sweep(files: Files, watch_s: float = STALE_S) -> None:
-    """Removes the signs of readers that died without taking them away. One on another host that is silent may
-    only be cut off: its sign stays for FORGOTTEN_S, and counts again with its next beat."""
+    """Removes the signs of dead readers. A silent reader on another host may only be cut off from the
+    network. So its sign stays for FORGOTTEN_S, and is valid again with its next beat."""
     now, readers = time.time(), _readers(files)
     dead = [n for n, s in readers.items() if s is None or _alive(s) is False]
     old = {
@@ -236,7 +236,7 @@ def _readers(files: Files) -> dict[str, _Sign | None]:
 
 
 def _read(raw: bytes | None) -> _Sign | None:
-    """Returns what a sign says; None for one that is gone or that no driver wrote."""
+    """Parses a sign; None for one that was removed or that no driver wrote."""
     try:
         return _Sign(**json.loads(raw or b"null"))
     except (ValueError, TypeError):
@@ -244,15 +244,15 @@ def _read(raw: bytes | None) -> _Sign | None:
 
 
 def _living(files: Files, signs: Mapping[str, _Sign | None], watch_s: float) -> dict[str, _Sign]:
-    """Returns the signs of living processes. A sign from elsewhere that is old by the clock here is watched:
-    its owner lives if it moves within `watch_s`."""
+    """Returns the signs of living processes. A sign from elsewhere whose beat is old by the clock here is
+    watched: its owner lives if it changes within `watch_s`."""
     alive, silent = dict[str, _Sign](), dict[str, _Sign]()
     for name, sign in signs.items():
-        here = False if sign is None else _alive(sign)
-        if sign is None or here is False:
+        lives = False if sign is None else _alive(sign)
+        if sign is None or lives is False:
             continue
         age_s = abs(time.time() - sign.beat)
-        if here or age_s < STALE_S:
+        if lives or age_s < STALE_S:
             alive[name] = sign
         else:
             silent[name] = sign
@@ -260,22 +260,22 @@ def _living(files: Files, signs: Mapping[str, _Sign | None], watch_s: float) -> 
     while silent and (left_s := end - time.monotonic()) > 0:
         time.sleep(min(LOOK_S, left_s))
         for name, sign in list(silent.items()):
-            now = _read(claimed(files, name))
-            if now != sign:
+            current = _read(claimed(files, name))
+            if current != sign:
                 del silent[name]
-                if now is not None:
-                    alive[name] = now
+                if current is not None:
+                    alive[name] = current
     return alive
 
 
 def _alive(sign: _Sign) -> bool | None:
-    """Returns whether the process of a sign lives; None: it runs elsewhere, so its beats alone can tell."""
+    """Returns whether the process of a sign lives; None if it runs elsewhere, where only beats can tell."""
     if sign.token in _LEFT:
         return False
     if not sign.boot or (sign.boot, sign.space) != _place_here():
         return None
     try:
-        # A pid is given to another process some day; the two then differ in when they started.
+        # A pid may be reused by another process, which then has another start time.
         return abs(psutil.Process(sign.pid).create_time() - sign.started) < 1.0
     except psutil.NoSuchProcess:
         return False
@@ -283,14 +283,14 @@ def _alive(sign: _Sign) -> bool | None:
 
 @functools.cache
 def _place_here() -> tuple[str, str]:
-    """Returns the boot of this machine, and the namespace in which this process has its pid: a host name says
-    neither. Systems without /proc have one namespace of pids."""
+    """Returns the boot of this machine, and this process's pid namespace; a host name identifies neither.
+    Systems without /proc have one pid namespace."""
     space = os.readlink(_SPACE) if _SPACE.is_symlink() else ""
     return (boot() if space else f"{socket.gethostname()} {boot()}"), space
 
 
 def claim(files: Files, name: str, content: bytes) -> bool:
-    """Makes a file that is not there; True if this call made it. Raises StoreError where two can."""
+    """Creates a file; returns whether this call did. Raises StoreError if the storage lets two succeed."""
     if files.local:
         return files.create(name, content)
     if not _create(files, name, content):
@@ -306,8 +306,8 @@ def claim(files: Files, name: str, content: bytes) -> bool:
 
 
 def _create(files: Files, name: str, content: bytes) -> bool:
-    """Makes a table that is not there. Of several callers at once Lance lets more than one commit, the later
-    ones a second version: the first has made it."""
+    """Creates a table; returns whether this call did. Lance may let several concurrent callers commit, the
+    later ones as a second version; then the first version's writer is the creator."""
     mine = uuid.uuid4().hex
     with reaching(_table(files, name)):
         try:
@@ -321,7 +321,7 @@ def _create(files: Files, name: str, content: bytes) -> bool:
 
 
 def _first(files: Files, name: str, column: str) -> Any:
-    """The value of a column in the first version of a claim's table; None: there is none."""
+    """Reads a column's value in the first version of a claim's table; None if there is no table."""
     with reaching(_table(files, name)):
         try:
             return lance.dataset(_table(files, name), version=1).to_table()[column][0].as_py()
@@ -332,7 +332,7 @@ def _first(files: Files, name: str, column: str) -> Any:
 
 
 def claimed(files: Files, name: str) -> bytes | None:
-    """Returns what the file holds now, or held when it was claimed; None if it never was."""
+    """Reads a claimed file: its present content, or that at its claim; None if it was never claimed."""
     content = files.read(name)
     if content is None and not files.local:
         content = _first(files, name, "content")
@@ -340,12 +340,12 @@ def claimed(files: Files, name: str) -> bytes | None:
 
 
 def claims(files: Files, folder: str) -> list[str]:
-    """Names of the files in a folder that are claimed, sorted."""
+    """Lists the names of the claimed files in a folder, sorted."""
     return sorted({name.removesuffix(_CLAIM) for name in files.names(folder)})
 
 
 def unclaim(files: Files, name: str) -> None:
-    """Removes a file, so that it can be claimed again; one that is gone already is no error."""
+    """Removes a file, so that it can be claimed again; a missing one is no error."""
     files.remove(name)
     if not files.local:
         files.remove_folder(f"{name}{_CLAIM}")

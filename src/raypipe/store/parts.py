@@ -1,9 +1,9 @@
-"""Parts of a run: a worker writes rows that no table shows yet, and then says so in one small file.
+"""Parts of a run: a worker writes rows that no table version shows yet, then one completion record.
 
-A run is the work that was missing when it began, cut into parts; its plan is kept until its last table is
-committed, so that a driver that starts after a kill resumes with the same parts. The ids of all parts are one
-column in a file of the run's own, which never changes: a part is a range of its rows. A part is done when its
-completion record is there and whole: everything before that leaves only files that no version references.
+A run is the work that was missing when it began, cut into parts. Its plan is kept until its last table is
+committed, so a driver that starts after a kill resumes with the same parts. The ids of all parts are one
+column in a file of the run, which never changes; a part is a range of its rows. A part is done once its
+completion record is complete. A kill before that leaves only files that no table version names.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from raypipe.store.tables import check_run, checked
 
 BLOCK = 1 << 20  # bytes of a plan that are read at a time
 NO_GROUPS: Mapping[str, int] = {}
-PLAN_BATCH = 8192  # ids of a plan that are read at a time: 130 KB, and a footer of 30 KB for ten million
+PLAN_BATCH = 8192  # ids of a plan that are read at a time: 130 KB; a plan of ten million has a 30 KB footer
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRows:
-    """Some rows of a run's plan: what a task is told of its ids."""
+    """A range of rows in a run's plan: from it a task reads its ids."""
 
     run: str
     first: int
@@ -46,13 +46,13 @@ class PlanRows:
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """Work that was begun: its name, and the ids of all parts."""
+    """A run: its name, and the ids of all parts."""
 
     name: str
     ids: Ids = field(compare=False)  # of sources or questions, in the order of the parts
-    starts: tuple[int, ...]  # of the parts, in `ids`
-    replaces: bool = False  # True: rows that the table has of these ids go in the commit
-    fresh: bool = False  # True: language models are asked again, whatever they replied before
+    starts: tuple[int, ...]  # the index in `ids` at which each part begins
+    replaces: bool = False  # True: the commit removes the table's older rows of these ids
+    fresh: bool = False  # True: language models are called again, and cached replies are ignored
 
     @property
     def parts(self) -> list[str]:
@@ -60,19 +60,19 @@ class TableRun:
         return [f"{i:06d}" for i in range(len(self.starts))]
 
     def part(self, name: str) -> tuple[str, ...]:
-        """The ids of a part. Raises KeyError for none of the run's."""
+        """Returns the ids of a part. Raises KeyError for an unknown part."""
         rows = self.rows(name)
         return tuple(self.ids[rows.first : rows.first + rows.count])
 
     def rows(self, part: str) -> PlanRows:
-        """Returns where the plan has the ids of a part. Raises KeyError for none of the run's."""
+        """Returns the range of a part in the plan. Raises KeyError for an unknown part."""
         if not part.isdigit() or int(part) >= len(self.starts):
             raise KeyError(part)
         first, *end = self.starts[int(part) : int(part) + 2]
         return PlanRows(self.name, first, (end[0] if end else len(self.ids)) - first)
 
     def ids_of(self, parts: Iterable[str]) -> Ids:
-        """Ids of some parts, in the order of the run."""
+        """Returns the ids of some parts, in the order of the run."""
         mask = np.zeros(len(self.ids), bool)
         for rows in map(self.rows, parts):
             mask[rows.first : rows.first + rows.count] = True
@@ -80,8 +80,8 @@ class TableRun:
 
 
 def begun(store: Store, what: str) -> TableRun | None:
-    """The unfinished run of some work, if there is one. `what` names the work: a digest of its stages. A plan
-    that is damaged is removed: what is missing is planned again."""
+    """Reads the unfinished run of some work; None if there is none. `what` names the work: a digest of its
+    stages. Removes a damaged plan, so that the missing work is planned again."""
     raw = store.files.read(_plan(what))
     if raw is None:
         return None
@@ -98,8 +98,8 @@ def begun(store: Store, what: str) -> TableRun | None:
 def part_starts(
     ids: Sequence[str], per_part: int, groups: Mapping[str, int] = NO_GROUPS, most: int = 0
 ) -> tuple[int, ...]:
-    """Returns where parts of at most `per_part` ids start. Neighbours of one group (id -> group) share one;
-    a part of one group alone may have up to `most`.
+    """Cuts ids into parts of at most `per_part` ids, and returns the start of each. Neighbours of one group
+    (id -> group) share a part; a part with one group only may have up to `most` ids.
 
     >>> part_starts("abcde", 2), part_starts("abcde", 2, {"a": 1, "b": 2, "c": 2, "d": 3, "e": 4})
     ((0, 2, 4), (0, 1, 3))
@@ -127,8 +127,8 @@ def begin(
     groups: Mapping[str, int] = NO_GROUPS,
     most: int = 0,
 ) -> TableRun:
-    """Begins a run over the ids in their order, in parts (`part_starts`), or returns the unfinished one.
-    `ids`: `Ids`, or texts of questions."""
+    """Begins a run over the ids, or returns the unfinished run of `what`. The ids keep their order and are
+    cut by `part_starts`. `ids`: `Ids`, or ids of questions as strings."""
     starts = part_starts(ids, per_part, groups, most)
     run = TableRun(uuid.uuid4().hex, Ids.of(ids, pa.string()), starts, replaces, fresh)
     if store.files.create(_plan(what), _written(store, run)):
@@ -146,7 +146,7 @@ def begin_rest(
     groups: Mapping[str, int] = NO_GROUPS,
     most: int = 0,
 ) -> None:
-    """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
+    """Replaces a committed run's plan by a run over some of its ids: their rows must be computed again."""
     starts = part_starts(ids, per_part, groups, most)
     rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids, pa.string()), starts=starts)
     store.files.write(_plan(what), _written(store, rest))
@@ -154,7 +154,8 @@ def begin_rest(
 
 
 def _written(store: Store, run: TableRun) -> bytes:
-    """Writes the ids of a run, and returns its plan, which names them: written after them, it is whole."""
+    """Writes the ids of a run, and returns its plan as bytes. The plan names the ids' file and is written
+    after it, so a plan's ids are complete."""
     table = pa.table({"id": run.ids.array})
     with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, table.schema) as rows:
         rows.write_table(table, PLAN_BATCH)
@@ -163,7 +164,7 @@ def _written(store: Store, run: TableRun) -> bytes:
 
 
 def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
-    """The ids of some rows of a plan, and no others. Raises StoreError where the plan is gone."""
+    """Reads only the ids in a range of a plan. Raises StoreError if the plan no longer exists."""
     with _reading(store, rows.run) as file:
         plan = pa.ipc.open_file(file)
         last = rows.first + rows.count - 1
@@ -173,13 +174,13 @@ def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
 
 
 def run_of(store: Store, what: str) -> str | None:
-    """The run of some unfinished work; None where its plan is damaged."""
+    """Returns the run of some unfinished work; None if its plan is damaged."""
     text = unsealed(store.files.read(_plan(what)) or b"")
     return None if text is None else str(json.loads(text)["run"])
 
 
 def end(store: Store, what: str) -> None:
-    """Ends a run all of whose tables are committed."""
+    """Removes the plan of a run after all of its tables are committed."""
     run = run_of(store, what)
     store.files.remove(_plan(what))
     if run is not None:
@@ -199,7 +200,7 @@ def _reading(store: Store, run: str) -> Iterator[pa.NativeFile]:
 
 
 def _digest(store: Store, run: str) -> str | None:
-    """Names what the file of a run's ids has; None where it is gone."""
+    """Returns the digest of the file with a run's ids; None if the file is missing."""
     if (file := store.files.open(_ids(run))) is None:
         return None
     content = hashlib.blake2b(digest_size=16)
@@ -214,12 +215,12 @@ def _ids(run: str) -> str:
 
 
 def sealed(text: str) -> bytes:
-    """A text under its own digest."""
+    """Prefixes a text with its own digest."""
     return f"{digest(text)}\n{text}".encode()
 
 
 def unsealed(raw: bytes) -> str | None:
-    """The text, or None where a bit of it is lost."""
+    """Returns the text under its digest; None if they do not match, so the file is damaged."""
     name, _, text = raw.decode("utf-8", "replace").partition("\n")
     return text if digest(text) == name else None
 
@@ -240,9 +241,9 @@ class Record:
 def write_part(
     store: Store, table: str, run: str, part: str, data: pa.Table, facts: Mapping[str, Any]
 ) -> Record:
-    """Writes the rows of one part, which may be none, and its completion record; a part that is done already
-    is left as it is. The table must be there. Raises DataError for rows that the table must not hold,
-    StoreUnavailable and DiskFull."""
+    """Writes the rows of one part, perhaps none, and its completion record; skips a part that is done. The
+    table must exist. Raises DataError for invalid rows, and StoreUnavailable or DiskFull if they cannot be
+    written."""
     with reaching(store.table_uri(table)):
         if (done := read_record(store, table, run, part)) is not None:
             return done
@@ -254,8 +255,8 @@ def write_part(
 
 
 def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadata]:
-    """Writes rows as files that no version of the table names yet. They are on disk when it returns: what
-    names them is not to outlive them when the machine loses power. Raises as `write_part`."""
+    """Writes rows as files that no table version names yet, synced to disk: after a power cut no record may
+    name missing files. Raises as `write_part`."""
     dataset = store.dataset(table)
     rows = checked(table, dataset.schema, data)
     with reaching(dataset.uri):
@@ -266,12 +267,12 @@ def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadat
 
 
 def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any]]:
-    """Part -> facts, of each part whose record and files are whole: it need not be done again."""
+    """Maps each finished part to its facts; record and files of a finished part are complete."""
     return dict(new_parts(store, table, run, set()))
 
 
 def new_parts(store: Store, table: str, run: str, seen: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The same of those that are not among `seen`, which they join."""
+    """Yields the finished parts that are not in `seen`, with their facts. Adds them to `seen`."""
     for name in store.files.names(_folder(table, run)):
         part, is_record, _ = name.rpartition(".json")
         if is_record and part not in seen and (record := read_record(store, table, run, part)) is not None:
@@ -280,7 +281,7 @@ def new_parts(store: Store, table: str, run: str, seen: set[str]) -> Iterator[tu
 
 
 def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
-    """The completion record of a part; None if the part must be done again."""
+    """Reads the completion record of a part; None if the part must be computed again."""
     if (text := unsealed(store.files.read(record_path(table, run, part)) or b"")) is None:
         return None
     body = json.loads(text)
@@ -292,7 +293,7 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
 
 
 def need_record(store: Store, table: str, run: str, part: str) -> Record:
-    """The completion record of a part that must be done by now."""
+    """Reads the completion record of a part that must be done; raises StoreError if it is not."""
     if (record := read_record(store, table, run, part)) is None:
         raise StoreError(
             f"{table}, run {run}: part {part} has no whole completion record, or its files are gone. Nothing "
@@ -304,26 +305,26 @@ def need_record(store: Store, table: str, run: str, part: str) -> Record:
 def part_rows(
     store: Store, table: str, run: str, part: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The rows of a finished part of a run that is not committed. `columns` None: all of them."""
+    """Reads the rows of a finished part of an uncommitted run. `columns` None: all columns."""
     names = data_files(table, need_record(store, table, run, part).fragments)
     readers = (LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)) for name in names)
     return pa.concat_tables([reader.read_all().to_table() for reader in readers])
 
 
 def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str) -> set[str]:
-    """The values of a column in the rows of some finished parts of a run that is not committed."""
+    """Returns the values of a column in some finished parts of an uncommitted run."""
     found = (part_rows(store, table, run, part, [column])[column] for part in parts)
     return {value for values in found for value in id_texts(values)}
 
 
 def data_files(table: str, fragments: Iterable[FragmentMetadata]) -> dict[str, int]:
-    """Path under the store -> bytes, of each file of some fragments."""
+    """Maps the path of each file of some fragments, relative to the store, to its bytes."""
     files = [f for fragment in fragments for f in fragment.files]
     return {f"{table}.lance/data/{f.path}": f.file_size_bytes for f in files}
 
 
 def drop_records(store: Store, table: str, run: str) -> None:
-    """Removes the completion records of a run; its rows are in the table, or shall be done again."""
+    """Removes the completion records of a run: its rows are committed, or must be computed again."""
     store.files.remove_folder(_folder(table, run))
 
 
@@ -332,17 +333,17 @@ def _folder(table: str, run: str) -> str:
 
 
 def record_path(table: str, run: str, part: str) -> str:
-    """The file that says what came of a part."""
+    """Returns the path of a part's completion record."""
     return f"{_folder(table, run)}/{check_run(part)}.json"
 
 
 def halt(store: Store, table: str, run: str, why: str) -> None:
-    """Says in a file of a run why no more of its parts begin; it goes with the completion records."""
+    """Writes the reason why no further part of a run may begin. `drop_records` removes it, too."""
     store.files.write(f"{_folder(table, run)}/halt", sealed(why))
 
 
 def halted(store: Store, table: str, run: str) -> str | None:
-    """Why no more parts begin; None: they do."""
+    """Returns the reason why no further part may begin; None if parts may begin."""
     return unsealed(store.files.read(f"{_folder(table, run)}/halt") or b"")
 
 

@@ -1,10 +1,10 @@
-"""The words of a snapshot's passages, inverted: BM25 over a whole collection without reading its texts.
+"""Inverted words of a snapshot's passages: BM25 over a whole collection without a read of its texts.
 
-Two tables for each analyzer of a split. `postings` has a row for each word of each segment: in which passages
-of the segment it is, and how often. `lengths` has a row for each passage: its segment, its number there, its
-words. A segment is never changed: new sources bring new ones. A source that is taken out loses its rows of
-`lengths`, and what the segments say of its passages is then left out. Numbers of passages, their mean length
-and document frequencies are sums over segments, so scores do not depend on how a snapshot was cut.
+Each analyzer of a split has two tables. `postings` has a row per word and segment: the segment's passages
+with the word, and the word's count in each. `lengths` has a row per passage: its segment, its number there
+and its count of words. A segment never changes; new sources get new segments. A removed source loses its rows
+of `lengths`, and readers skip its passages in the segments. The number of passages, their mean length and
+document frequencies are sums over segments, so scores do not depend on how a snapshot was cut.
 
 `lengths` is committed last, and only segments that it names are read. Neither k1, b nor the variant of the
 idf is stored: one pair of tables serves every recipe with this analyzer and split.
@@ -35,19 +35,19 @@ from raypipe.store.ids import SCAN_ROWS, filters, rows
 class WordSegment:
     """The passages of a segment that are in the snapshot."""
 
-    lengths: np.ndarray  # (passages,) int32: words of each, -1 for one that was taken out
-    rows: np.ndarray  # (passages,) int64: its row of `lengths`, -1 for one that was taken out
-    left: int  # passages that were not taken out
+    lengths: np.ndarray  # (passages,) int32: words of each passage, -1 for a removed one
+    rows: np.ndarray  # (passages,) int64: its row number in `lengths`, -1 for a removed one
+    left: int  # passages that were not removed
 
     def has(self, passages: np.ndarray) -> np.ndarray:
-        """(n,) bool: which of these passages are left. The last ones may lie beyond the arrays."""
+        """Marks which passages remain in the snapshot: (n,) bool. A number may lie beyond the arrays."""
         inside = passages < len(self.lengths)
         left: np.ndarray = inside & (self.lengths[np.where(inside, passages, 0)] >= 0)
         return left
 
 
 class PostingsTables:
-    """The two tables of one analyzer at pinned versions. Memory holds 12 bytes a passage."""
+    """The two tables of one analyzer at pinned versions. Takes 12 bytes of memory per passage."""
 
     def __init__(self, postings: LanceDataset, lengths: LanceDataset) -> None:
         self._postings, self._lengths = postings, lengths
@@ -56,7 +56,7 @@ class PostingsTables:
         self._frequencies: np.ndarray | None = None
 
     def found(self, words: np.ndarray) -> LancePostings:
-        """Looks up words ((n,) uint64, ascending and distinct)."""
+        """Looks up the occurrences of words ((n,) uint64, ascending and distinct)."""
         segments = self.segments()
         rows = self._look_up(words)
         known = pa.array(segments.keys(), pa.int64())
@@ -66,7 +66,7 @@ class PostingsTables:
         segment = rows["segment"].to_numpy()
         row, held = rows["row"].to_numpy(), rows["found"].to_numpy().astype(np.int64)
         broken = rows["size"].to_numpy() > np.array([segments[s].left for s in segment.tolist()], np.int64)
-        if broken.any():  # some of their passages were taken out: count those that are left
+        if broken.any():  # segments with removed passages: count the remaining ones
             lists = self.take(row[broken], ["passages"])["passages"]
             some = zip(segment[broken].tolist(), lists, strict=True)
             held = held.copy()
@@ -75,7 +75,7 @@ class PostingsTables:
         return LancePostings(self, len(words), found, term, segment, row)
 
     def segments(self) -> dict[int, WordSegment]:
-        """By id; read at the first call."""
+        """Returns the segments by id; reads them at the first call."""
         with self._opening:
             if self._segments is None:
                 self._segments = self._read_segments()
@@ -105,20 +105,20 @@ class PostingsTables:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Passages of the snapshot, and the sum of their words."""
+        """Number of passages in the snapshot, and the sum of their words."""
         segments = self.segments().values()
         words = sum(int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for s in segments)
         return sum(s.left for s in segments), words
 
     def _look_up(self, words: np.ndarray) -> pa.Table:
-        """The rows of `postings` of some words, without their lists, and the number of each row."""
+        """Reads the rows of `postings` of some words, without their lists, and their row numbers."""
         names = words.view(np.int64).tolist()
         columns, found = ["word", "segment", "size", "found"], []
         with reaching(self._postings.uri):
             for where in [*filters("word", names)] or ["false"]:
                 found.append(self._postings.to_table(columns=columns, filter=where, with_row_address=True))
             table = pa.concat_tables(found)
-            fragments = self._postings.get_fragments()  # that never lose single rows
+            fragments = self._postings.get_fragments()  # they never lose single rows
             counts = [fragment.count_rows() for fragment in fragments]
         names = (fragment.fragment_id for fragment in fragments)
         starts = dict(zip(names, accumulate(counts, initial=0), strict=False))
@@ -127,17 +127,17 @@ class PostingsTables:
         return table.drop(["_rowaddr"]).append_column("row", pa.array(first + (address & 0xFFFFFFFF)))
 
     def take(self, rows: np.ndarray, columns: list[str]) -> pa.Table:
-        """Rows of `postings` by number."""
+        """Reads rows of `postings` by number."""
         with reaching(self._postings.uri):
             return self._postings.take(pa.array(rows), columns=columns)
 
     def spans(self, rows: np.ndarray) -> pa.Table:
-        """Source and span of passages, by their rows of `lengths`."""
+        """Reads source and span of passages, by the numbers of their rows in `lengths`."""
         with reaching(self._lengths.uri):
             return self._lengths.take(pa.array(rows), columns=["source", "parent_start", "parent_end"])
 
     def rows_of(self, chunks: Collection[str]) -> np.ndarray:
-        """(n,) int64: the rows of `lengths` of these passages, ascending; of those that are there."""
+        """Returns the row numbers in `lengths` of the known ones of these passages, (n,) int64, ascending."""
         spans = {parse_chunk_id(c) for c in chunks}
         columns = ["source", "parent_start", "parent_end", "segment", "passage"]
         found, segments = rows(self._lengths, "source", [s for s, _ in spans], columns), self.segments()
@@ -149,7 +149,7 @@ class PostingsTables:
         return np.sort(np.array(here, np.int64))
 
     def frequencies(self) -> np.ndarray:
-        """(distinct words,) int64: how many passages hold each word that any passage holds."""
+        """Returns how many passages hold each word of the snapshot: (distinct words,) int64."""
         segments = self.segments()
         with self._opening:
             if self._frequencies is None:
@@ -179,7 +179,7 @@ class PostingsTables:
 
 
 def flat_lists(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Each value as often as its list is long, and the lists, one after the other."""
+    """Repeats each value by the length of its list, and concatenates the lists."""
     lists = lists.combine_chunks()
     return np.repeat(values.to_numpy(), pc.list_value_length(lists).to_numpy()), lists.flatten().to_numpy()
 
@@ -196,7 +196,8 @@ class LancePostings:
         segment: np.ndarray,
         row: np.ndarray,
     ) -> None:
-        """`term`, `segment` and `row`: a row of `postings` each, its word by number and its number."""
+        """`found`: number of passages with each word. `term`, `segment`, `row`: parallel arrays over rows of
+        `postings`, with the word's number, the segment and the row number."""
         self._tables, self._words, self.found = tables, words, found
         self._term, self._segment, self._row = term, segment, row
         self.passages, total = tables.size

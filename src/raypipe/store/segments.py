@@ -1,8 +1,8 @@
-"""Records of a store as JSON: one in a small file, or one in each line of a segment.
+"""Small JSON files of a store: one record per file, or one record per line of a segment.
 
-A segment is lines in a small file of one folder, written once: several processes write at the same time, and
-object stores append to nothing. Its name is `<milliseconds since the epoch>-<digits>.jsonl`: the time in it
-says what a reader or a sweep may leave out without opening the file. Knows nothing of what the records mean.
+A segment is a file of lines that is written once: several processes write at the same time, and objects of an
+object store cannot grow. Its name is `<milliseconds since the epoch>-<digits>.jsonl`: readers and sweeps skip
+segments by this time, without opening them. Does not depend on the records' meaning.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ENDING = ".jsonl"
 
 
 def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]], now: float) -> str:
-    """Writes lines as one file and returns its name. `now`: seconds since the epoch. Complete once it is
-    there: a kill leaves the whole file or none."""
-    if files.size(MARK) is None:  # no line may make the folder of a store again that was taken away
+    """Writes lines as one atomic file and returns its name: a kill leaves the whole file or none. `now`:
+    seconds since the epoch. Raises StoreError if there is no store."""
+    if files.size(MARK) is None:  # a write must not create the folder of a removed store again
         raise StoreError(f"there is no store at {files.uri}: lines of {folder} cannot be written")
     name = f"{int(now * 1000):015d}-{uuid.uuid4().hex[:8]}{ENDING}"
     files.write(f"{folder}/{name}", segment(lines))
@@ -37,19 +37,19 @@ def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]],
 
 
 def segment(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """The content of a file of these lines."""
+    """Encodes lines as the content of a segment."""
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     return text.encode("utf-8", "replace")
 
 
 def segment_names(files: Files, folder: str, since: float = 0.0) -> list[str]:
-    """Names of the files written at or after `since`, in order of time."""
+    """Lists the segments written at or after `since` (seconds since the epoch), in order of time."""
     names = (n for n in files.names(folder) if n.endswith(ENDING))
     return [n for n in names if written_at(n) >= since]
 
 
 def written_at(name: str) -> float:
-    """When a segment was written, in seconds since the epoch. Raises StoreError for another name."""
+    """Returns a segment's time, in seconds since the epoch, from its name; raises StoreError for another."""
     digits = name.partition("-")[0]
     if not digits.isdecimal():
         raise StoreError(f"{name}: expected a file that raypipe wrote, TIME-ID{ENDING}. Take it out of there")
@@ -57,8 +57,8 @@ def written_at(name: str) -> float:
 
 
 def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The lines of these files, in order. A file that another process removes meanwhile has none. Raises
-    StoreError for a line that is none of raypipe's."""
+    """Yields the lines of these segments, in order. Skips a segment that another process removes meanwhile.
+    Raises StoreError for a line that raypipe did not write."""
     for name in names:
         try:
             lines = [dict(line) for line in json_lines(files.read(f"{folder}/{name}") or b"")]
@@ -69,7 +69,7 @@ def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[d
 
 
 def sweep_segments(files: Files, folder: str, before: float) -> int:
-    """Removes the files written before `before`, and returns how many. Safe to repeat and to race."""
+    """Removes the segments written before `before`, and returns their number. Safe to repeat and to race."""
     gone = [n for n in files.names(folder) if n.endswith(ENDING) and written_at(n) < before]
     for name in gone:
         files.remove(f"{folder}/{name}")
@@ -80,8 +80,8 @@ T = TypeVar("T")
 
 
 def read_record(store: Store, name: str, record: type[T], mend: str) -> T | None:
-    """The record in a file; None: there is no such file. Raises StoreError for one that raypipe did not
-    write; `mend`: what to do then."""
+    """Reads the record in a file; None if the file does not exist. Raises StoreError for a file that raypipe
+    did not write; `mend` is the advice in its message."""
     if (raw := store.files.read(name)) is None:
         return None
     try:
@@ -97,7 +97,7 @@ def write_record(store: Store, name: str, record: Any) -> None:
 
 
 def read_lines(store: Store, folder: str, names: Iterable[str], record: type[T], format: int) -> Iterator[T]:
-    """The records in these segments of a folder, in order. Raises StoreError for a line of another format."""
+    """Yields the records in these segments, in order. Raises StoreError for a line of another format."""
     where = Where(f"{store.uri}/{folder}")
     for line in read_segments(store.files, folder, names):
         try:

@@ -1,10 +1,10 @@
-"""All sources of a store: their name as a whole, what tables lack of them, their lengths and chunks.
+"""All sources of a store: a name for the whole set, the sources that a table lacks, text lengths, chunks.
 
-An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over
-fragments names all. A store that grows by a fragment reads that fragment's ids. What a table lacks of all
-sources is noted next to it, with the rows that both had then: while both stay as they are, no id is read
-again. Sums, notes and lengths are kept in small files, hints that may be missing: then the tables are read.
-Knows the columns of texts, passages, vectors and lengths, and no recipes.
+An id is a digest of 128 bits. So the sum of a fragment's ids identifies them in any order, and the sum over
+fragments identifies all sources. When a store grows by a fragment, only that fragment's ids are read. A note
+of the sources that a table lacks is stored under names of all sources and of the table's rows. While both
+names stay the same, no id is read again. Sums, notes and lengths are small files; if one is missing, the
+tables are read. Depends on the columns of texts, passages, vectors and lengths, and on no recipe.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from raypipe.store.ids import (
     stand_in,
 )
 
-BITS = 128  # of an id
-KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
-NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
-READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
+BITS = 128  # bits of an id
+KEPT = 4  # notes per table: all sources, and all with chunks, for two sets of kinds
+NOTED = 10_000  # most ids in a note: to read a longer one takes as long as the work that it saves
+READ_AT_ONCE = 1000  # sources whose text is read at a time to measure it; a real page has 100 KB
 
 
 def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
-    """32 hex digits and the number of sources that a store has now, and with those in `more`."""
+    """Returns a name of a store's sources and those in `more`: the sum of ids (hex) and their number."""
     dataset = store.dataset("sources")
     known = json.loads(store.files.read(CORPUS_SUMS) or b"{}")
     here = {**store.sums, **known}
@@ -72,15 +72,15 @@ def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
 
 
 def rows_id(store: Store, table: str, dataset: lance.LanceDataset) -> str:
-    """Names the rows of a table as it is open, whatever version that is: after a power cut a number may come
-    again with other rows. The same before a compaction and after it (`keep_rows_id`)."""
+    """Returns a name of the rows of an open table, independent of its version number: after a power cut a
+    number may be reused for other rows. A compaction keeps the name (`keep_rows_id`)."""
     files = _files_id(dataset)
     kept: dict[str, str] = json.loads(store.files.read(f"{COVERAGE}/{table}-rows.json") or b"{}")
     return kept.get(files, files)
 
 
 def keep_rows_id(store: Store, table: str, id: str) -> None:
-    """Lets the rows of a table, whose files are others now, have the name that they had."""
+    """Keeps the name `id` for the rows of a table whose files a compaction has rewritten."""
     kept = {_files_id(store.dataset(table)): id}
     store.files.write(f"{COVERAGE}/{table}-rows.json", json.dumps(kept).encode())
 
@@ -90,13 +90,13 @@ def _files_id(dataset: lance.LanceDataset) -> str:
 
 
 def _name(fragment: lance.LanceFragment) -> str:
-    """Names the rows of a fragment: its files, and that of the rows that were taken out of it."""
+    """Returns a name of a fragment's rows: its data files, and its file of deleted rows."""
     files = ",".join(f.path for f in fragment.metadata.files)
     return f"{files} {str(fragment.deletion_file() or '').rpartition('/')[2]}"
 
 
 def sum_of(ids: pa.Array) -> int:
-    """The sum of ids, as numbers.
+    """Returns the sum of ids, as numbers.
 
     >>> hex(sum_of(id_column(["0" * 31 + "a", "f" * 16 + "0" * 16])))
     '0xffffffffffffffff000000000000000a'
@@ -106,7 +106,7 @@ def sum_of(ids: pa.Array) -> int:
 
 
 def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
-    """All sources of these kinds that a store has, in the order of the table; read when one is needed."""
+    """Lists a store's sources of these kinds, in the table's order; ids are read when one is needed."""
     named = sorted(kinds)
     name = digest(corpus_sum(store), *named)
     if not isinstance(store.kept, Ids) or store.kept.all_of != name:
@@ -120,7 +120,8 @@ def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
 
 
 def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) -> Ids:
-    """Which of some sources have no row in a table that is open at a version."""
+    """Returns the sources without a row in a table that is open at a version. A short result over all sources
+    is noted for the next call."""
     if (found := noted(store, dataset, table, sources.all_of)) is not None:
         return found
     with reaching(dataset.uri):
@@ -133,22 +134,22 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) 
 
 
 def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
-    """The same of all sources of a name (`Ids.name_among`), where it was noted; else None."""
+    """Reads the note of the sources that a table lacks, out of all named `all_of`; None without a note."""
     of = f"{all_of} {rows_id(store, table, dataset)}"
     found = _notes(store, table).get(of) if all_of else None
     return None if found is None else Ids.of(found)
 
 
 def _notes(store: Store, table: str) -> dict[str, list[str]]:
-    """Returns what the sources and the rows were -> what the rows lacked, the last one last."""
+    """Reads a table's notes: the names of sources and rows -> the missing ids, the newest note last."""
     found: dict[str, list[str]] = json.loads(store.files.read(f"{COVERAGE}/{table}.json") or b"{}")
     return found
 
 
 def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[str, int]) -> dict[str, Ids]:
-    """Label -> those of the sources that lack it; a label that none lacks is not there. `labels`: texts,
-    passages, and a label of each table of vectors or lengths -> table. `at`: table -> version; for others the
-    newest. A table that is not there lacks everything."""
+    """Returns the missing sources of each label; a label that lacks none is left out. `labels`: "texts",
+    "passages", and a label per table of vectors or lengths -> table. `at`: table -> version; the newest for
+    the others. A table that does not exist lacks all sources."""
 
     def opened(label: str) -> LanceDataset | None:
         table = labels[label]
@@ -156,15 +157,15 @@ def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[s
 
     def without(label: str) -> Ids:
         dataset = opened(label)
-        # All sources, since that is noted; then those go that lack what it is made of.
+        # Looks up all sources, since that result is noted; then drops sources whose input is missing.
         every = sources if dataset is None else lacked(store, dataset, labels[label], sources)
-        return every.without(gone)
+        return every.without(incomplete)
 
-    found: dict[str, Ids] = {}
-    gone = Ids.of(())
+    missing: dict[str, Ids] = {}
+    incomplete = Ids.of(())
     for label in ("texts", "passages"):
-        found[label] = without(label)
-        gone = gone.joined(found[label])
+        missing[label] = without(label)
+        incomplete = incomplete.joined(missing[label])
     passages = opened("passages")
     for label in sorted(labels.keys() - {"texts", "passages"}):
         ids = without(label)
@@ -176,12 +177,12 @@ def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[s
                 there = spans.filter(pc.greater(spans["end"], spans["start"]))["source"]
             else:
                 there = sources_with_chunks(passages)
-        found[label] = ids.where(stand_in(ids.array, there))
-    return {label: ids for label, ids in found.items() if ids}
+        missing[label] = ids.where(stand_in(ids.array, there))
+    return {label: ids for label, ids in missing.items() if ids}
 
 
 def by_source(lacking: Mapping[str, Ids]) -> dict[str, tuple[str, ...]]:
-    """The same as source -> what it lacks."""
+    """Inverts `lacking`: source -> the labels that lack it."""
     found: dict[str, tuple[str, ...]] = {}
     for label, ids in lacking.items():
         for source in ids:
@@ -190,20 +191,20 @@ def by_source(lacking: Mapping[str, Ids]) -> dict[str, tuple[str, ...]]:
 
 
 def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
-    """Distinct sources of a `passages` table that a `lengths` table lacks."""
+    """Lists the distinct sources of a `passages` table that a `lengths` table lacks."""
     every = Ids(distinct(passages, "source"))
     return list(every.where(pc.invert(present(lengths, "source", every.array))))
 
 
 def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
-    """Notes the characters of these sources (columns id, content) in a file of their own."""
+    """Notes the text lengths of these sources (columns id, content), in characters, in a new file."""
     chars = pc.utf8_length(sources["content"]).cast(pa.int64())
     rows = pa.table({"id": sources["id"], "chars": chars})
     store.files.write(f"{SIZES}/{name}.arrow", arrow.file_of(rows))
 
 
 def merge_sizes(store: Store) -> None:
-    """Merges the notes of all sources of the store into one file."""
+    """Merges the noted lengths of the store's sources into one file."""
     names = store.files.names(SIZES)
     here = store.scan("sources", columns=["id"])["id"].combine_chunks()
     if not (tables := list(_size_notes(store))):
@@ -220,10 +221,10 @@ def merge_sizes(store: Store) -> None:
 
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:
-    """(ids,) int32: characters of each source, -1 where the store does not have it."""
+    """Returns the characters of each source, (ids,) int32; -1 if the store does not have it."""
 
     def notes() -> Iterator[tuple[pa.Array, np.ndarray]]:
-        for held in slabs(_size_notes(store)):  # of an ingest by tasks thousands of small ones
+        for held in slabs(_size_notes(store)):  # an ingest by tasks writes thousands of small files
             noted = pa.concat_tables(held)
             for some in (noted.slice(at, HASHED) for at in range(0, noted.num_rows, HASHED)):
                 yield some["id"].combine_chunks(), some["chars"].to_numpy()
@@ -245,8 +246,8 @@ def _size_notes(store: Store) -> Iterator[pa.Table]:
 
 
 class Chunks:
-    """Counts of the chunks that sources have in a table of passages, which is read when they are first asked.
-    How many all sources have together is noted (`Ids.name_among`), as is the longest passage."""
+    """Chunk counts of sources in a table of passages, which is read at the first need. The total over all
+    sources (`Ids.name_among`) and the longest passage are noted in a file."""
 
     def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table
@@ -259,7 +260,7 @@ class Chunks:
         return self._noted(name, lambda: int(self._read[1][self._among(sources)].sum()))
 
     def each(self, sources: Ids) -> dict[str, int]:
-        """Chunks of each of some sources that has any."""
+        """Maps sources to their number of chunks; sources without a chunk are left out."""
         mask, found = self._among(sources), dict[str, int]()
         named = Ids(self._read[0].filter(pa.array(mask)))
         for source, chunks in zip(named, self._read[1][mask].tolist(), strict=True):
@@ -277,7 +278,7 @@ class Chunks:
 
     @functools.cached_property
     def _read(self) -> tuple[pa.Array, np.ndarray, int]:
-        """The source of each stretch of chunks of one, how many it has, and the longest passage."""
+        """Runs of adjacent chunks (the source and the number of chunks of each), and the longest passage."""
         counts, longest = [np.empty(0, np.int32)], 0
 
         def sources() -> Iterator[pa.Array]:
@@ -295,7 +296,7 @@ class Chunks:
         return names, np.concatenate(counts), longest
 
     def _noted(self, name: str, count: Callable[[], int]) -> int:
-        """Returns the number noted for these rows under a name, else counts it; no name: notes nothing."""
+        """Returns the number noted under a name for these rows; else counts and notes it. "": no note."""
         if not self._at or not name:
             return count()
         place = f"{COVERAGE}/{self._table}-chunks.json"

@@ -1,14 +1,14 @@
-"""The tables of a store: their names, columns, keys and indexes, and what a row must be to be let in.
+"""The tables of a store: names, columns, keys and indexes, and the checks that rows must pass.
 
-Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there.
+Depends on Arrow and the records' schemas; knows neither Lance nor how rows are written.
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents layouts questions golds` | what was ingested | the driver, `commit.stage` |
+| `sources documents layouts questions golds` | ingested record | the driver, `commit.stage` |
 | `relevance` | question with judged documents | the driver, `commit.stage` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
-| `postings-D lengths-D` | word of a segment, passage; D: the split and an analyzer | parts |
+| `postings-D lengths-D` | word of a segment, passage; D: digest of the split and an analyzer | parts |
 | `answers` | question, row key and recipe | parts |
 | `embeddings-M scores-M replies-M` | cached request; M: identity of the model | `store.memo.disk.fold` |
 """
@@ -29,13 +29,13 @@ DIGEST, STRING, INT, LONG = arrow.DIGEST, pa.string(), pa.int32(), pa.int64()
 PASSAGES = pa.schema(arrow.required(source=DIGEST, **dict.fromkeys(arrow.SPANS[1:], INT)))
 FAULTS = pa.schema(
     arrow.required(
-        id=STRING,  # source, question or line
+        id=STRING,  # the failed row: a source, a question or a line of a file
         step=STRING,
         reason=STRING,
         detail=STRING,
         transient=pa.bool_(),
-        attempts=INT,  # of the run that could not do it
-        digest=STRING,  # whose fault: a table of sources, the key of an answer, the files of a line
+        attempts=INT,  # tries of the run that failed
+        digest=STRING,  # of the failed work: a table of sources, the key of an answer, the files of a line
         run=STRING,
     )
 )
@@ -56,21 +56,21 @@ POSTINGS = pa.schema(
         size=INT,  # passages of the segment
         found=INT,  # passages that hold the word
         passages=pa.list_(INT),  # their numbers, ascending
-        counts=pa.list_(INT),  # how often each holds it
+        counts=pa.list_(INT),  # occurrences of the word in each of them
     )
 )
 ANSWERS = pa.schema([*arrow.required(key=DIGEST, recipe=DIGEST, row=DIGEST), *arrow.QUESTIONS])
-"""key: digest of recipe digest, question id and row key, so that the work to do is one anti-join."""
+"""The key is the digest of recipe digest, question id and row key: one anti-join finds missing answers."""
 
 
 def vectors_schema(dim: int, half: bool = False) -> pa.Schema:
-    """Columns of a searched copy: chunk spans and a unit vector each; `half`: of float16 numbers."""
+    """Returns the columns of a table of vectors: chunk spans and a unit vector each, float16 if `half`."""
     number = pa.float16() if half else pa.float32()
     return PASSAGES.append(pa.field("vector", pa.list_(number, dim), nullable=False))
 
 
 def embeddings_schema(dim: int) -> pa.Schema:
-    """Columns of a memo of vectors. One table per model, so that vectors are of fixed size."""
+    """Returns the columns of a memo of vectors. Each model has its own table: all vectors have one size."""
     return pa.schema(arrow.required(key=DIGEST, vector=pa.list_(pa.float32(), dim)))
 
 
@@ -78,7 +78,7 @@ SCORES = pa.schema(arrow.required(key=DIGEST, score=pa.float32()))
 REPLIES = pa.schema(
     [
         *arrow.required(
-            key=STRING,  # of a server that is asked again, it names the period, too (`memo.request_key`)
+            key=STRING,  # for a server's reply that expires, with its refresh period (`memo.request_key`)
             text=STRING,
             finish=STRING,
             prompt_tokens=INT,
@@ -87,22 +87,22 @@ REPLIES = pa.schema(
         ),
         pa.field("logprob", pa.float64()),
         *arrow.required(
-            recipe=STRING,  # digest of the recipe that asked; "": not known
-            questions=pa.list_(STRING),  # ids of those that it was asked for; []: not known
+            recipe=STRING,  # digest of the recipe that sent the request; "": unknown
+            questions=pa.list_(STRING),  # ids of the questions for which it was sent; []: unknown
         ),
     ]
 )
-"""A reply has no other way back to what its prompt showed: its key is a digest."""
+"""Keys are digests: only these columns lead from a reply back to the texts in its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Properties of every table of a kind."""
 
-    columns: pa.Schema  # that every such table has
+    columns: pa.Schema  # columns that every such table has
     more: bool  # True: a table may have further columns, fixed when it is made
-    key: tuple[str, ...]  # no two rows agree on all of these
-    unit: str | None  # values of this column are whole: all their rows come in one part of one run
+    key: tuple[str, ...]  # unique together: no two rows agree on all of these columns
+    unit: str | None  # column of which one part of one run brings all rows of a value; None: no such column
     indexes: tuple[str, ...]  # columns with a BTREE
 
 
@@ -128,21 +128,21 @@ KINDS: dict[str, Kind] = {
 }
 INGEST_TABLES = ("sources", "documents", "layouts", "questions", "golds", "relevance", "annotations")
 BASE = (*INGEST_TABLES, "faults", "answers")
-"""Tables without a digest in their name. Every store has them but for those in ON_DEMAND."""
+"""Tables without a digest in their name. Every store has them, except those in ON_DEMAND."""
 ON_DEMAND = ("layouts", "relevance", "annotations")
-"""Made by the first ingest of a folder or of papers; of judged documents; of annotators' answers."""
+"""Tables that the first matching ingest makes: a folder or papers, judged documents, annotators' answers."""
 
 OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")
-"""Prefixes of tables that have rows of sources, found by the column `source`."""
+"""Prefixes of tables whose rows belong to sources, by their column `source`."""
 OF_MEMO = ("embeddings-", "scores-", "replies-")
-"""Prefixes of tables that have cached values."""
+"""Prefixes of tables with cached values."""
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def kind_of(table: str) -> Kind:
-    """The kind of a table. Raises ConfError for a name that no table can have."""
+    """Returns the kind of a table. Raises ConfError for a name that no table can have."""
     match = _NAME.fullmatch(table)
     if match and match[1] in KINDS and (match[1] in BASE) == (match[2] is None):
         return KINDS[match[1]]
@@ -153,7 +153,7 @@ def kind_of(table: str) -> Kind:
 
 
 def check_run(name: str) -> str:
-    """The name of a run, part or lease, if it may be one: it becomes part of a path."""
+    """Returns the name of a run, part or lease, which becomes part of a path. Raises ConfError if invalid."""
     if not _RUN.fullmatch(name):
         raise ConfError(
             f"{name!r} cannot name a run, part or lease: expected 1 to 100 letters, digits, - or _, and a "
@@ -163,7 +163,8 @@ def check_run(name: str) -> str:
 
 
 def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """The schema a table is made with: `schema`, its kind's columns first to be checked and never null."""
+    """Returns the schema of a new table: `schema` after a check of the kind's columns, which become non-null.
+    Raises DataError for a missing or wrong column, or for one too many."""
     kind = kind_of(table)
     fixed = {f.name: f for f in kind.columns}
     for f in kind.columns:
@@ -175,18 +176,18 @@ def table_schema(table: str, schema: pa.Schema) -> pa.Schema:
     fields = list[pa.Field]()
     for field in (fixed.get(f.name, f) for f in schema):
         if table in INGEST_TABLES and field.name in kind.key:
-            # Lets Lance see that two writers insert the same key; without it both rows stay, and no error.
+            # Lets Lance detect that two writers insert the same key; without it both rows stay, silently.
             field = field.with_metadata({"lance-schema:unenforced-primary-key": "true"})
         elif field.name == "content":
-            # 11.5 MB of real pages become 1.87 MB, as with the codec by hand, and read at the same speed.
+            # 11.5 MB of real pages become 1.87 MB, as small as with zstd by hand, and read as fast.
             field = field.with_metadata({"lance-encoding:compression": "zstd"})
         fields.append(field)
     return pa.schema(fields)
 
 
 def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
-    """The rows as the table of this schema takes them. Raises DataError, naming the first trouble: a column
-    unknown, missing or of another type, a null, bad UTF-8, a vector that is none, a key twice."""
+    """Returns the rows in the column order of the table's schema. Raises DataError with the first problem: an
+    unknown, missing or wrongly typed column, a null, bad UTF-8, an invalid vector, or a duplicate key."""
     extra, missing = set(data.schema.names) - set(schema.names), set(schema.names) - set(data.schema.names)
     if extra or missing:
         raise DataError(f"{table}: columns too many: {sorted(extra)}, missing: {sorted(missing)}")
@@ -218,9 +219,9 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
 
 
 def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:
-    """The rows of a `passages` table for a part: its chunks, and a row of zeros for each source without any.
+    """Adds a row of zeros to a part's `passages` rows for each source without chunks.
 
-    Else such a source would always look like missing work. Readers of passages skip these rows.
+    Without it, such a source would always look like missing work. Readers of passages skip these rows.
     """
     bare = sources.filter(pc.invert(pc.is_in(sources, value_set=passages["source"].combine_chunks())))
     zeros = [pa.array(np.zeros(len(bare), np.int32))] * len(arrow.SPANS[1:])

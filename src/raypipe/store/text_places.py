@@ -1,10 +1,10 @@
-"""Every place of a store that can hold a text: how its rows are found by ids, and how they are taken out.
+"""Every place of a store that can hold a text: how a forget finds its rows by ids and removes them.
 
-One list for tables, in the order in which a forget takes rows out, and one for files. A forget, its dry run
-and the drill that looks for a planted word all go through them, and a law holds that a table or folder which
-is not listed cannot be added. Nothing is found by its words. Two places hold texts that name no source,
-details of faults and what users wrote: these texts go with each forget. Why something goes, `runs.forget`
-knows.
+One list names the tables, in the order in which a forget removes rows; one names the folders of small files.
+A forget, its dry run and the drill that searches for a planted word all use both lists. A law (a test)
+refuses a table or folder that is not listed. Nothing is searched by words: rows are found by ids. Two places
+hold texts that name no source, details of faults and users' feedback; each forget removes all of these texts.
+`runs.forget` decides what to remove.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from raypipe.store.ids import SCAN_ROWS, rows, wheres
 from raypipe.store.keep import keep_only, rewrite_deleted, tables
 from raypipe.store.segments import read_segments, segment, segment_names
 
-PARTS = ("page", "snippet", "name")  # of a citation, that are sources
+PARTS = ("page", "snippet", "name")  # the parts of a citation that are sources
 TAKEN_OUT = "taken out by a forget"
-"""In the place of the detail of a fault, which may repeat any text that a step read."""
+"""Replaces the detail of a fault, which may repeat any text that a step read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The ids of all that goes."""
+    """Ids of everything that a forget removes or changes."""
 
     sources: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()  # of citations
     documents: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
-    resting: tuple[str, ...] = ()  # questions with an answer that rests on these, or that cite them
+    resting: tuple[str, ...] = ()  # questions that cite a removed source, or whose answer rests on one
     cited: tuple[str, ...] = ()  # questions that lose a citation, or a part of one
     graded: tuple[str, ...] = ()  # questions that lose a judged document
     answers: tuple[str, ...] = ()  # keys
     adapters: tuple[str, ...] = ()  # names
     keyed: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
-    """Memo table -> keys; table of lengths or postings -> segments, which the next index makes again."""
+    """Memo table -> keys. Table of lengths or postings -> segments, which the next index builds again."""
     safe: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Recipe -> questions that have an answer by it, of which no answer rests on these."""
+    """Recipe -> questions that it answered, if none of these answers rests on a removed text."""
 
     @property
     def named(self) -> tuple[str, ...]:
-        """All that a fault's id may be."""
+        """All ids that a fault to remove may have."""
         return (*self.sources, *self.questions, *self.documents, *self.urls)
 
     def cites(self, citation: Mapping[str, Any]) -> bool:
-        """Returns whether a citation names one of these."""
+        """Returns whether a citation names a removed url or source."""
         return citation["url"] in self.urls or any(citation[part] in self.sources for part in PARTS)
 
     def answered_by(self, line: Mapping[str, Any]) -> bool:
-        """Returns whether a captured answer rests on one of these."""
+        """Returns whether a captured answer rests on a removed source or question."""
         used = {*line["found"], *(q["source"] for q in line["quotes"]), *(s["id"] for s in line["sources"])}
         if line["id"] in self.questions or not used.isdisjoint(self.sources):
             return True
@@ -68,11 +68,11 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class FoundText:
-    """Rows of one place that go, or lose a text."""
+    """Rows of one place that a forget removes or edits."""
 
     place: str  # a table, a file of the store, or a folder
     rows: int
-    does: str = "rows go"  # what becomes of them, for people
+    does: str = "rows go"  # the consequence for these rows, for people
 
 
 Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
@@ -80,15 +80,15 @@ Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """The way to find the rows of a kind of table."""
+    """Rule by which a forget finds and edits the rows of a kind of table."""
 
-    column: str  # that names what goes
-    of: str  # the field of Gone with the values of that column
-    edited: str = ""  # the field of Gone with the ids of rows that lose a part; "": none do
+    column: str  # the column that is compared with ids to remove
+    of: str  # the field of Gone with these ids
+    edited: str = ""  # the field of Gone with the ids of rows to edit; "": no row is edited
     edit: Edit = lambda gone, row: row
 
     def ids(self, gone: Gone, table: str) -> tuple[list[Any], list[str]]:
-        """Values of its column in the rows that go, and in those that lose a part."""
+        """Returns the values of `column` in the rows to remove, and in the rows to edit."""
         going = gone.keyed.get(table, ()) if self.of == "keyed" else getattr(gone, self.of)
         return list(going), list(getattr(gone, self.edited, ()))
 
@@ -126,17 +126,17 @@ TABLES: Mapping[str, TextTable] = {
     "documents": TextTable("source", "sources"),
     "sources": TextTable("id", "sources"),
 }
-"""By kind of table (`tables.KINDS`). What others are found by goes after them, so that a forget which was
-killed finds the rest when it is made again."""
+"""By kind of table (`tables.KINDS`). A table that helps to find rows of others comes after them, so a
+repeated forget finds the rows that a killed one left."""
 
 
 def place_of(table: str) -> TextTable:
-    """The entry of a table."""
+    """Returns the rule of a table."""
     return TABLES[table.partition("-")[0]]
 
 
 def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
-    """Returns whether a file of an open table has a row with one of the values, deleted or not."""
+    """Returns whether an open table's files hold a row with one of the values, deleted or not."""
     if not values:
         return False
     wanted = arrow.id_column(values, dataset.schema.field(column).type)
@@ -145,7 +145,7 @@ def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
 
 
 def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> dict[str, set[int]]:
-    """Table -> those of its named versions that have rows which go, or lose a part."""
+    """Maps each table to its named versions that have rows to remove or to edit."""
     found: dict[str, set[int]] = {}
     for table, versions in named.items():
         place = place_of(table)
@@ -158,8 +158,9 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
 def in_tables(
     store: Store, gone: Gone, named: Mapping[str, Collection[int]], write: bool
 ) -> Iterator[FoundText]:
-    """Yields what the tables hold of it now. With `write` it is taken out, and the same again finds nothing:
-    versions that had it go with their files; of `named` (table -> versions) the others stay."""
+    """Yields the rows of all tables that a forget affects. With `write` it also removes or edits them; a
+    second call then finds nothing. Old versions that had such rows are removed with their files. Other
+    versions in `named` (table -> versions) stay."""
     order = list(TABLES)
     for table in sorted(tables(store), key=lambda t: order.index(t.partition("-")[0])):
         place = place_of(table)
@@ -168,8 +169,8 @@ def in_tables(
             found = wheres(store.dataset(table), place.column, values)
             if count := sum(store.count(table, where) for where in found):
                 yield FoundText(table, count, does)
-        said = f"detail != '{TAKEN_OUT}'"
-        if table == "faults" and (count := store.count(table, said)):
+        has_detail = f"detail != '{TAKEN_OUT}'"
+        if table == "faults" and (count := store.count(table, has_detail)):
             yield FoundText(table, count, "rows lose their detail, which may repeat a text")
         if write:
             store.forget(table, place.column, going)
@@ -182,15 +183,15 @@ def in_tables(
                     dataset.merge_insert(place.column).when_matched_update_all().execute(written)
             if table == "faults":
                 with store.durable(table):
-                    store.dataset(table).update({"detail": f"'{TAKEN_OUT}'"}, where=said)
+                    store.dataset(table).update({"detail": f"'{TAKEN_OUT}'"}, where=has_detail)
             rewrite_deleted(store, table)
             others = set[int]() if table == "faults" else set(named.get(table, ()))
             keep_only(store, table, others - holding(store, gone, {table: others})[table])
 
 
 Change: TypeAlias = tuple[str, int, bytes | pa.Buffer | None]
-"""A file of the store; how many of its entries go, 0 where nothing changes; what it has from then on: nothing
-where it goes, None for a folder that goes."""
+"""A change of a small file: its path; the number of entries that are removed, 0 for no change; its new
+content. Empty content removes the file; None removes a folder."""
 InFiles: TypeAlias = Callable[[Store, Gone], Iterator[Change]]
 
 
@@ -206,7 +207,7 @@ def _captured(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
-    """Takes out feedback on answers that go, and of others the texts, which may be pasted from any page."""
+    """Removes feedback on removed answers, and the free text of all other feedback: it may quote any page."""
     captured = (line for _, lines in _segments(store, files.CAPTURED) for line in lines)
     answers = {line["answer_id"] for line in captured if gone.answered_by(line)}
     for place, lines in _segments(store, files.FEEDBACK):
@@ -219,7 +220,7 @@ def _feedback(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _json(folder: str) -> InFiles:
-    """Takes ids, and objects that name one, out of the JSON of a folder."""
+    """Makes a rule for the JSON files of a folder: it removes ids, and objects that name an id."""
 
     def in_files(store: Store, gone: Gone) -> Iterator[Change]:
         ids = {*gone.sources, *gone.documents, *gone.questions}
@@ -232,7 +233,7 @@ def _json(folder: str) -> InFiles:
 
 
 def _without(tree: Any, ids: set[str]) -> Any:
-    """A JSON tree without ids: an entry of a list or object goes where it is one, or an object with one."""
+    """Removes ids from a JSON tree: each entry of a list or object that is an id, or an object with an id."""
 
     def named(value: Any) -> bool:
         fields = value.values() if isinstance(value, dict) else (value,)
@@ -253,7 +254,8 @@ def _answer_keys(store: Store, gone: Gone) -> Iterator[Change]:
 
 
 def _whole(folder: str, named: str = "") -> InFiles:
-    """Removes a folder that no idle store needs; with `named`, those in it that this field names."""
+    """Makes a rule that removes a folder that no idle store needs. With `named`, a field of Gone, it removes
+    only the subfolders with these names."""
 
     def in_files(store: Store, gone: Gone) -> Iterator[Change]:
         for place in [f"{folder}/{name}" for name in getattr(gone, named)] if named else [folder]:
@@ -263,23 +265,23 @@ def _whole(folder: str, named: str = "") -> InFiles:
 
 
 FILES: Mapping[str, InFiles] = {
-    files.FEEDBACK: _feedback,  # before CAPTURED: by these lines it is found
+    files.FEEDBACK: _feedback,  # before CAPTURED, whose lines tell which feedback to remove
     files.CAPTURED: _captured,
     files.INGESTED: _json(files.INGESTED),
     files.FOLDERS: _json(files.FOLDERS),
     files.ANN: _json(files.ANN),
     files.ANSWER_KEYS: _answer_keys,
     files.ADAPTERS: _whole(files.ADAPTERS, "adapters"),  # weights cannot be taken apart
-    files.TRAININGS: _whole(files.TRAININGS),  # labels that show it may be in checkpoints
+    files.TRAININGS: _whole(files.TRAININGS),  # checkpoints may hold labels that reveal a text
     files.PARTS: _whole(files.PARTS),
     files.READS: _whole(files.READS),
     files.PLANNED: _whole(files.PLANNED),
 }
-"""Folder of a store -> what is done there."""
+"""Folder of a store -> the rule that a forget applies to it."""
 
 
 def in_small_files(store: Store, gone: Gone, write: bool) -> Iterator[FoundText]:
-    """Yields entries of files next to the tables that hold it; with `write` they are taken out."""
+    """Yields the affected entries of the files next to the tables. With `write`, it also removes them."""
     changes = (c for in_files in FILES.values() for c in in_files(store, gone))
     for place, count, content in (c for c in changes if c[1]):
         yield FoundText(place, count)

@@ -1,12 +1,12 @@
-"""Dense search over a snapshot: all of it, the pages that questions name, or by an approximate index.
+"""Dense search: over a whole snapshot, over pages that questions cite, or by an approximate index.
 
-A whole snapshot is one float32 product for each batch of questions: a product of 256 reads the vectors once,
-where a scan for each question reads them 256 times. What could be among the best within float32's error is
-then scored in double precision.
+A search of the whole snapshot is one float32 product per batch of questions. A product for 256 questions
+reads the vectors once; a scan per question would read them 256 times. Rows that float32's error could place
+among the best are then scored in double precision.
 
-LanceDB's k-means draws its start, so two builds of an approximate index over the same vectors find other
-rows. Each build therefore has a name of its own, which the snapshot's name contains; the index lies in the
-table's versions, so a release pins it with them. Compaction keeps its name.
+LanceDB's k-means starts from random points, so two approximate indexes of the same vectors find different
+rows. Each build therefore has its own name, which is part of the snapshot's name. The index belongs to the
+table's versions, so a release pins it with them. A compaction keeps its name.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from raypipe.store.vectors import (
     vector_copy,
 )
 
-PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
-NEAR_AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together
+PARTITION_ROWS = 4096  # mean rows of a partition, as LanceDB's documentation advises
+NEAR_AT_ONCE = 16  # queries per call of Lance: whole vectors of all their candidates are in memory
 BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
 OpenCopy: TypeAlias = Callable[[LanceDataset, Path, bool], VectorRows | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
-"""queries (n, dim) -> what gives a block's (rows, dim) scores, (n, rows); all float32, and none errs by more
-than `product_error`. A GPU's is `models.device.torch_product`."""
-READ_BYTES = 128 << 20  # of vectors in one read of pages; one read costs 12 ms whatever it brings
-PAGE_ROWS = 64  # passages of a page, about: 31 of 700 characters, 108 of 200
-AT_ONCE = 256  # questions of a product: at 400,000 x 384 a question takes 37 ms alone, 3.3 at 50, 1.9 at 256
+"""Queries (n, dim) -> a function from a block's vectors (rows, dim) to scores (n, rows); all float32, with an
+error of at most `product_error`. `models.device.torch_product` is one for GPUs."""
+READ_BYTES = 128 << 20  # bytes of vectors in one read of pages; a read costs 12 ms, whatever its size
+PAGE_ROWS = 64  # estimated passages of a page: 31 of 700 characters, 108 of 200
+AT_ONCE = 256  # questions per product; ms per question at 400,000 x 384: 37 for 1, 3.3 for 50, 1.9 for 256
 
 
 def numpy_product(queries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The product on this process's cores (`Product`)."""
+    """Prepares a product on this process's CPU cores (`Product`)."""
 
     def scores(block: np.ndarray) -> np.ndarray:
         found: np.ndarray = queries @ block.T
@@ -76,20 +76,20 @@ class SnapshotVectors:
         opened: OpenCopy = vector_copy,
         product: Product = numpy_product,
     ) -> None:
-        """`folder`: where a copy on this machine may lie. `opened` makes it for the first search of the whole
-        snapshot, or when searches of pages have read as many rows from the store as the table has."""
+        """`folder`: for a copy on this machine. `opened` makes the copy at the first search of the whole
+        snapshot, or once searches of pages have read as many rows from the store as the table has."""
         self.dataset, self._folder, self._open, self._product = dataset, folder, opened, product
         self.dim: int = dataset.schema.field("vector").type.list_size
         self._rows = dataset.count_rows()
         self._copy: VectorRows | None = None
-        self._asked: set[bool] = set()  # the values of `make` that the copy was asked for with
-        self._read = 0  # rows of pages that were read from the store
+        self._asked: set[bool] = set()  # values of `make` for which the copy was tried
+        self._read = 0  # rows of pages read from the store
         self._opening = threading.Lock()
-        self._lock = threading.Lock()  # one product at a time: it takes all cores, and its scores' memory
+        self._lock = threading.Lock()  # one product at a time: it uses all cores, and memory for all scores
 
     def best(self, calls: list[tuple[np.ndarray, int]]) -> list[list[list[VectorHit]]]:
-        """For each call, queries ((n, dim) float32, unit rows) and `top`: the best of each query, by exact
-        score, then source, then span."""
+        """Finds the best rows of the whole snapshot for several calls: queries ((n, dim) float32, unit rows)
+        with a `top` each. Hits of a query are ordered by exact score, then source, then span."""
         queries = np.concatenate([q for q, _ in calls])
         tops = [top for q, top in calls for _ in range(len(q))]
         with self._lock:
@@ -104,7 +104,7 @@ class SnapshotVectors:
     def within(
         self, queries: Sequence[tuple[np.ndarray, tuple[str, ...]]], top: int
     ) -> list[list[VectorHit]]:
-        """For each query, (dim,) float32 with its sources, the `top` best of their rows."""
+        """Finds each query's `top` best rows among those of its sources. A query is (dim,) float32."""
         if self._copy is None and self._opening.acquire(blocking=False):
             try:  # while one search makes the copy, the others read the store
                 self._ask_copy(make=self._read >= self._rows)
@@ -118,7 +118,8 @@ class SnapshotVectors:
             self._asked.add(make)
 
     def _pages(self, queries: Sequence[tuple[np.ndarray, tuple[str, ...]]]) -> Iterator[VectorRows]:
-        """The rows that the queries name, from the store. Those of pages that several name are read once."""
+        """Yields the rows of the queries' sources, from the store. A source of several queries is read
+        once."""
         sources = list(dict.fromkeys(source for _, scope in queries for source in scope))
         at_once = max(1, READ_BYTES // (self.dim * 4 * PAGE_ROWS))
         for at in range(0, len(sources), at_once):
@@ -161,7 +162,7 @@ class SnapshotVectors:
 
 
 def hit_of(row: Mapping[str, Any], score: float) -> VectorHit:
-    """A row with the columns of passages as what was found."""
+    """Makes a hit from a row with the columns of `passages`."""
     source, start, end, parent_start, parent_end = (row[name] for name in SPANS)
     return VectorHit(source.hex(), (start, end), (parent_start, parent_end), score)
 
@@ -169,11 +170,11 @@ def hit_of(row: Mapping[str, Any], score: float) -> VectorHit:
 def nearest_rows(
     matrix: Iterable[np.ndarray], queries: np.ndarray, top: int, product: Product = numpy_product
 ) -> list[np.ndarray]:
-    """For each query the rows that can be among its `top` best by exact score, and all that tie with them:
-    (n,) int64, ascending. `matrix`: (rows, dim) float32 blocks of unit rows, in order.
+    """Returns the candidates for each query's `top` best by exact score, ties included: row numbers (n,)
+    int64, ascending. `matrix`: (rows, dim) float32 blocks of unit rows, in order.
 
-    A row whose float32 score is more than two errors below the `top`-th best one is none of them: that one's
-    exact score is at most an error lower, and its own at most an error higher.
+    A row is excluded if its float32 score is more than two errors below the `top`-th best. That row's exact
+    score is at most one error lower, and the excluded row's at most one error higher.
     """
     error = 2 * product_error(queries.shape[1])
     kept = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
@@ -204,11 +205,11 @@ class AnnIndex:
     """An approximate index of a table at one version."""
 
     name: str
-    unindexed: int  # rows that came after it was built
+    unindexed: int  # rows added after it was built
 
 
 def ann_index(dataset: LanceDataset) -> AnnIndex | None:
-    """The approximate index of a table's vectors; None where none was built."""
+    """Describes the approximate index of a table's vectors; None if none was built."""
     with reaching(dataset.uri):
         for found in (i for i in dataset.describe_indices() if i.field_names == ["vector"]):
             held = {id for segment in found.segments for id in segment.fragment_ids}
@@ -218,8 +219,8 @@ def ann_index(dataset: LanceDataset) -> AnnIndex | None:
 
 
 def build_ann(store: Store, table: str, how: Approximate) -> str:
-    """Builds the index of a table, in place of an older one, and returns its name. Versions that are
-    pinned keep theirs. Raises ConfError for vectors that cannot be indexed so."""
+    """Builds a table's approximate index in place of an older one, and returns its name. Pinned versions keep
+    theirs. Raises ConfError for vectors that cannot be indexed."""
     dataset = store.dataset(table)
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     if dim % BITS or not rows:
@@ -230,9 +231,9 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
     name = f"{how.index}_{uuid.uuid4().hex}"
     older = [i.name for i in dataset.describe_indices() if i.field_names == ["vector"]]
     with reaching(dataset.uri), store.durable(table):
-        for old in older:  # first: with two, nothing says which one is searched
+        for old in older:  # before the build: with two indexes, Lance may search either
             store.dataset(table).drop_index(old)
-        # For unit rows distance and inner product give one order, and k-means is made for distances.
+        # Distance and inner product order unit rows equally, and k-means works on distances.
         store.dataset(table).create_index(
             "vector", how.index.upper(), name=name, metric="l2", num_partitions=max(1, rows // PARTITION_ROWS)
         )
@@ -243,8 +244,8 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
 
 
 def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate) -> list[list[VectorHit]]:
-    """About the `top` best of each query ((n, dim) float32, unit rows), by exact score, then source and span.
-    Raises ConfError where the table has no index, or rows that it does not have."""
+    """Finds about the `top` best rows of each query, ordered by exact score, then source and span. `queries`:
+    (n, dim) float32, unit rows. Raises ConfError if the table has no index, or its index lacks rows."""
     require_ann(dataset)
     out: list[list[VectorHit]] = []
     for at in range(0, len(queries), NEAR_AT_ONCE):
@@ -253,7 +254,7 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
         nearest |= {"nprobes": how.probes, "refine_factor": how.refine}
         with reaching(dataset.uri):
             table = dataset.to_table(columns=[*SPANS, "vector", "_distance"], nearest=nearest)
-        numbered = "query_index" in table.schema.names  # where there is more than one query
+        numbered = "query_index" in table.schema.names  # only with more than one query
         for i, query in enumerate(some):
             own = table.filter(pc.equal(table["query_index"], i)) if numbered else table
             scores = exact_scores(matrix_of(own["vector"].combine_chunks()), query).tolist()
@@ -262,7 +263,7 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
 
 
 def require_ann(dataset: LanceDataset) -> AnnIndex:
-    """The approximate index of a table. Raises ConfError where there is none, or it lacks rows."""
+    """Returns the approximate index of a table. Raises ConfError if none exists, or it lacks rows."""
     found = ann_index(dataset)
     if found is None:
         raise ConfError(
@@ -282,7 +283,7 @@ def _file(table: str, index: str, top: int, how: Approximate) -> str:
 
 
 def recall_of(store: Store, table: str, index: str, top: int, how: Approximate) -> AnnRecall | None:
-    """The measured recall of an index with these settings; None: it was not measured."""
+    """Reads the measured recall of an index with these settings; None if it was not measured."""
     raw = store.files.read(_file(table, index, top, how))
     return None if raw is None else AnnRecall(**json.loads(raw))
 

@@ -1,9 +1,9 @@
-"""Rows of vectors in memory or mapped from files of this machine, and exact search within them.
+"""Rows of vectors, in memory or mapped from local files, and exact search within them.
 
-A small table is read into memory. A larger one is copied once to the folder of temporary files, which all
-processes map, under a name that says which data files of which version it holds; so any process may make or
-remove a copy, and a table that was made again has another one. Where the disk has no room for it, or the
-folder cannot be written, there is none, and the caller reads the table itself, a block at a time.
+A small table is read into memory. A larger one is copied once to the folder of temporary files, and all
+processes of the machine map this copy. Its name identifies the version and data files of the table. So any
+process may make or remove a copy, and a rebuilt table gets another one. If the disk has no room, or the
+folder cannot be written, there is no copy, and the caller reads the table itself, block by block.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from raypipe.store.ids import gathered, raw
 
 log = logging.getLogger("raypipe.store.vectors")
 
-IN_MEMORY = 64 << 20  # bytes; above, the copies of several workers would add up
-BLOCK = 16_384  # rows of a product: 16 MB of scores for 256 questions
-ROW_BYTES = 20  # of a passage: its span, that of its parent, and the place of its source
-FILES = ("vectors", "spans", "places", "sources", "runs")  # the fields of VectorRows, an array each
-CUT = (OSError, ValueError, EOFError)  # what opening a copy raises that is not whole
-UNUSED_S = 86_400.0  # after which a copy that no process opened again may go
+IN_MEMORY = 64 << 20  # most bytes of a table in memory: each worker would hold its own
+BLOCK = 16_384  # rows per product: 16 MB of scores for 256 questions
+ROW_BYTES = 20  # bytes per passage next to its vector: two spans (own, parent) and its source's place
+FILES = ("vectors", "spans", "places", "sources", "runs")  # files of a copy, one array each: see VectorRows
+CUT = (OSError, ValueError, EOFError)  # errors of opening an incomplete copy
+UNUSED_S = 86_400.0  # a copy that no process opened for so long is removed
 
 
 @dataclass(frozen=True, slots=True)
 class VectorRows:
-    """Rows of some pages or of a whole table, numbered over all their matrices; no vector is copied."""
+    """Rows of some pages or of a whole table, numbered across all matrices; no vector is copied."""
 
     dim: int
     matrices: tuple[np.ndarray, ...]  # (rows, dim) float32 each
     starts: tuple[int, ...]  # the number of the first row of each matrix
-    spans: np.ndarray  # (rows, 4) int32: the columns of a passage after its source
-    places: np.ndarray  # (rows,) int32: the place of its source in `sources`
-    sources: np.ndarray  # (sources,) S16, ascending
-    runs: np.ndarray  # (3, runs) int64, ascending: a place, the first row and the one behind the last that
-    # stand side by side in one matrix
+    spans: np.ndarray  # (rows, 4) int32: start, end, parent_start, parent_end of each passage
+    places: np.ndarray  # (rows,) int32: index of each row's source in `sources`
+    sources: np.ndarray  # (sources,) S16: digests, ascending
+    runs: np.ndarray  # (3, runs) int64, ascending: index of a source, first row and last row + 1 of adjacent
+    # rows of this source in one matrix
 
     def hits(self, rows: np.ndarray, scores: np.ndarray) -> list[VectorHit]:
-        """Rows ((n,) int64) with their scores as what was found."""
+        """Makes hits from rows ((n,) int64) and their scores."""
         digits, values = self.sources[self.places[rows]].tobytes().hex(), scores.tolist()
         return [
             VectorHit(digits[32 * i : 32 * i + 32], (start, end), (parent_start, parent_end), values[i])
@@ -68,21 +68,21 @@ class VectorRows:
         ]
 
     def block(self, first: int, end: int) -> np.ndarray:
-        """(rows, dim) float32: rows of one matrix, in place."""
+        """Returns a range of rows of one matrix, (rows, dim) float32, without a copy."""
         number = bisect_right(self.starts, first) - 1
         start = self.starts[number]
         return self.matrices[number][first - start : end - start]
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """(n, dim) float32: a copy of some rows."""
+        """Copies some rows: (n, dim) float32."""
         if len(self.matrices) == 1:
             return np.asarray(self.matrices[0][rows])
         none = np.zeros((0, self.dim), np.float32)  # of a table without rows there is no matrix
         return np.concatenate([none, *(self.block(row, row + 1) for row in rows.tolist())])
 
     def stretches(self, scope: Iterable[str] | None) -> list[tuple[int, int]]:
-        """The rows of a scope, each once: few stretches of one matrix each, ascending, each as its first row
-        and the one behind its last. None: all rows."""
+        """Returns the rows of a scope (None: all rows) as ranges (first row, last row + 1), ascending and
+        disjoint. Each range lies in one matrix, and adjacent ranges are joined."""
         if scope is None:
             ends = (start + len(matrix) for start, matrix in zip(self.starts, self.matrices, strict=True))
             return [(start, end) for start, end in zip(self.starts, ends, strict=True) if end > start]
@@ -103,14 +103,14 @@ class VectorRows:
 
 
 def matrix_of(column: pa.FixedSizeListArray) -> np.ndarray:
-    """(rows, dim) float32: a column of vectors, in place; of a float16 table a copy."""
+    """Views a column of vectors as (rows, dim) float32; a float16 column is copied."""
     numbers = column.flatten().to_numpy().astype(np.float32, copy=False)
     matrix: np.ndarray = numbers.reshape(len(column), column.type.list_size)
     return matrix
 
 
 def rows_of(table: pa.Table) -> VectorRows:
-    """The rows of a table with the columns of passages and vector; those of a page may lie apart."""
+    """Makes VectorRows of a table with columns as `passages`, and vector. A page's rows may be scattered."""
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     starts = tuple(accumulate((batch.num_rows for batch in batches), initial=0))[:-1]
     spans = [table[name].to_numpy().astype(np.int32) for name in SPANS[1:]]
@@ -127,8 +127,8 @@ def rows_of(table: pa.Table) -> VectorRows:
 def where_sources_are(
     pieces: Sequence[pa.RunEndEncodedArray], starts: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`places`, `sources` and `runs` of VectorRows. `pieces`: a column `source` in pieces; `starts`: of each
-    the number of its first row."""
+    """Returns `places`, `sources` and `runs` of VectorRows. `pieces`: the column `source` in pieces;
+    `starts`: the number of the first row of each."""
     sources, place = np.unique(raw(gathered(piece.values for piece in pieces)), return_inverse=True)
     none = [np.zeros(0, np.int64)]
     ends = [piece.run_ends.to_numpy() + np.int64(start) for piece, start in zip(pieces, starts, strict=True)]
@@ -140,17 +140,17 @@ def where_sources_are(
 
 
 def product_error(dim: int) -> float:
-    """The most by which the float32 inner product of two unit vectors may err: a rounding per dimension."""
+    """Returns the largest error of two unit vectors' float32 inner product: one rounding per dimension."""
     return 2.0**-22 + dim * 2.0**-24
 
 
 def best_first(hits: Iterable[VectorHit]) -> list[VectorHit]:
-    """By score, then source, then span."""
+    """Sorts hits by score, then source, then span."""
     return sorted(hits, key=lambda f: (-f.score, f.source, f.span))
 
 
 def exact_scores(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """(n,) float64: the inner products of (n, dim) and (dim,), each in double precision."""
+    """Computes the inner products of (n, dim) and (dim,) in double precision: (n,) float64."""
     scores: np.ndarray = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
     return scores
 
@@ -158,8 +158,8 @@ def exact_scores(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
 def best_within(
     blocks: Iterable[VectorRows], queries: Sequence[tuple[np.ndarray, tuple[str, ...] | None]], top: int
 ) -> list[list[VectorHit]]:
-    """For each query, (dim,) float32 with its scope, the `top` best of the scope, over blocks of rows: by
-    exact score, then source, then span."""
+    """Finds each query's `top` best rows in its scope, over all blocks. A query is (dim,) float32 with a
+    scope (None: all rows). Hits are ordered by exact score, then source, then span."""
     found: list[list[VectorHit]] = [[] for _ in queries]
     for rows in blocks:
         for i, (query, scope) in enumerate(queries):
@@ -170,7 +170,7 @@ def best_within(
 def _candidates(
     rows: VectorRows, query: np.ndarray, scope: tuple[str, ...] | None, top: int
 ) -> list[VectorHit]:
-    """The rows of a scope that can be among its `top` best, with their exact scores."""
+    """Returns a scope's rows that can be among its `top` best, with their exact scores."""
     if not (stretches := rows.stretches(scope)):
         return []
     ends = list(accumulate((end - first for first, end in stretches), initial=0))
@@ -179,7 +179,7 @@ def _candidates(
         np.dot(rows.block(first, end), query, out=near[at : at + end - first])
     kept = np.arange(len(near))
     if len(near) > top:
-        # Exact scores differ from these by an error at most: what is two below the last of the best is out.
+        # Exact scores differ from these by at most one error, so a row two errors below the last best is out.
         cut = float(np.partition(near, -top)[-top]) - 2 * product_error(len(query))
         kept = np.flatnonzero(near >= np.nextafter(np.float32(cut), np.float32(-np.inf)))
     of = np.searchsorted(ends, kept, side="right") - 1
@@ -188,14 +188,14 @@ def _candidates(
 
 
 def blocks(dataset: LanceDataset) -> Iterator[np.ndarray]:
-    """(rows, dim) float32: the column `vector` in the order of the table, a block at a time."""
+    """Yields the column `vector` in the order of the table, in blocks of (rows, dim) float32."""
     with reaching(dataset.uri):
         for batch in dataset.to_batches(columns=["vector"], batch_size=BLOCK):
             yield matrix_of(batch["vector"])
 
 
 def folder() -> Path:
-    """Returns where this user's copies lie on this machine."""
+    """Returns the folder for this user's copies on this machine."""
     return Path(tempfile.gettempdir()) / f"raypipe-vectors-{os.getuid()}"
 
 
@@ -206,9 +206,9 @@ def vector_copy(
     in_memory: int = IN_MEMORY,
     free: Callable[[Path], int] = lambda where: shutil.disk_usage(where).free,
 ) -> VectorRows | None:
-    """The rows of a table of vectors, in its order. None where it is larger than what `where` has room for
-    (`free`), or where the folder cannot be used; without `make`, also where no process has made its copy yet.
-    Raises StoreUnavailable."""
+    """Reads or maps the rows of a table of vectors, in its order. Returns None if a large table exceeds the
+    room of `where` (by `free`) or the folder cannot be used. Without `make`, also returns None if no process
+    has made the copy yet. Raises StoreUnavailable."""
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
     if rows * dim * 4 <= in_memory:
         with reaching(dataset.uri):
@@ -218,7 +218,7 @@ def vector_copy(
     path, size = where / f"{table}@{dataset.version}-{held[:16]}.rows", rows * (dim * 4 + ROW_BYTES)
     try:
         return _mapped(dataset, path, size, free) if make or path.exists() else None
-    except StoreUnavailable:  # an OSError too, but none of the folder
+    except StoreUnavailable:  # also an OSError, but the store's, not the folder's
         raise
     except CUT as e:
         log.warning("%s: %s: vectors are read from the store for each batch", where, e)
@@ -226,29 +226,29 @@ def vector_copy(
 
 
 def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path], int]) -> VectorRows:
-    """The copy of some `size` bytes, made if it is not there. Raises OSError where there can be none."""
+    """Maps the copy, of about `size` bytes, and makes it first if missing. Raises OSError if it cannot."""
     where = path.parent
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if where.stat().st_uid != os.getuid():
         raise PermissionError(errno.EPERM, "the folder belongs to another user")
     with open(where / f"{path.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the first process writes it, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first process writes the copy, others wait
         try:
-            found = _open(path)
-        except CUT:  # there is none, or one that is cut
+            copy = _open(path)
+        except CUT:  # the copy is missing or incomplete
             shutil.rmtree(path, ignore_errors=True)
             _sweep(where, path)
             if (room := free(where)) < size + RESERVE:
                 need = f"{size / 1e6:.1f} MB of vectors and {RESERVE / 1e6:.1f} MB of reserve"
                 raise OSError(errno.ENOSPC, f"{need} do not fit, {room / 1e6:.1f} MB are free") from None
             _write(dataset, path)
-            found = _open(path)
+            copy = _open(path)
         os.utime(path)
-    return found
+    return copy
 
 
 def _open(path: Path) -> VectorRows:
-    """A copy, mapped. Raises one of CUT where it is not whole."""
+    """Maps a copy. Raises one of CUT if it is missing or incomplete."""
     matrix, *rest = (np.load(path / f"{name}.npy", mmap_mode="r") for name in FILES)
     return VectorRows(matrix.shape[1], (matrix,), (0,), *rest)
 
@@ -271,15 +271,15 @@ def _write(dataset: LanceDataset, path: Path) -> None:
         for name, values in zip(FILES[2:], where_sources_are(sources, starts[:-1]), strict=True):
             with _array(half / f"{name}.npy", values.dtype, values.shape) as out:
                 out.write(np.ascontiguousarray(values).data)
-        with suppress(OSError):  # another process was faster, where flock locks nothing: that copy is opened
+        with suppress(OSError):  # without a working flock another process was faster: its copy is opened
             os.replace(half, path)
     finally:
-        shutil.rmtree(half, ignore_errors=True)  # what a full disk left
+        shutil.rmtree(half, ignore_errors=True)  # a partial copy, such as after a full disk
 
 
 @contextmanager
 def _array(path: Path, kind: DTypeLike, shape: tuple[int, ...]) -> Iterator[BufferedWriter]:
-    """A file of NumPy's form, whose rows the block writes; on disk when it ends."""
+    """Opens a NumPy file for the block to write its rows; it is synced to disk when the block ends."""
     with open(path, "wb") as out:
         about = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(out, about)  # type: ignore[no-untyped-call]
@@ -289,7 +289,7 @@ def _array(path: Path, kind: DTypeLike, shape: tuple[int, ...]) -> Iterator[Buff
 
 
 def _sweep(where: Path, path: Path) -> None:
-    """Removes copies that no process opened for a day. One that is mapped stays readable for its process."""
+    """Removes copies that no process opened for a day. A process that has one mapped can still read it."""
     for old in where.iterdir():
         if old.suffix != ".lock" and old != path and old.stat().st_mtime < time.time() - UNUSED_S:
             if old.is_dir():

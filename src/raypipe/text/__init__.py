@@ -1,1 +1,1 @@
-"""Pure functions over text: pages to text, text to chunks and words, ranking, replies. No models."""
+"""Pure functions on text: parsing of pages, chunks, words, BM25, prompts, replies. They call no models."""

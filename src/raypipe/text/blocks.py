@@ -1,12 +1,12 @@
-"""Blocks of a text: where its paragraphs, headings, list items, cells and menus begin and end; and the hidden
-text of a page.
+"""Blocks of a text (paragraphs, headings, list items, cells, menus), and the hidden text of a page.
 
-Spans that stand next to a text and change nothing of it. `page_blocks` gets them from one walk over a page's
-tree, `plain_blocks` from the lines of a plain text or of Markdown. Pure functions that know no parser.
+A block is a span with a kind; it does not change the text. `page_blocks` makes blocks in one walk over a
+page's tree, `plain_blocks` from the lines of a plain text or of Markdown. All functions are pure and
+independent of the HTML parser.
 
-Whether an element hides its text is read of attributes only (`hidden`, `style`, `bgcolor`) and elements that
-a browser never draws. Style sheets are not resolved, so text that a class hides is not found. Text that
-`aria-hidden` keeps from screen readers is drawn on the screen and is not hidden.
+An element is hidden by its attributes (`hidden`, `style`, `bgcolor`), or because browsers never draw its tag.
+Style sheets are not resolved, so text that a class hides is not detected. Text with `aria-hidden` is hidden
+from screen readers only; it is drawn on the screen, so it does not count as hidden.
 """
 
 from __future__ import annotations
@@ -37,28 +37,27 @@ _KIND_TAGS: dict[BlockKind, Collection[str]] = {
     "cell": _CELLS,
 }
 _MENUS = frozenset({"nav", "menu", "footer", "aside", "button", "select", "textarea", "dialog"})
-_TELLING = _HEADINGS | _ITEMS | _CELLS | _MENUS | {"a", "title"}  # what is inside is of another kind
+_TELLING = _HEADINGS | _ITEMS | _CELLS | _MENUS | {"a", "title"}  # tags that set the kind of their texts
 _ROLES = "navigation menu menubar banner contentinfo complementary search toolbar tablist"
 _MENU_ROLES = frozenset(_ROLES.split())
-_LINK_WORDS = 8  # a block of links with more words is a sentence that is linked
+_LINK_WORDS = 8  # most words of a link in a menu; a longer one is a linked sentence
 
 
 Element: TypeAlias = tuple[str, str, Iterable[Any]]
-"""An element of a page's tree: its tag ("" of one that only holds others), attribute `role`, its nodes."""
+"""Element of a page's tree: (tag, attribute `role`, child nodes). The document itself has the tag "". It is a
+tuple and no record, because a page has thousands of elements."""
 
 Read: TypeAlias = Callable[[Any], "str | Element | None"]
-"""A node of a parser's tree -> its text, or the element, or None for what has no text (comments). A tuple and
-no record: a page has thousands."""
+"""Function from a parser's node to its text or element; None for nodes without text, such as comments."""
 
 
 _Inside: TypeAlias = tuple[BlockKind, bool, bool]
-"""State of the texts of an element: their kind, whether it is inside a menu, whether it is a link."""
+"""State of an element's texts: (their kind, whether they are in a menu, whether they are in a link)."""
 
 
 def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
-    """The blocks of a page's folded `text`, ascending and apart; () where the tree says another text.
-
-    Without recursion: a page may nest 100,000 deep."""
+    """Makes the blocks of a page's folded `text`, ascending and disjoint. Returns () if the tree has another
+    text. The walk is not recursive, since a page may nest 100,000 deep."""
     made = _Blocks()
     inside: _Inside = ("paragraph", False, False)
     nodes, bordered = iter((root,)), False
@@ -91,15 +90,15 @@ def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
 
 
 class _Blocks:
-    """Blocks while they are made, from the texts of a page in order."""
+    """Builder of blocks from the texts of a page, added in order."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []  # folded
-        self._at = -1  # end of the last one in the folded text
-        self._start = -1  # of the open block; -1: none is open
-        self._inside: _Inside = ("paragraph", True, True)  # kind of its first text; what holds for all
-        self._found: list[tuple[int, int, _Inside]] = []
-        self.row = False  # the next cell is the first of its row
+        self._at = -1  # end of the last text, in the folded whole
+        self._start = -1  # start of the open block; -1: no block is open
+        self._inside: _Inside = ("paragraph", True, True)  # kind of its first text, flags true of all
+        self._found: list[tuple[int, int, _Inside]] = []  # (start, end, state) of each finished block
+        self.row = False  # whether the next cell is the first of its row
 
     def add(self, text: str, inside: _Inside) -> None:
         if not (words := text.split()):
@@ -121,7 +120,7 @@ class _Blocks:
             self._start = -1
 
     def done(self, text: str) -> tuple[Block, ...]:
-        """The blocks; short ones that are links and stand next to another such are a menu."""
+        """Returns the blocks. Neighbouring short blocks that are links become menus."""
         self.border()
         if " ".join(self._texts) != text:
             return ()
@@ -144,23 +143,23 @@ _ITEM_LINE = re.compile(
     r"|(?:\d{1,3}|[一二三四五六七八九十]{1,4})[、．]|[（(](?:\d{1,3}|[一二三四五六七八九十]{1,4})[）)]"  # noqa: RUF001
     r"|第[\d\u3007零一二三四五六七八九十百]{1,7}[编章节条款]|[①-⑳]"
 )
-_FULL, _WRAPPED = 0.75, 100  # a line below this share of a full one, of at most these characters, is short
-_TITLE_WORDS = 25
-_RULE_LINE = re.compile(r"\W+")  # a line of signs alone: a rule, or the rule of a table
+_FULL, _WRAPPED = 0.75, 100  # short lines have less than this share of the longest line, or of 100 characters
+_TITLE_WORDS = 25  # most words of a title
+_RULE_LINE = re.compile(r"\W+")  # a line of punctuation only: a rule, or the rule of a table
 _UNDERLINE = re.compile(r"([=~^*+#\"-])\1{2,}")
-_TERM = re.compile(r"(?!\.\.|<|[|])(?=\S).{1,60}(?<![,;:])")  # `evidence` reads no longer label
-_GAP = re.compile(r"((?!\|)\S(?:\S| (?! )){0,40}(?<![.!?:;,])) {2,}(?=\S(?:\S| (?! ))*$)")  # behind it
+_TERM = re.compile(r"(?!\.\.|<|[|])(?=\S).{1,60}(?<![,;:])")  # 60: the longest label that `candidates` uses
+_GAP = re.compile(r"((?!\|)\S(?:\S| (?! )){0,40}(?<![.!?:;,])) {2,}(?=\S(?:\S| (?! ))*$)")  # term, gap, text
 _FIELD_LINE = re.compile(r"[^\W\d_][\w ()/-]{0,38}: \S")
 
 
 def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
-    """The blocks of a plain text or of Markdown (`html.shown`) in its folded form.
+    """Makes the blocks of a plain text or of Markdown (after `html.shown`), as spans of its folded form.
 
-    A blank line is a border; so are headings (`#`, or a line that is underlined), list items, rows with `|`,
-    and the end of a short line before one that begins with a capital or names a field ("weight: 3 kg"): the
-    lines of a wrapped paragraph stay together. A short line above deeper ones, or before a gap, is a term,
-    and these are what it means: a row of two cells, as in a man page. `titled`: a first line that looks like
-    one is a title; a comment is none.
+    Blank lines, headings (`#` or an underlined line), list items and rows with `|` are borders. A short line
+    also ends a block if the next one begins with a capital or names a field ("weight: 3 kg"); the lines of a
+    wrapped paragraph stay together. A short line above deeper ones, or before a gap, is a term, and they are
+    its meaning: together a row of two cells, as in a man page. `titled`: a first line that looks like a title
+    is one, unless it is a comment.
 
     >>> [b.kind for b in plain_blocks("Emma\\nA novel\\nby Austen.\\n\\n- one", titled=True)]
     ['title', 'paragraph', 'item']
@@ -168,9 +167,9 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
     made = _Blocks()
     lines = list(_lines(content))
     full = _FULL * min(max((len(line) for _, line in lines), default=0), _WRAPPED)
-    before, heads, term = "", False, -1  # heads: a heading is before; term: indent of the open one; -1: none
+    before, heads, term = "", False, -1  # heads: `before` is a heading; term: indent of the open term, or -1
     for number, (indent, line) in enumerate(lines):
-        alone = True  # on its line
+        alone = True  # whether the line is a block of its own
         after, third = [*lines[number + 1 : number + 3], (0, ""), (0, "")][:2]
         first = not before or heads or 0 <= indent <= term
         term = term if line and indent > term else -1
@@ -185,7 +184,7 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
         elif kind is None:
             item = _ITEM_LINE.match(line)
             if first and after[0] > indent and _TERM.fullmatch(line) and not item:
-                nested = third[0] > after[0] and third[1]  # what stands under it are terms
+                nested = third[0] > after[0] and third[1]  # the lines under it are terms themselves
                 kind, term = ("heading", -1) if nested else ("row", indent)
             else:
                 kind, alone = ("item" if item else "paragraph"), not line
@@ -201,7 +200,7 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
 
 
 def _kind_alone(line: str, before: str, after: str, first: bool) -> BlockKind | None:
-    """The kind of a line that is a block of its own, between two others; None for other lines."""
+    """Returns the kind of a line that is a separate block, given its neighbours, else None."""
     marked = _HEADING_LINE.match(line)
     comment = marked and (after.startswith(marked[0]) or _COMMAND_LINE.match(line))
     short = 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))
@@ -215,7 +214,7 @@ def _kind_alone(line: str, before: str, after: str, first: bool) -> BlockKind | 
 
 
 def _lines(content: str) -> Iterator[tuple[int, str]]:
-    """The lines of a text with their indents. A line that has a gap behind a term is two."""
+    """Yields (indent, line) of a text. A line with a gap after a term is split in two."""
     for line in content.expandtabs().splitlines():
         bare = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -227,23 +226,23 @@ def _lines(content: str) -> Iterator[tuple[int, str]]:
 
 
 NEVER_DRAWN = frozenset({"audio", "canvas", "datalist", "iframe", "noembed", "noframes", "noscript", "video"})
-"""Their text is for browsers without the feature. `dialog` without `open` is the ninth."""
+"""Tags that are not drawn: their text is for browsers without the feature. So is `dialog` without `open`."""
 
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
-"""Put around hidden text while a page is read. Unicode keeps both out of interchanged text, for such use."""
+"""Marks around hidden text while a page is parsed: noncharacters, which Unicode reserves for internal use."""
 
 _MARK = re.compile(f"([{OPEN}{CLOSE}])")
-_COMMENT = re.compile(r"(?s)/\*.*?(?:(\*/)|\Z)")  # without its end it is none
+_COMMENT = re.compile(r"(?s)/\*.*?(?:(\*/)|\Z)")  # an unclosed comment is kept as text
 _NUMBER = re.compile(r"\A\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([a-z%]*)")
 _COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
-# 200: a colour in brackets has three or four numbers
+# 200 characters are enough for the three or four numbers in brackets.
 _NOT_COLOURS = {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
-_FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text stands at -999 px or more
+_FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text is at -999 px or beyond
 
 
 def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str, object]]) -> bool:
-    """True if an element's text is not shown. `ancestors` are the attributes of its ancestors, nearest first;
-    they are read only where the element sets a colour and no background."""
+    """Returns whether an element's text is not shown. `ancestors` are the attributes of its ancestors,
+    nearest first. They are only read if the element sets a colour but no background."""
     if "hidden" in attrs or tag in NEVER_DRAWN or (tag == "dialog" and "open" not in attrs):
         return True
     if not attrs.get("style"):
@@ -258,16 +257,14 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
 
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
-    """The text without its marks, and the spans that were between them, ascending and disjoint.
-
-    `marked` is white-space folded with every mark a word of its own. None if it does not hold exactly one
-    pair for each of the `elements`: then the page itself carries such characters, and marks prove nothing.
-    """
+    """Removes the marks of hidden text. Returns the text and the hidden spans, ascending and disjoint.
+    `marked` has folded white space, and each mark is a separate word. Returns None if it has not exactly one
+    pair of marks for each of the `elements`: then the page itself contains such characters."""
     if marked.count(OPEN) != elements or marked.count(CLOSE) != elements:
         return None
     kept: list[str] = []
     spans: list[Span] = []
-    at, depth, joined = 0, 0, False  # joined: nothing shown since the last hidden text
+    at, depth, joined = 0, 0, False  # joined: no visible text since the last hidden text
     for piece in _MARK.split(marked):
         if piece in (OPEN, CLOSE):
             depth += 1 if piece == OPEN else -1
@@ -285,14 +282,14 @@ def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
 
 @lru_cache(maxsize=4096)  # a page repeats a few styles hundreds of times
 def _read(style: str) -> tuple[bool, str, str]:
-    """Reads a style attribute: whether it hides, its text colour, its background ("" if not set)."""
+    """Reads a style attribute: whether it hides, its text colour and background (each "" if not set)."""
     rules: dict[str, str] = {}
     for rule in _COMMENT.sub(lambda m: "" if m[1] else m[0], style).lower().split(";"):
         name, _, value = rule.partition(":")
         rules[name.strip()] = value.replace("!important", "").strip()
     colour = _named(rules.get("color"))
     ground = _named(rules.get("background-color")) or _named(rules.get("background"))
-    # the number that each value begins with, whatever its unit
+    # the number at the beginning of each value, without its unit
     numbers = {name: float(found[1]) for name, value in rules.items() if (found := _NUMBER.fullmatch(value))}
     placed = rules.get("position") in ("absolute", "fixed")
     away = ("text-indent", *(("left", "top", "right", "bottom") if placed else ()))
@@ -311,7 +308,7 @@ def _read(style: str) -> tuple[bool, str, str]:
 
 
 def _named(value: object) -> str:
-    """A colour in one spelling: six hex digits, "transparent", a name, or "picture" for no single colour."""
+    """Normalises a colour to six hex digits, "transparent" or a name; "picture" for images and gradients."""
     if not value:
         return ""
     text = str(value).strip().lower()

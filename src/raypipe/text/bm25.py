@@ -1,8 +1,8 @@
-"""BM25 over flat arrays of word hashes: the scores of `rank_bm25` without rebuilding its corpus.
+"""BM25 over flat arrays of word hashes, with the scores of `rank_bm25` but without its corpus object.
 
-Pure functions of arrays. rank_bm25 gives the Okapi variant's idf and parameters; knows no records, no index
-and no analyzer. One path serves every size of corpus: a request's few pages get rank_bm25's
-numbers (a test holds them to 1e-9), and 5,000 passages take a few milliseconds instead of 79.
+All functions are pure functions of arrays; they use no records, index or analyzer. The Okapi variant takes
+its parameters from rank_bm25. The same code serves every size of corpus: a request's few pages get
+rank_bm25's numbers (a test checks them to 1e-9), and 5,000 passages take a few milliseconds instead of 79.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ Variant: TypeAlias = Literal["lucene", "okapi"]
 _OKAPI = BM25Okapi([["a"]])
 
 DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": (_OKAPI.k1, _OKAPI.b)}
-"""k1 and b. Okapi: WeKnow-RAG's and rank_bm25's own, 1.5 and 0.75; Lucene: its BM25Similarity's."""
+"""(k1, b) of each variant. Okapi: 1.5 and 0.75, as in WeKnow-RAG and rank_bm25; Lucene: BM25Similarity's."""
 
 
 class Bm25Corpus:
-    """The passages that a query is scored against, and the statistics they give.
-
-    `offsets` (passages + 1,) int64 and `hashes` (words,) uint64: the words of passage i are
-    `hashes[offsets[i]:offsets[i + 1]]`.
-    """
+    """Passages to score a query against, with their statistics. `offsets` (passages + 1,) int64 and `hashes`
+    (words,) uint64: the words of passage i are `hashes[offsets[i]:offsets[i + 1]]`."""
 
     def __init__(self, offsets: np.ndarray, hashes: np.ndarray) -> None:
         self.offsets, self.hashes = offsets, hashes
@@ -39,9 +36,9 @@ class Bm25Corpus:
         self.mean_length = float(self.lengths.mean()) if self.size else 0.0
 
     def occurrences(self, terms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns where sorted distinct words (terms,) uint64 occur: term number, passage number and count,
-        each (pairs,) int64, by term and passage."""
-        near = np.zeros(SLOTS, bool)  # by the first bits of a hash: most words are none of the terms
+        """Finds the passages of some words. Returns term numbers, passage numbers and counts, each (pairs,)
+        int64, ordered by term and passage. `terms` (terms,) uint64 is sorted and distinct."""
+        near = np.zeros(SLOTS, bool)  # prefilter by the first bits of a hash: most words match no term
         near[_slots(terms)] = True
         at = np.flatnonzero(near.take(_slots(self.hashes)))
         hashes = self.hashes[at]
@@ -54,40 +51,40 @@ class Bm25Corpus:
 
     @cached_property
     def _passage(self) -> np.ndarray:
-        """(words,) int32: the passage of each word."""
+        """Passage number of each word, (words,) int32."""
         return np.repeat(np.arange(self.size, dtype=np.int32), self.lengths)
 
     @cached_property
     def frequencies(self) -> np.ndarray:
-        """(vocabulary,) int64: in how many passages each word is, in no order."""
+        """Document frequency of each distinct word, (vocabulary,) int64, in arbitrary order."""
         numbers, above = numbered(self.hashes)
         bits = self.size.bit_length()
-        kind = np.min_scalar_type(above << bits)  # a word and a passage in one number
+        kind = np.min_scalar_type(above << bits)  # holds a word's number and a passage's in one integer
         pairs = numbers.astype(kind) << bits
         pairs |= self._passage.astype(kind)
         pairs.sort()
         words = pairs >> bits
         starts = np.flatnonzero(np.concatenate([np.ones(1, bool), words[1:] != words[:-1]]))
-        new = np.concatenate([np.ones(1, bool), pairs[1:] != pairs[:-1]])  # else the passage has it twice
+        new = np.concatenate([np.ones(1, bool), pairs[1:] != pairs[:-1]])  # False for a repeat in a passage
         return np.add.reduceat(new, starts, dtype=np.int64)
 
 
-SLOTS = 1 << 16  # of a table of words: 512 KiB stay in a core's cache
-MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, so products differ where words do: Knuth's multiplicative hashing
+SLOTS = 1 << 16  # slots of a table of words; its 512 KiB fit a core's cache
+MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, so that distinct words have distinct products (Knuth's hashing)
 
 
 def _slots(hashes: np.ndarray) -> np.ndarray:
-    """(words,) int64: the first bits of each hash."""
+    """Returns the first 16 bits of each hash, (words,) int64."""
     slots: np.ndarray = (hashes >> np.uint64(48)).view(np.int64)
     return slots
 
 
 def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
-    """(words,) int64: equal numbers for equal words and others for others, all below the second value.
+    """Numbers words, (words,) int64: equal hashes get equal numbers. Also returns a bound above all numbers.
 
-    In each round the words that share a slot write themselves into it, and the one that stays has its number;
-    the others take another slot in the next. Of the 165,000 words of 5,000 real passages 97 in a hundred
-    need one round; a dictionary takes twice as long.
+    In each round all words write themselves into their slots. The last word written to a slot gets the slot's
+    number; the other words of the slot take another slot in the next round. Of the 165,000 words of 5,000
+    real passages 97 % need one round. A dictionary takes twice as long.
     """
     numbers, left, above = np.empty(len(hashes), np.int64), np.arange(len(hashes)), 0
     table = np.empty(SLOTS, np.uint64)
@@ -103,18 +100,17 @@ def numbered(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 def scores(
     pool: Bm25Corpus, query: np.ndarray, variant: Variant, k1: float, b: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The passages that hold a word of the query, ascending, and their scores: (hits,) int64, (hits,)
-    float64.
+    """Scores the passages that have a word of the query. Returns passage numbers, ascending, and scores.
 
-    `query` (words,) uint64; a repeated word counts as often as it occurs. An Okapi score can be zero or
-    below (rank_bm25 floors an idf at a quarter of the mean idf, which may itself be negative); a Lucene
-    score cannot.
+    Both are (hits,), int64 and float64. `query` (words,) uint64; a repeated word counts each time. An Okapi
+    score can be zero or negative: rank_bm25's least idf is a quarter of the mean idf, which may be negative.
+    A Lucene score is always positive.
     """
     terms, repeats = np.unique(query, return_counts=True)
     term, passage, count = pool.occurrences(terms)
     if not len(term):
         return np.empty(0, np.int64), np.empty(0, np.float64)
-    found = np.bincount(term, minlength=len(terms))  # (terms,) passages that hold it
+    found = np.bincount(term, minlength=len(terms))  # (terms,) number of passages with each term
     if variant == "okapi":
         idf = okapi_idf(pool.size, found, pool.frequencies if (2 * found > pool.size).any() else None)
     else:
@@ -133,19 +129,21 @@ def weights(
     k1: float,
     b: float,
 ) -> np.ndarray:
-    """(pairs,) float64: what a word adds to the score of a passage that holds it `count` times."""
+    """Computes a word's share in the score of a passage that has it `count` times: (pairs,) float64."""
     norm = k1 * (1 - b + b * lengths / mean_length)
     return idf * repeats * count * (k1 + 1) / (count + norm)
 
 
 def lucene_idf(size: int, found: np.ndarray) -> np.ndarray:
-    """(terms,) float64, above 0. `found` (terms,): in how many of `size` passages each word is."""
+    """Returns Lucene's idf of each word, (terms,) float64, above 0. `found` (terms,): number of passages, of
+    `size`, that have the word."""
     return np.log1p((size - found + 0.5) / (found + 0.5))
 
 
 def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> np.ndarray:
-    """(terms,) float64, 0 for a word that no passage holds. `frequencies`: document frequency of each word of
-    the vocabulary, which makes the floor of words in more than half of the passages; None where none is."""
+    """Returns Okapi's idf of each word, (terms,) float64; 0 for a word that no passage has. `frequencies`:
+    document frequency of each word of the vocabulary. It gives the least idf, of words in more than half of
+    the passages; None if there are no such words."""
     idf = _log_odds(size, found)
     if frequencies is not None:
         idf[idf < 0] = _OKAPI.epsilon * _log_odds(size, frequencies).mean()
@@ -153,7 +151,8 @@ def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> n
 
 
 def _log_odds(size: int, found: np.ndarray) -> np.ndarray:
-    """Okapi's idf without its floor, to the bit: numpy's logarithm may differ in the last one."""
+    """Computes Okapi's idf before its least value is applied. It uses Python's logarithm, to equal rank_bm25
+    bit by bit; numpy's logarithm may differ in the last bit."""
     distinct = np.flatnonzero(np.bincount(found))
     odds = np.zeros(int(found.max(initial=0)) + 1)
     odds[distinct] = [math.log(size - n + 0.5) - math.log(n + 0.5) for n in distinct.tolist()]
@@ -162,39 +161,38 @@ def _log_odds(size: int, found: np.ndarray) -> np.ndarray:
 
 
 QueryWords: TypeAlias = list[tuple[int, int]]
-"""The words of a query: the number of each in a batch's look-up, ascending, and how often it is there."""
+"""Words of a query: (number of the word among the words of a batch, its count in the query), ascending."""
 
 
 def query_words(query: np.ndarray, words: np.ndarray) -> QueryWords:
-    """`query` (words,) uint64; `words` (terms,) uint64 ascending and distinct, with all of its words."""
+    """Numbers the words of a query by their places in `words`. `query` (words,) uint64. `words` (terms,)
+    uint64, ascending and distinct, has all words of the query."""
     terms, repeats = np.unique(query, return_counts=True)
     return list(zip(np.searchsorted(words, terms).tolist(), repeats.tolist(), strict=True))
 
 
 class SegmentScores:
-    """Scores of one segment of a snapshot; equal, to the bit, to `scores` over all passages at once.
-
-    Statistics are those of the whole snapshot, and a passage's sum runs over the words in the same order.
-    What a word adds is computed once for all queries of a batch.
-    """
+    """Scorer of one segment of a snapshot; equal, bit by bit, to `scores` over all passages.
+    The statistics are those of the whole snapshot, and each passage's sum adds the words in the same order.
+    The share of a word in the scores is computed once for all queries of a batch."""
 
     def __init__(
         self, segment: Occurrences, idf: np.ndarray, mean_length: float, k1: float, b: float
     ) -> None:
         self.segment, self._idf, self._mean, self._k1, self._b = segment, idf, mean_length, k1, b
         self._adds: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
-        self._sum = np.zeros(len(segment.lengths))  # (passages,) float64, zeros between two queries
+        self._sum = np.zeros(len(segment.lengths))  # (passages,) float64, reset to zeros after each query
         self._held = np.zeros(len(segment.lengths), bool)
 
     def of(self, query: QueryWords, bound: float) -> tuple[np.ndarray, np.ndarray]:
-        """The passages that hold a word of the query and score `bound` or more: their numbers in the segment
-        and scores, (hits,) int64 and (hits,) float64."""
+        """Scores the passages with a word of the query; returns those with a score of at least `bound`.
+        Returns their numbers in the segment, (hits,) int64, and their scores, (hits,) float64."""
         for word in query:
             passages, adds = self._added(*word)
             self._sum[passages] += adds
         if bound > 0 or all(self._idf[term] > 0 for term, _ in query):
             found = np.flatnonzero((self._sum > 0) & (self._sum >= bound))
-        else:  # an Okapi score may be zero or below
+        else:  # an Okapi score may be zero or negative
             for term, _ in query:
                 self._held[self._added(term, 1)[0]] = True
             found = np.flatnonzero(self._held & (self._sum >= bound))
@@ -214,12 +212,12 @@ class SegmentScores:
 
 
 class Best:
-    """The `top` best rows of one query so far, and all that tie with the last of them."""
+    """Collector of a query's `top` best rows, and of all rows that tie with the last of them."""
 
     def __init__(self, top: int) -> None:
         self.top = top
         self.rows, self.scores = np.empty(0, np.int64), np.empty(0)
-        self.bound = -np.inf  # a row with a lower score is none of them
+        self.bound = -np.inf  # rows with a lower score are dropped
 
     def add(self, rows: np.ndarray, scores: np.ndarray) -> None:
         self.rows, self.scores = np.concatenate([self.rows, rows]), np.concatenate([self.scores, scores])

@@ -1,9 +1,9 @@
 """Candidates for an answer: the sentences of passages, and the facts of their tables.
 
-Pure functions over texts and their blocks. A candidate is a sentence, which lies in one block, or a fact: a
-cell of a table with its label, "Warranty: 24 months", or with the row's name and the column's, "IM-60,
-delivery (days): 21". Headings and menus are no candidates, but say, as a title does, what the ones below them
-are about. Knows no question and no model.
+All functions are pure, on texts and their blocks; they depend on no question and no model. A candidate is a
+sentence within one block, or a fact. A fact is a cell of a table with its label, "Warranty: 24 months", or
+with the names of its row and column, "IM-60, delivery (days): 21". Headings and menus are no candidates.
+Headings and the title are stored with the candidates below them, as their subject.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from raypipe.core.records import Block, BlockKind, Layout, Span
 from raypipe.text.words import sentences
 
 MAX_CHARS = 1000
-"""A longer sentence is cut there: a table or menu that came out as one (the cap of CRAG's baseline)."""
+"""Most characters of a sentence (the cap of CRAG's baseline). A longer one is cut: mostly a table or menu."""
 
 _CONTENT = frozenset({"title", "paragraph", "item", "row", "cell"})
 _IN_TABLE = frozenset({"row", "cell"})
-_LABEL_CHARS = 60  # a longer cell is no label
-_VALUE_CHARS = 250  # a longer cell is prose: its sentences are candidates (`Extract.chars` says no more)
-_CELL = re.compile(r"\|((?:\\\||[^|])*)")  # of a row that has its cells between `|`
+_LABEL_CHARS = 60  # most characters of a label
+_VALUE_CHARS = 250  # most characters of a fact's value (as `Extract.chars`); a longer cell is prose
+_CELL = re.compile(r"\|((?:\\\||[^|])*)")  # a cell of a row with `|` between its cells
 _NAMED = re.compile(rf"\A([^:|]{{1,{_LABEL_CHARS}}}?)\s*+:\s++(?=\S)")  # "weight: 3 kg" in a cell or a line
-_NO_COLUMN = re.compile(  # a number, but for a year; or a cell with a name of its own
+_NO_COLUMN = re.compile(  # no name of a column: a number other than a year, or a cell with its own label
     rf"\A(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]++\s?%?\Z|{_NAMED.pattern}"
 )
 
@@ -35,9 +35,9 @@ _NO_COLUMN = re.compile(  # a number, but for a year; or a cell with a name of i
 @dataclass(frozen=True, slots=True)
 class SourceText:
     text: str
-    blocks: tuple[Block, ...] = ()  # (): one block
-    hidden: tuple[Span, ...] = ()  # what a browser does not show
-    file: Layout | None = None  # that it is of
+    blocks: tuple[Block, ...] = ()  # (): the whole text is one block
+    hidden: tuple[Span, ...] = ()  # spans that a browser does not show
+    file: Layout | None = None  # layout of the file that the text is from
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +45,27 @@ class Sentence:
     """A sentence, or a fact of a table."""
 
     source: str  # source id
-    span: Span  # in the source's parsed text; of a fact its row
-    text: str  # the text of that span; of a fact its label, a colon, and its value
-    kind: BlockKind = "paragraph"  # of its block
-    around: str = ""  # what it stands under: the page's title, the nearest heading; of a fact the row, too
-    rank: int = 0  # of the best of the passages it stands in, from 0
-    label: str = ""  # what its value is of, as `text` begins; "" where it names nothing
-    value: Span | None = None  # of a fact: its value, in the source's parsed text
-    title: str = ""  # of its page, where it is a fact
+    span: Span  # span in the source's parsed text; for a fact, the span of its row
+    text: str  # text of that span; for a fact "LABEL: VALUE"
+    kind: BlockKind = "paragraph"  # kind of its block
+    around: str = ""  # its context: the page's title and the nearest heading; for a fact also its row
+    rank: int = 0  # best rank, from 0, of the passages that contain it
+    label: str = ""  # name of its value, with which `text` begins; "" if there is none
+    value: Span | None = None  # for a fact, the span of its value in the source's parsed text
+    title: str = ""  # for a fact, the title of its page
 
     @property
     def meaning(self) -> str:
-        """The text that is embedded: of a fact under the title of its page, which says what has it."""
+        """The text to embed. A fact follows the title of its page, since the title names its subject."""
         return f"{self.title}. {self.text}" if self.title else self.text
 
 
 _Passage: TypeAlias = tuple[str, Span, int]
-"""Source id, span in the source's parsed text, and rank."""
+"""(source id, span in the source's parsed text, rank)."""
 
 
 def _holds(passage: _Passage, span: Span) -> bool:
-    """Returns whether at least half of a span is inside."""
+    """Returns whether at least half of a span is inside a passage."""
     _, (start, end), _ = passage
     return 2 * (min(span[1], end) - max(span[0], start)) >= span[1] - span[0]
 
@@ -73,11 +73,11 @@ def _holds(passage: _Passage, span: Span) -> bool:
 def candidates(
     passages: Iterable[tuple[str, Span]], texts: Mapping[str, SourceText], most: int | None = None
 ) -> list[Sentence]:
-    """The candidates of some passages (source, span), best passage first, then by place; of each passage the
-    first `most`.
+    """Lists the candidates of passages (source, span), best passage first, then in the order of the text.
 
-    What the end of a passage cuts counts whole where most of it is inside. Equal sentences, and equal facts
-    under equal titles, count once, where they are met first. Hidden ones, headings and menus are left out.
+    Each passage gives at most its first `most` candidates. A sentence that the passage's end cuts is taken
+    whole if at least half of it is inside. Equal sentences, and equal facts with equal context, are listed
+    once, at the first occurrence. Hidden text, headings and menus are left out.
     """
     found: dict[str, Sentence] = {}
     for rank, (source, span) in enumerate(passages):
@@ -91,12 +91,12 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
     i = bisect_right([b.end for b in blocks], passage[1][0])
     last = bisect_left([b.start for b in blocks], passage[1][1])
     while 0 < i < last and all(_in_table(text, b) for b in blocks[i - 1 : i + 1]):
-        i -= 1  # to the begin of the table
+        i -= 1  # to the beginning of the table
     title = next((text[b.start : b.end] for b in blocks if b.kind == "title"), "")
     heading = next((text[b.start : b.end] for b in blocks[:i][::-1] if b.kind == "heading"), "")
-    names: list[str] | None = None  # of the open table's columns; None: no table is open
-    caption = _caption(text, blocks, i - 1) if i else None  # above it
-    group = ""  # first cell of its last row that has one
+    names: list[str] | None = None  # column names of the open table; None: no table is open
+    caption = _caption(text, blocks, i - 1) if i else None  # caption above the table
+    group = ""  # first cell of the last row whose first cell is not empty
     while i < last:
         row = [blocks[i]]
         while (
@@ -110,7 +110,7 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
         above, label, found = f"{title} {heading}".strip(), "", list[Sentence]()
         if row[0].kind in _IN_TABLE:
             start, cells = row[0].start, [(b.start, b.end) for b in row]
-            if text[start] == "|":  # some may be empty
+            if text[start] == "|":  # its cells may be empty
                 inner = _CELL.finditer(text[start : row[0].end].removesuffix("|"))
                 begins = [(start + m.start(1) + len(m[1]) - len(m[1].lstrip()), m[1].strip()) for m in inner]
                 cells = [(at, at + len(cell)) for at, cell in begins]
@@ -127,7 +127,7 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
             under = " ".join(filter(None, (above, named_by, "" if said[0] else group)))
             found = [replace(f, title=title) for f in _facts(cells, said, names, named, under, passage)]
             group = said[0] or group
-            if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term, and much about it
+            if not found and len(said) == 2 and len(said[0]) <= _LABEL_CHARS:  # a term with a long meaning
                 row, label, above = row[-1:], said[0], f"{above} {said[0]}".strip()
         for block in row if not found and row[0].kind in _CONTENT else ():
             found += _sentences(text, block, above, passage, label)
@@ -137,7 +137,7 @@ def _candidates(page: SourceText, passage: _Passage) -> Iterator[Sentence]:
 
 
 def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
-    """Returns where a paragraph above a table ends with a short line that is no sentence: its name."""
+    """Returns the span of a table's caption: a short end, no sentence, of the paragraph above the table."""
     block, after = blocks[i], blocks[i + 1 : i + 2]
     if block.kind != "paragraph" or not after or not _in_table(text, after[0]) or _in_table(text, block):
         return None
@@ -148,13 +148,13 @@ def _caption(text: str, blocks: Sequence[Block], i: int) -> Span | None:
 
 
 def _is_coded(said: Sequence[str]) -> bool:
-    """Returns whether the name of a row stands behind its code or number: "P02 | Wych elm | 2.4"."""
+    """Returns whether a row begins with a code or number and then its name: "P02 | Wych elm | 2.4"."""
     digits = [any(map(str.isdigit, cell)) for cell in said]
     return len(said) > 2 and digits[:2] == [True, False] and any(map(str.isalpha, said[1]))
 
 
 def _in_table(text: str, block: Block) -> bool:
-    return block.kind in _IN_TABLE or text[block.start] == "|"  # the rule under the names of columns
+    return block.kind in _IN_TABLE or text[block.start] == "|"  # "|": the rule under the column names
 
 
 def _facts(
@@ -165,9 +165,9 @@ def _facts(
     above: str,
     passage: _Passage,
 ) -> Iterator[Sentence]:
-    """The facts of a row: each cell that has a label, with it. `named`: how many cells are the row's name."""
+    """Yields the facts of a row: each cell with its label. `named`: number of cells that name the row."""
     own = [_NAMED.match(c) for c in said]
-    names = names if len(names) == len(said) else [""] * len(said)  # it may have other cells than the first
+    names = names if len(names) == len(said) else [""] * len(said)  # the row may have more or fewer cells
     keys = [m[1] if m else n for m, n in zip(own, names, strict=True)]
     if len(said) > 1 and not any(keys):
         start, end = cells[1][0], cells[-1][1]
@@ -188,8 +188,8 @@ def _facts(
 
 
 def _sentences(text: str, block: Block, around: str, passage: _Passage, term: str = "") -> Iterator[Sentence]:
-    """The sentences of a block of which at least half are in the passage. A block may be a whole page: only
-    the surroundings of the passage are split."""
+    """Yields the sentences of a block that are at least half inside the passage. A block may be a whole page,
+    so only the text around the passage is split."""
     source, (first, last), rank = passage
     start = max(block.start, first - MAX_CHARS)
     for a, b in sentences(text[start : min(block.end, last + MAX_CHARS)]):

@@ -1,9 +1,9 @@
-"""Contexts of prompts: passages packed to a budget, in order, each once, fences closed; quotes of a reply
-that was written from one; and the places of quotes in documents. Pure functions.
+"""Contexts of prompts (passages packed to a budget), quotes for a reply, and places of quotes in documents.
 
-A budget is counted by whatever splits a text into spans: a model's own tokenizer, or characters. The sentence
-that states a reply is found by its words: that is where the answer stands, not a proof that a model read it
-there. A place is a document's url with the page, page, title and section.
+All functions are pure. A context has its passages in order, without repeats, with closed fences. A budget
+counts the spans of a tokenizer: a model's own, or one of characters. The quote for a reply is the sentence
+that shares its words. It shows where the answer occurs, but does not prove that the model read it there. A
+place is a document's URL, title, page and section.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from raypipe.text.evidence import ANALYZER, overlaps
 from raypipe.text.words import analyse, sentences
 
 LEAST = 0.5
-"""Share of the answer's words, the rarer the heavier, that a sentence must have to state it."""
+"""Least share of the answer's words that a quoted sentence must have; rare words weigh more."""
 
 
 def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
-    """The sentence with most of the answer's words, if it has at least `LEAST` of them, then all of `shown`.
+    """Lists quotes: the sentence with the largest share of the answer's words, then all parts in `shown`.
 
-    `shown`: parts of sources as (source id, span, text), in the context's order.
+    The sentence is left out if its share is below `LEAST`. `shown`: parts of sources as (source id, span,
+    text), in the context's order.
 
     >>> page = "Velora is a film. Anna Lind directed it."
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
@@ -44,10 +45,9 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
 
 
 def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
-    """The sentences of what was shown, each once, by source as met and by place.
-
-    Parts of one source that overlap are put together first, so that the end of one does not cut a sentence
-    that the next has whole. Equal sentences of several sources count once, where they are met first."""
+    """Lists the distinct sentences of the shown parts, in the order of sources and their texts. Overlapping
+    parts of a source are merged first, so that the end of a part does not cut a sentence that the next part
+    has whole. A sentence of several sources is listed with its first source."""
     by_source: dict[str, list[tuple[Span, str]]] = {}
     for source, span, text in shown:
         by_source.setdefault(source, []).append((span, text))
@@ -61,7 +61,7 @@ def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
 
 
 def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
-    """Start and text of each run of parts that overlap or touch."""
+    """Merges parts that overlap or touch. Returns the start and text of each merged part."""
     joined: list[tuple[int, str]] = []
     for (start, end), text in sorted(parts):
         last = joined[-1] if joined else None
@@ -76,16 +76,16 @@ def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a stretch of a document, as a citation has it."""
+    """Place of a span of a document, for citations."""
 
-    url: str  # relative, with #page=N for a page
+    url: str  # relative; if the document has pages, with #page=N
     title: str
-    page: str  # "p. 7", "pp. 7-8"; "" where the document has no pages
-    section: str  # heading of the section that it begins in; "" for none
+    page: str  # "p. 7", "pp. 7-8"; "" if the document has no pages
+    section: str  # heading of the section in which the span begins; "" if there is none
 
 
 def place(layout: Layout, span: Span) -> Place:
-    """Returns where a span of a document's parsed text stands.
+    """Returns the place (page, section, URL) of a span of a document's parsed text.
 
     >>> pages = (Mark(0, 90, "iv"), Mark(91, 200, "1"))
     >>> place(Layout("d", "s", "a/b.pdf", "B", pages, (Mark(91, 200, "Method"),)), (80, 95))
@@ -103,8 +103,9 @@ def place(layout: Layout, span: Span) -> Place:
 
 
 def context(text: str, span: Span, chars: int) -> tuple[str, str]:
-    """The whole words before and after a span of a text, at most `chars` characters of each, with their
-    spaces.
+    """Returns the text before and the text after a span, each of at most `chars` characters.
+
+    Words are whole, and spaces next to the span are kept.
 
     >>> context("The pump has a warranty of two years.", (15, 23), 10)
     ('has a ', ' of two')
@@ -119,8 +120,9 @@ def context(text: str, span: Span, chars: int) -> tuple[str, str]:
 
 
 def lined(text: str, blocks: Sequence[Block], start: int = 0) -> str:
-    """A stretch of a parsed text from `start` on, with a line break for the space before each block, but for
-    the cells of a row. Every span stands where it stood.
+    """Replaces the space before each block by a line break, except before the cells of a row.
+
+    `text` is a part of a parsed text, which begins there at `start`. All spans remain valid.
 
     >>> lined("Opening hours From nine.", [Block(0, 13, "heading"), Block(14, 24, "paragraph")])
     'Opening hours\\nFrom nine.'
@@ -133,9 +135,10 @@ def lined(text: str, blocks: Sequence[Block], start: int = 0) -> str:
 
 
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
-    """The sections that the headings of a parsed text begin; each ends at the next heading.
+    """Makes sections from the headings of a parsed text; each section ends at the next heading.
 
-    A title right above the first heading is in its section: the quote of a first sentence may begin there.
+    A title directly above the first heading belongs to its section, since the quote of a first sentence may
+    begin in the title.
 
     >>> text = "Opening hours From nine. Prices Four euros."
     >>> found = heading_sections(text, [Block(0, 13, "heading"), Block(25, 31, "heading")])
@@ -152,7 +155,7 @@ def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
 
 
 PassageLayout: TypeAlias = Literal["docs", "list"]
-"""docs: each passage between <DOC> and </DOC> on lines of their own; list: one line each, after "- "."""
+"""docs: each passage is between the lines <DOC> and </DOC>; list: each passage is one line after "- "."""
 
 MARKS: Mapping[PassageLayout, tuple[str, str]] = {"docs": ("<DOC>\n", "\n</DOC>\n"), "list": ("- ", "\n")}
 """The text before and after each passage."""
@@ -160,14 +163,14 @@ MARKS: Mapping[PassageLayout, tuple[str, str]] = {"docs": ("<DOC>\n", "\n</DOC>\
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Passages laid out as one text."""
+    """Passages packed into one text."""
 
     text: str
-    shown: tuple[tuple[int, str], ...]  # place of each passage that is in it; what of it: all, or a beginning
+    shown: tuple[tuple[int, str], ...]  # (index of a passage in it, the passage's text there, maybe cut)
 
 
 def characters(text: str) -> Sequence[Span]:
-    """The span of each character: a tokenizer that makes a budget one of characters."""
+    """Returns the span of each character. As a tokenizer it makes a budget count characters."""
     return [(i, i + 1) for i in range(len(text))]
 
 
@@ -178,17 +181,17 @@ def pack(
     tokenize: Tokenize,
     most: int | None = None,
 ) -> Packed:
-    """The passages as one text of at most `budget` tokens, as `tokenize` counts that text alone.
+    """Packs passages into one text of at most `budget` tokens, counted by `tokenize` on the packed text.
 
-    Passages without text, and those equal to an earlier one, are omitted. What does not fit is cut: the last
-    document may be a part of its passage, and is closed after the cut. `budget` None: no budget. `most`: at
-    most this many distinct passages, the first ones.
+    Empty passages and repeats are omitted. Passages beyond the budget are dropped, and the last one may be
+    cut; its fence is closed after the cut. `budget` None means no limit. `most`: largest number of distinct
+    passages; the first ones are taken.
 
     >>> import re
     >>> pack(["one two three", "four"], "docs", 4, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])
     Packed(text='<DOC>\\none two\\n</DOC>\\n', shown=((0, 'one two'),))
     """
-    first: dict[str, int] = {}  # text as it is laid out -> place of the first passage that has it
+    first: dict[str, int] = {}  # text in the layout -> index of the first passage with this text
     for i, passage in enumerate(passages):
         if text := " ".join(passage.split()) if layout == "list" else passage.strip():
             first.setdefault(text, i)
@@ -202,12 +205,12 @@ def pack(
         text = _laid(kept, layout)
         if (over := len(tokenize(text)) - budget) <= 0:
             return Packed(text, tuple(kept))
-        keep -= over  # what closes the cut counts too, and pieces may count otherwise than in the whole
+        keep -= over  # the closing fence counts too, and a cut text may have other tokens than the whole
     return Packed("", ())
 
 
 def cut(text: str, budget: int, tokenize: Tokenize) -> str:
-    """The text's beginning of at most `budget` tokens, as `tokenize` counts it alone.
+    """Cuts a text to at most `budget` tokens, counted by `tokenize` on the cut text.
 
     >>> import re
     >>> cut("one two three", 2, lambda t: [m.span() for m in re.finditer(r"\\S+", t)])
@@ -218,7 +221,7 @@ def cut(text: str, budget: int, tokenize: Tokenize) -> str:
     whole = text
     while len(tokenize(text)) > budget:
         text = whole[: spans[keep - 1][1]].rstrip() if keep > 0 else ""
-        keep -= 1  # a beginning may count otherwise than in the whole
+        keep -= 1  # a cut text may have more tokens than the same part of the whole
     return text
 
 
@@ -228,7 +231,7 @@ def _laid(parts: Sequence[tuple[int, str]], layout: PassageLayout) -> str:
 
 
 def _cut(parts: Sequence[tuple[int, str]], layout: PassageLayout, end: int) -> list[tuple[int, str]]:
-    """The passages before a character of the layout; none that would be empty."""
+    """Returns the passages before character `end` of the packed text; drops one that would be empty."""
     head, tail = MARKS[layout]
     out: list[tuple[int, str]] = []
     at = 0
@@ -246,9 +249,9 @@ def _cut(parts: Sequence[tuple[int, str]], layout: PassageLayout, end: int) -> l
 class Piece:
     source: str  # source id
     span: Span  # in the source's parsed text
-    text: str  # of that span
-    rank: int  # of the best passage that it is of
-    score: float  # of its best sentence: 0 for the first that was taken, -1 for the next, ...
+    text: str  # text of that span
+    rank: int  # best rank of the passages that contain it
+    score: float  # score of its best sentence: 0 for the first that was taken, -1 for the next, ...
 
     @property
     def chunk(self) -> str:
@@ -256,8 +259,8 @@ class Piece:
 
 
 def joined(taken: Sequence[tuple[Sentence, float]], pages: Mapping[str, SourceText]) -> list[Piece]:
-    """Sentences with their scores as pieces: those with white space alone between them in one block are one.
-    Best passage first, then by place."""
+    """Joins sentences with only white space between them, in one block, to pieces. `taken`: sentences with
+    their scores. The pieces of the best passage come first, then by place."""
     pieces: list[Piece] = []
     for s, score in sorted(taken, key=lambda row: (row[0].source, row[0].span)):
         page = pages[s.source]

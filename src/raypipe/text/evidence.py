@@ -1,11 +1,11 @@
 """Evidence for an answer: features of candidates, the probability that each is right, and its versions.
 
-Pure functions over candidates, word hashes and cosines that others computed. The numbers of `Fitted` come
-from a file; `bench/figures/extract.py --fit` makes them. Knows no model and no index.
+All functions are pure; callers compute the candidates, word hashes and cosines with their models and index.
+The numbers of `Fitted` come from a file that `bench/figures/extract.py --fit` writes.
 
-A version of a statement is another source that gives another value. It is dated by its title, else by the
-name of its file, its field `date`, its first lines, or the time of its file. One that says in title or
-first lines that it is superseded is older than any that does not.
+A version of a statement is a candidate of another source with another value. A source is dated by its title,
+else by the name of its file, its field `date`, its first lines, or the time of its file. A source whose title
+or first lines call it superseded counts as older than all others.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ FEATURES: Mapping[str, str] = {
     "absent": "1 where it lacks a name or number of the question, with its title and heading",
     "rank": "1 / (1 + rank of its passage)",
 }
-"""Features of the one fitted probability. Those of a sentence are 0 for a fact, and the other way."""
+"""Feature -> meaning. Features of sentences are 0 for facts; features of facts are 0 for sentences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A logistic regression over `FEATURES`: the probability that what is said holds the answer."""
+    """Logistic regression over `FEATURES`: the probability that a candidate holds the answer."""
 
-    embedder: str  # identity of the embedder's weights (`Model.weights`); "": numbers for any embedder
+    embedder: str  # identity of the embedder's weights (`Model.weights`); "": any embedder
     bias: float
-    weights: Mapping[str, float]  # feature -> log odds for each unit; one that is not named weighs nothing
-    compared: float  # probability that a comparison which was decided is right, 0..1
+    weights: Mapping[str, float]  # feature -> log odds per unit; missing features weigh 0
+    compared: float  # probability that the answer to a comparison is right, 0..1
     fitted_on: FittedOn
 
     def __post_init__(self) -> None:
@@ -61,14 +61,14 @@ class Fitted:
             raise ValueError(f"compared: expected a probability from 0 to 1, found {self.compared}")
 
     def probability(self, features: np.ndarray) -> np.ndarray:
-        """(..., n) float64, 0..1, of (..., n, len(FEATURES))."""
+        """Returns probabilities (..., n) float64, 0..1, for `features` (..., n, len(FEATURES))."""
         z = self.bias + features @ np.array([self.weights.get(name, 0.0) for name in FEATURES])
         return np.array(1 / (1 + np.exp(-np.clip(z, -500, 500))))
 
 
 _ORDER = {"cosine": 3.0, "around": 3.0, "fact_cosine": 3.0, "row": 3.0, "typed": 1.0, "title": -2.0}
 UNFITTED = Fitted("", -3.0, _ORDER, 0.5, FittedOn("", "", ""))
-"""Numbers that order candidates where none are fitted."""
+"""Default numbers, which only rank candidates, for use without a fit."""
 
 _ASKING = re.compile(
     r"\b(?:who|whom|whose|what|which|when|where|why|how(?: (?:long|many|much|often|old|big|far|high))?"
@@ -80,13 +80,13 @@ _NAMES = re.compile(r"(?<=\s)[A-Z][\w'-]*+|\b[^\W\d]*+\d[\w.-]*+")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of the candidates of one question, as far as it needs them."""
+    """Overlaps of words between a question and its candidates."""
 
     overlap: np.ndarray  # (candidates,) float64: weighted share of the question's words in each, 0..1
-    around: np.ndarray  # the same of each with what it stands under
-    label: np.ndarray  # share of the words of its label that the question has, 0..1
-    absent: np.ndarray  # (candidates,) bool: a name or number of the question is not in `around`
-    marks: tuple[tuple[int, ...], ...]  # of each: where words of the question start
+    around: np.ndarray  # (candidates,) float64: that share in each with its context (`Sentence.around`)
+    label: np.ndarray  # (candidates,) float64: share of the label's words that the question has, 0..1
+    absent: np.ndarray  # (candidates,) bool: candidate and context lack a name or number of the question
+    marks: tuple[tuple[int, ...], ...]  # per candidate, the offsets at which words of the question start
 
 
 def words_of(question: str, found: Sequence[Sentence]) -> Words:
@@ -105,9 +105,11 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
 
 
 def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence]:
-    """The `most` candidates that share most words with a question, in order: those of title, heading, row and
-    label count, too. Those of the sentence alone would prefer what repeats the title. A fact whose value the
-    question says itself, such as the name of the row that it asks of, is no answer but to yes or no."""
+    """Returns the `most` candidates that share most words with a question, in their order.
+
+    The words of title, heading, row and label count too; otherwise sentences that repeat the title would win.
+    A fact is dropped if the question contains its value, such as the name of a row, unless it is a yes/no
+    question or a comparison."""
     asked, _ = analyse(question, ANALYZER)
     if not (kind := read(question)).yes_no and not kind.direction:
         values = (analyse(s.text[len(s.label) + 2 :] if s.value else "", ANALYZER)[0] for s in found)
@@ -119,9 +121,8 @@ def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence
 
 
 def overlaps(question: np.ndarray, *texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The weighted share of the question's words in each of some texts: (texts,) float64, 0..1, of each list.
-
-    `question` and each text are word hashes, uint64; a word weighs the more the fewer of the first list have
+    """Returns, for each list of texts, the weighted shares of the question's words: (texts,) float64, 0..1.
+    `question` and each text are word hashes, uint64. A word weighs more if fewer texts of the first list have
     it."""
     terms = np.unique(question)
     has = [np.array([np.isin(terms, w) for w in t], bool).reshape(len(t), len(terms)) for t in texts]
@@ -136,7 +137,7 @@ def features(
     spans: Sequence[TypedSpan | None],
     cosine: np.ndarray,
 ) -> np.ndarray:
-    """(candidates, len(FEATURES)) float64."""
+    """Computes the features of candidates: (candidates, len(FEATURES)) float64."""
     top = np.sort(cosine)[::-1]
     others = np.where(np.arange(len(cosine)) == cosine.argmax(), top[1] if len(top) > 1 else 0.0, top[0])
     fact = np.array([s.value is not None for s in found], float)
@@ -161,17 +162,17 @@ def features(
     return np.stack([named[name] for name in FEATURES], 1)
 
 
-HEAD_CHARS = 300  # of a text that may date it: a title and a first paragraph
-ALIKE = 0.6  # share of their words, but for the values, that two sentences with one statement have in common
-ABOUT = 0.05  # by how much less of the question's words the other may share: else it is of something else
+HEAD_CHARS = 300  # first characters of a text that may date it: a title and a first paragraph
+ALIKE = 0.6  # least share of common words, without the values, of two versions of a statement
+ABOUT = 0.05  # most that the share of question words of a version may be below that of the candidate
 _SUPERSEDED = re.compile(
     r"\bsuperseded\b|\b(?:replaced|obsoleted|withdrawn) by\b|\bno longer (?:valid|in force)\b", re.IGNORECASE
 )
 
 
 def value_of(s: Sentence, span: TypedSpan | None) -> Quote | None:
-    """Returns where the value of a candidate stands: that of a fact, or the date or number of a sentence that
-    is asked for, else the one number that it has."""
+    """Returns a quote of a candidate's value; None if it has no value or several. The value is that of a
+    fact, or the date or number that the question asks for, else the only number."""
     if s.value is not None:
         return Quote(s.source, s.value)
     asked = span is not None and any(map(str.isdigit, s.text[slice(*span.span)]))
@@ -187,8 +188,8 @@ def versions(
     at: int,
     pages: Mapping[str, SourceText],
 ) -> list[int]:
-    """The place `at` and those of other sources that state another value, newest first; of one age as
-    found."""
+    """Lists the versions of the candidate `at`: `at` and candidates of other sources with another value.
+    Returns their indices in `found`, newest first; versions of the same age keep their order."""
     quotes = [value_of(s, span) for s, span in zip(found, spans, strict=True)]
     shares, group, values = words.around + words.overlap, [at], list[str]()
     for i in (at, *range(len(found))):
@@ -207,7 +208,7 @@ def versions(
                 values.append(value)
 
     def age(i: int) -> tuple[bool, float, str]:
-        """Sorts sources by age, the newest last; of one day by the times of their files."""
+        """Returns a sort key by age, the newest last; sources of one day sort by their files' times."""
         page = pages[found[i].source]
         head = page.text[:HEAD_CHARS]
         title = next((page.text[b.start : b.end] for b in page.blocks if b.kind in ("title", "heading")), "")

@@ -2,10 +2,10 @@
 
     team = 'hr' and (date >= '2025-01-01' or pinned = true) and title not like 'Draft%'
 
-A condition is a part of what LanceDB takes as a filter, with the same meaning, null included: a test of a
-field that a document lacks is neither true nor false. There are no functions, casts, comments or subqueries.
-A text becomes a tree or an error that repeats nothing of it; no condition is ever put into another text.
-Knows no table.
+Conditions are a subset of LanceDB's filters, with the same meaning, including null: a test of a field that a
+document lacks is neither true nor false. There are no functions, casts, comments or subqueries. A text is
+parsed to a tree, or refused with an error that quotes nothing of it. Conditions are never pasted into other
+texts. This module depends on no table.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from raypipe.core.errors import ConfError
 
-MAX_CHARS: Final = 10_000  # of a condition: a list of 300 ids
+MAX_CHARS: Final = 10_000  # most characters of a condition: enough for a list of 300 ids
 EXAMPLE: Final = "such as team = 'hr' and date >= '2025-01-01'"
-MAX_DEPTH: Final = 20  # of brackets and `not`
+MAX_DEPTH: Final = 20  # most levels of `and`, `or` and `not`
 Value: TypeAlias = str | float | bool
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "like", "null"]
 
@@ -60,12 +60,12 @@ NAME: /[^\W\d]\w*/
 
 
 class ConditionError(ConfError, ValueError):
-    """A condition that cannot be read, or that its fields do not fit. The message repeats nothing of it."""
+    """Error of a condition that is malformed or does not fit its fields. The message quotes nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """A comparison of one field. `null` has no value, `in` several of one type, the others one."""
+    """A comparison of one field. `null` has no value, `in` has values of one type, others have one value."""
 
     field: str
     op: Operator
@@ -74,7 +74,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Conditions that hold together, one of which holds, or, of `not`, the one that does not."""
+    """Conditions combined by `and` or `or`, or a single negated condition."""
 
     op: Literal["and", "or", "not"]
     parts: tuple[Node, ...]
@@ -88,7 +88,7 @@ def _joined(op: Literal["and", "or"], *parts: Node) -> Node:
 
 
 def _unless(no: str | None, part: Node) -> Node:
-    """The condition, or with a `not` the one that does not hold."""
+    """Negates a condition if the token `not` is present (`no` is not None)."""
     return part if no is None else _checked(Join("not", (part,)))
 
 
@@ -143,7 +143,7 @@ _MAKE: dict[str, Callable[..., Any]] = {
     "false": lambda token: False,
     "field": lambda name: field_name(str(name)),
 }
-"""Rule of the grammar -> what makes its part of the tree, in the place of lark's own tree."""
+"""Rule of the grammar -> function that makes its part of the tree, instead of lark's own tree."""
 
 
 def _inline(make: Callable[..., Any], parts: list[Any]) -> Any:
@@ -152,7 +152,7 @@ def _inline(make: Callable[..., Any], parts: list[Any]) -> Any:
 
 @cache
 def _reader() -> Any:
-    import lark  # .05 s that only a condition needs
+    import lark  # imported here: it takes .05 s, and only conditions need it
 
     made = {name: partial(_inline, make) for name, make in _MAKE.items()}
     return lark.Lark(_GRAMMAR, parser="lalr", start="any", transformer=SimpleNamespace(**made))
@@ -160,15 +160,15 @@ def _reader() -> Any:
 
 @lru_cache(256)
 def parse(where: str) -> Node:
-    """The tree of a condition. Raises ConditionError, with the place and what is expected there.
+    """Parses a condition. Raises ConditionError, with the position and the expected syntax, if it cannot.
 
     >>> parse("not (year < 2024)")
     Join(op='not', parts=(Test(field='year', op='<', values=(2024.0,)),))
     """
-    if not where.strip():  # as of a variable that is not set: it must not mean all
+    if not where.strip():  # such as an unset variable, which must not select everything
         expected = f"expected a condition, {EXAMPLE}, found an empty text; leave it out for none"
         raise ConditionError(f"where: {expected}")
-    import lark  # as above
+    import lark  # here for the same reason as in `_reader`
 
     if where.encode("utf-8", "replace").decode() != where:
         raise ConditionError("where: expected Unicode text, found half a surrogate pair")
@@ -187,7 +187,7 @@ def parse(where: str) -> Node:
 
 
 def _hint(where: str, place: int) -> str:
-    """Says what the usual slip at a character is; it repeats nothing of the condition.
+    """Returns a hint about the usual mistake at a character, without quoting the condition.
 
     >>> _hint('team = "hr"', 7), _hint("lower(team) = 'hr'", 5), _hint("team = 'hr", 7), _hint("a == 1", 3)
     (': texts and days stand in single quotes', ': there are no functions', ': a quote is not closed', '')
@@ -214,7 +214,7 @@ def tests_of(node: Node) -> Iterator[Test]:
 
 
 def field_name(name: str) -> str:
-    """The name of a field, as conditions have it.
+    """Normalises the name of a field, as it is written in conditions.
 
     >>> field_name("Team Name"), field_name("2024-Status"), field_name("Größe")
     ('team_name', '_2024_status', 'grösse')
@@ -225,11 +225,11 @@ def field_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which sources may be searched: those that match all that is given."""
+    """Filter of sources: a source must match each field that is given."""
 
-    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
+    hosts: tuple[str, ...] = ()  # hosts, or parent domains, of a URL that cites the source
     sources: tuple[str, ...] = ()  # source ids
-    where: str = ""  # a condition on fields
+    where: str = ""  # condition on fields
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", tuple(map(host_name, self.hosts)))
@@ -241,7 +241,7 @@ class Filters:
 
 
 def host_name(text: str) -> str:
-    """A host as urls are compared with it. Raises ValueError for what no url has as its host.
+    """Normalises a host for comparison with URLs. Raises ValueError if the text cannot be a host.
 
     >>> host_name("En.Example.org.")
     'en.example.org'
@@ -253,7 +253,7 @@ def host_name(text: str) -> str:
 
 
 def host_matches(url: str, hosts: Collection[str]) -> bool:
-    """True if the url's host is one of these or a subdomain of one, or if there are no hosts.
+    """Returns whether a URL's host is in `hosts` or a subdomain of one; True if `hosts` is empty.
 
     >>> host_matches("https://en.example.org/a", ["example.org"])
     True
@@ -264,6 +264,6 @@ def host_matches(url: str, hosts: Collection[str]) -> bool:
         return True
     try:
         host = urlsplit(url).hostname or ""
-    except ValueError:  # a page may cite anything
+    except ValueError:  # pages cite malformed URLs too
         return False
     return any(host == h or host.endswith(f".{h}") for h in hosts)

@@ -1,19 +1,19 @@
-"""HTML to text: BeautifulSoup's text, computed faster where possible, with hidden parts marked.
+"""HTML to text: the text of BeautifulSoup, by a faster parser if possible, with hidden parts marked.
 
 A page's text is `BeautifulSoup(html, parser).get_text(" ", strip=True)` after white-space folding
-(`" ".join(text.split())`). That leaves out comments, declarations and the text of script, style, template,
-rt and rp, and puts a space wherever two pieces of text meet. NUL and lone surrogates, which no table can
-store, are taken out of a page before BeautifulSoup sees it and never come out. Nor do soft hyphens, other
-characters without width and `<wbr>`, which cut words in two for whatever searches them.
+(`" ".join(text.split())`). It omits comments, declarations and the text of script, style, template, rt and
+rp, and has a space between any two pieces of text. NUL and lone surrogates are removed first, since no table
+can store them. Soft hyphens, other zero-width characters and `<wbr>` are removed too, since they would split
+words for a search.
 
-With lxml the fast way is turbohtml, which builds the tree of the HTML standard where libxml2 keeps the order
-of the source. The texts of real pages are equal (36 of 36, and 130 of 130 of readability's). Of windows of
-real pages damaged at random 6 % differ (1,500 tried): 81 by a space where a stray tag splits a word, 5 by the
-order around a broken table, 3 by markup that only libxml2 takes for text. Two more would lack text: `_loses`
-knows such pages and sends them to BeautifulSoup, and a caller can have any page compared.
+For lxml, turbohtml is the fast way. It builds the tree of the HTML standard, while libxml2 keeps the order of
+the source. The texts of real pages are equal (36 of 36, and 130 of 130 of readability's). Of 1,500 windows of
+real pages, damaged at random, 6 % differ: 81 by a space where a stray tag splits a word, 5 by the order
+around a broken table, 3 by markup that only libxml2 takes for text. Two more would lack text: `_loses`
+detects such pages, and BeautifulSoup parses them. A caller can request a comparison for any page.
 
-`to_text` has no limits: a hostile page can take seconds and gigabytes. `SandboxedParser` parses what
-strangers wrote, under hard limits (`core.sandbox`); some pages it refuses unread.
+`to_text` has no limits: a hostile page can take seconds and gigabytes. `SandboxedParser` parses pages of
+strangers under hard limits (`core.sandbox`), and refuses some pages without parsing them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from raypipe.text.blocks import CLOSE, NEVER_DRAWN, OPEN, Element, Read, hides, 
 Parser: TypeAlias = Literal["lxml", "html.parser"]
 Via: TypeAlias = Literal["fast", "bs4"]
 Way: TypeAlias = Literal["fast", "compared", "fallback", "bs4", "plain"]
-"""Which parser gave the text. fast: turbohtml; compared: turbohtml, and BeautifulSoup's is equal; fallback:
-BeautifulSoup, as turbohtml may lose text or differed; bs4: BeautifulSoup, as requested; plain: no HTML."""
+"""Parser that gave the text. fast: turbohtml; compared: turbohtml, with BeautifulSoup's text equal; fallback:
+BeautifulSoup, since turbohtml may lose text or differed; bs4: BeautifulSoup, as requested; plain: no HTML."""
 
 COMPARE_CHARS = 2_000_000
-"""Longer pages are not compared: BeautifulSoup reads 10 MB/s, and a page must not fault for being checked."""
+"""Most characters of a compared page: BeautifulSoup reads 10 MB/s, and the check must not cause a fault."""
 
 BLOCK_CHARS = 5_000_000
-"""Longer pages have no blocks: the walk takes some 2 us a node, and 20 MB can be two million of them."""
+"""Most characters of a page with blocks: the walk takes 2 us a node, and 20 MB can have two million nodes."""
 
 _DROPPED = ("script", "style", "template", "rt", "rp")
 _RAW = ("script", "iframe", "textarea", "xmp", "noembed", "noframes")
@@ -51,7 +51,7 @@ _SELF_CLOSED = re.compile(rf"<(?:{'|'.join(_RAW)})\b[^<>]*/>", re.IGNORECASE)
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _WIDTHLESS = re.compile(
     "[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-    "|(?<=[\0-\u058f])[\u200c\u200d]"  # joiners; in Persian and the scripts of India they are spelling
+    "|(?<=[\0-\u058f])[\u200c\u200d]"  # joiners; in Persian and Indian scripts they are part of the spelling
 )
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f]")
 _MAGIC = (
@@ -66,35 +66,33 @@ _MAGIC = (
     "\x1f\x8b",
     "\x1f\ufffd",
 )
-_HEAD = 4096  # characters that are looked at to tell a page from a binary file
-_BINARY_SHARE = 0.05  # of them may be control characters; compressed bytes have .12, UTF-16 read as bytes .5
-_STRAY = 8  # control characters that a short page may have all the same
+_HEAD = 4096  # first characters of a page, by which binary files are detected
+_BINARY_SHARE = 0.05  # most control characters among them; compressed bytes have .12, UTF-16 read as bytes .5
+_STRAY = 8  # number of control characters that is always allowed
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
     text: str  # white-space folded; "" if the page has none
-    hidden: tuple[Span, ...]  # parts of the text that a browser does not show, ascending, apart
+    hidden: tuple[Span, ...]  # parts of the text that a browser does not show, ascending, disjoint
     way: Way
-    blocks: tuple[Block, ...] = ()  # ascending, apart; () where the page's borders are not known
+    blocks: tuple[Block, ...] = ()  # ascending, disjoint; () if the page's blocks are unknown
 
 
 def fold(text: str) -> str:
-    """Folds white space to single spaces, none at the ends; drops what `shown` drops."""
+    """Folds white space to single spaces, strips the ends, and drops zero-width characters (`shown`)."""
     return " ".join(shown(text).split())
 
 
 def shown(text: str) -> str:
-    """The text without characters that have no width: soft hyphens, zero-width spaces, marks of direction."""
+    """Removes zero-width characters: soft hyphens, zero-width spaces, marks of writing direction."""
     return text if text.isascii() and "\0" not in text else _WIDTHLESS.sub("", storable(text))
 
 
 def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool = False) -> ParsedPage:
-    """The text of a page as BeautifulSoup with `parser` gives it (module docstring).
-
-    `compare` asks BeautifulSoup too where the fast way is taken, and returns its text where they differ.
-    Raises ValueError for the fast way without lxml; html.parser raises ValueError on some broken pages.
-    """
+    """Parses a page to the text that BeautifulSoup with `parser` gives (see the module's docstring).
+    `compare` runs BeautifulSoup after the fast way, and returns its text if the two differ. Raises ValueError
+    for the fast way with another parser than lxml. html.parser raises ValueError on some broken pages."""
     check(parser, via)
     if via == "bs4":
         return _by_soup(html, parser, "bs4")
@@ -102,14 +100,14 @@ def to_text(html: str, parser: Parser = "lxml", via: Via = "fast", compare: bool
     if page is None:
         return _by_soup(html, parser, "fallback")
     wanted = compare and len(html) <= COMPARE_CHARS
-    if not wanted and (page.text or not html.strip()):  # no text at all is always worth a second look
+    if not wanted and (page.text or not html.strip()):  # a page without any text is always compared
         return page
     reference = _by_soup(html, parser, "fallback")
     return replace(page, way="compared") if page.text == reference.text else reference
 
 
 def fast_text(html: str) -> str | None:
-    """The text alone, the fast way: equal to BeautifulSoup's with lxml, or None where that is in doubt."""
+    """Parses only the text, the fast way. Returns None if it may differ from BeautifulSoup's with lxml."""
     page = _by_turbo(html, mark=False)
     return None if page is None else page.text
 
@@ -120,7 +118,7 @@ def check(parser: Parser, via: Via) -> None:
 
 
 def not_html(content: str) -> str | None:
-    """Why a page is no HTML at all but a binary file read as text, or None."""
+    """Returns a message if a page is a binary file read as text, else None."""
     head = content[:_HEAD].lstrip("\ufeff \t\r\n")
     for magic in _MAGIC:
         if head.startswith(magic):
@@ -132,7 +130,7 @@ def not_html(content: str) -> str | None:
 
 
 def storable(text: str) -> str:
-    """The text without NUL, with U+FFFD for lone surrogates: what UTF-8 and every table can hold."""
+    """Removes NUL and replaces lone surrogates by U+FFFD, so that UTF-8 and every table can hold the text."""
     if "\0" not in text:
         if text.isascii():
             return text
@@ -140,27 +138,27 @@ def storable(text: str) -> str:
             text.encode()
             return text
         except UnicodeEncodeError:
-            pass  # decided below: a lone surrogate
+            pass  # a lone surrogate, which is replaced below
     return _UNSTORABLE.sub(lambda m: "" if m[0] == "\0" else "\ufffd", text)
 
 
 def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
-    """The fast way, or None where it may lose text that BeautifulSoup keeps."""
+    """Parses a page by turbohtml; returns None if it may lose text that BeautifulSoup keeps."""
     html = html.removeprefix("\ufeff")
     doc = turbohtml.parse(html, positions=True, allow_declarative_shadow_roots=False)
-    # What breaks no word: `<wbr>`; and the break and the empty paragraph that the standard makes of a `</br>`
-    # and of a `</p>` that ends nothing. These have no place in the source; libxml2 makes none.
+    # Elements that split no word: `<wbr>`, and the `br` and empty `p` that the standard makes of a `</br>`
+    # and of an unmatched `</p>`. These two have no position in the source; libxml2 does not make them.
     implied = (e for tag in ("br", "p") for e in doc.select(tag) if e.position is None)
     seams = [*doc.select("wbr"), *implied]
     for element in seams:
         element.decompose()
     if seams:
         doc.select_one("html").normalize()
-    dropped = [e for tag in _DROPPED for e in doc.select(tag)]  # turbohtml finds single tags by an index
+    dropped = [e for tag in _DROPPED for e in doc.select(tag)]  # turbohtml indexes single tags
     if _loses(doc, html):
         return None
     hiding = []
-    if mark:  # of those that have a text and stay
+    if mark:  # only elements with content that are not dropped
         named = [e for tag in (*sorted(NEVER_DRAWN), "dialog") for e in doc.select(tag)]
         styled = [e for e in doc.select("[style],[hidden]") if e.tag not in NEVER_DRAWN and e.tag != "dialog"]
         kept = (e for e in (*named, *styled) if len(e) and e.tag not in _DROPPED)
@@ -178,7 +176,7 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 
 
 def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -> ParsedPage | None:
-    """The page of a text with `marks` hidden elements marked in it; None where it has such marks itself."""
+    """Makes the page of a text with `marks` marked elements; None if the page itself has mark characters."""
     found = unmark(text, marks) if marks else (text, ())
     if found is None:
         return None
@@ -186,7 +184,7 @@ def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -
 
 
 def _hostile(plain: ParsedPage | None) -> ParsedPage | None:
-    """A page that carries the marks itself, read without them: all of it counts as hidden."""
+    """Returns a page whose whole text counts as hidden, since the page itself has mark characters."""
     return plain and replace(plain, hidden=((0, len(plain.text)),) if plain.text else ())
 
 
@@ -199,12 +197,12 @@ def _turbo_node(node: Any) -> str | Element | None:
 
 
 def _loses(doc: Any, html: str) -> bool:
-    """Returns whether the standard's tree may lack text that libxml2 keeps:
+    """Returns whether the standard's tree may lack text that libxml2 keeps.
 
-    - next to frames;
-    - after `<script src=x />`: libxml2 ends it there, the standard reads on to the next end tag;
-    - in a `template` without an end, where libxml2 ends it with the element around it;
-    - in a `title` of an svg, where the standard sees elements and libxml2 text.
+    - The page has frames.
+    - After `<script src=x />` the standard reads on to the next end tag; libxml2 ends the script there.
+    - A `template` is not closed; libxml2 closes it with its parent element.
+    - In a `title` of an svg the standard has elements, and libxml2 has text.
     """
     if doc.select("frameset"):
         return True
@@ -213,15 +211,15 @@ def _loses(doc: Any, html: str) -> bool:
         return True
     if doc.select("template") and html.count("<template") != html.count("</template>"):
         return True
-    return any(len(e) > 1 for e in doc.select("title"))  # one child is its text
+    return any(len(e) > 1 for e in doc.select("title"))  # a plain title has one child, its text
 
 
 def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPage:
-    from bs4 import BeautifulSoup  # 40 ms that the fast way does without
+    from bs4 import BeautifulSoup  # imported here: it takes 40 ms, and the fast way does not need it
     from bs4.element import NavigableString
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "looks like a URL", "looks like XML": neither is news here
+        warnings.simplefilter("ignore")  # such as "looks like a URL", "looks like XML"
         soup = BeautifulSoup(storable(html), parser)
     broken = {}  # tags whose texts a `wbr` cut: bs4's own `smooth` calls itself for each level of a page
     for tag in soup.find_all("wbr"):
@@ -248,34 +246,34 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
 
 
 def _soup_node(node: Any) -> str | Element | None:
-    from bs4.element import CData, NavigableString, Tag  # 80 ms, for the slow way alone
+    from bs4.element import CData, NavigableString, Tag  # takes 80 ms, and only the slow way needs it
 
     if isinstance(node, Tag):
         return node.name, str(node.attrs.get("role", "")), node.children
-    # the texts of scripts, comments and ruby are classes of their own, which `get_text` leaves out too
+    # The texts of scripts, comments and ruby have other classes, which `get_text` omits too.
     return shown(str(node)) if type(node) in (NavigableString, CData) and node not in (OPEN, CLOSE) else None
 
 
 Answer: TypeAlias = ParsedPage | Fault
 
 PROBE = b'["lxml", "fast", false]\n' + b"<p>One of many <b>words</b>.</p>\n" * 3_000
-"""A page that takes .02 s, as the heaviest real one does: a machine that cannot parse it within the limits
-parses no page."""
+"""Page that takes .02 s, like the slowest real page, to test a child. If a machine cannot parse it within the
+limits, it can parse no page."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
-    """The limits of one page. The largest of the real pages takes .02 s and has 1.6 MB."""
+    """Limits of one page. The largest of the real pages takes .02 s and has 1.6 MB."""
 
     wall_s: float = 5.0
     cpu_s: float = 2.0
-    memory_bytes: int = 1 << 30  # on top of what the child has when it starts
-    page_bytes: int = 20_000_000  # of UTF-8
+    memory_bytes: int = 1 << 30  # in addition to the child's memory at its start
+    page_bytes: int = 20_000_000  # in UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class ParseJob:
-    """A page to parse; the other fields as in `html.to_text`."""
+    """A page to parse, with the options of `to_text`."""
 
     html: bytes  # UTF-8
     parser: Parser = "lxml"
@@ -284,7 +282,7 @@ class ParseJob:
 
 
 class SandboxedParser:
-    """Parses pages in a child process that it starts with the first page. Safe to share between threads."""
+    """Parser of pages in a child process, which starts with the first page. It is thread-safe."""
 
     def __init__(self, limits: PageLimits = PageLimits()) -> None:
         self._limits = limits
@@ -292,11 +290,9 @@ class SandboxedParser:
         self._sandbox = Sandbox(f"{__name__}:answer", bounds, PROBE)
 
     def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
-        """Each page's text or fault, in order: not_html, too_large, timeout, memory, crash, unparsable.
-
-        Raises core.sandbox.Cancelled once `stop` is set: the rest of the pages are not parsed. Raises
-        WorkerBroken where this machine cannot parse any page now.
-        """
+        """Parses pages; returns the text or the fault of each, in order. The reasons of faults are not_html,
+        too_large, timeout, memory, crash and unparsable. Raises core.sandbox.Cancelled when `stop` is set;
+        the remaining pages are not parsed. Raises WorkerBroken if this machine can parse no page at all."""
         out: dict[int, Answer] = {}
         most = self._limits.page_bytes
         for i, job in enumerate(jobs):
@@ -306,7 +302,7 @@ class SandboxedParser:
             elif why := not_html(job.html[:20_000].decode("utf-8", "replace")):
                 out[i] = Fault("parse", "not_html", why, transient=False)
         out |= self._parse({i: j for i, j in enumerate(jobs) if i not in out}, stop)
-        # BeautifulSoup may have been what took so long
+        # The comparison may have exceeded the limits: try these pages without it.
         compared = {i: a for i, a in out.items() if jobs[i].compare and isinstance(a, Fault)}
         slow = [i for i, refused in compared.items() if refused.reason in ("timeout", "crash")]
         out |= self._parse({i: replace(jobs[i], compare=False) for i in slow}, stop)
@@ -318,7 +314,7 @@ class SandboxedParser:
         return dict(zip(jobs, map(_page, self._sandbox.run(requests, stop)), strict=True))
 
     def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
-        """Returns one page's text, as a job gets it, or why there is none."""
+        """Parses one page as a job does. Returns (text, None) or (None, fault)."""
         data = storable(html).encode()
         (page,) = self.run([ParseJob(data, parser, "fast" if parser == "lxml" else "bs4")])
         return (None, page) if isinstance(page, Fault) else (page.text, None)
@@ -334,7 +330,7 @@ class SandboxedParser:
 
 
 def answer(request: bytes) -> bytes:
-    """Parses one page, in the child. A line of JSON says how; the page follows."""
+    """Parses one page, in the child. The request is a line of JSON with the options, then the page."""
     head, _, html = request.partition(b"\n")
     page = to_text(html.decode(), *json.loads(head))
     blocks = [(b.start, b.end, b.kind) for b in page.blocks]

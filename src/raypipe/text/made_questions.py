@@ -1,7 +1,7 @@
-"""Questions that a model made from passages: reads its reply, and holds it to rules. Pure functions on text.
+"""Questions that a model made from passages: parses its reply and checks it by rules. Pure functions on text.
 
-What passes has golds with exact spans: each quote stands in its passage, character by character. A question
-that breaks a rule is rejected with one of REASONS; whether it can be answered is asked elsewhere.
+An accepted question has golds with exact spans: each quote occurs in its passage. A question that breaks a
+rule is rejected with one of REASONS. Another module checks whether the question can be answered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raypipe.text.replies import UnreadableReply, json_object
 
 MadeKind: TypeAlias = Literal["fact", "two", "list", "comparison", "unanswerable"]
 PASSAGES: Mapping[MadeKind, int] = {"fact": 1, "two": 2, "list": 1, "comparison": 2, "unanswerable": 1}
-"""Passages that a question of each kind is made from."""
+"""Kind of question -> number of passages that it is made from."""
 
 REASONS: Mapping[str, str] = {
     "unreadable": "the reply is no such object",
@@ -34,10 +34,10 @@ REASONS: Mapping[str, str] = {
     "known_without": "the model answers it without the passages",
     "no_reply": "a call failed",
 }
-"""Why a question is rejected."""
+"""Reason for rejecting a question -> its description."""
 
 QUESTION_CHARS, ANSWER_CHARS, ITEMS = (12, 300), 200, (2, 8)
-ALIKE = 0.8  # share of common words from which two questions are doubles
+ALIKE = 0.8  # least share of common words of two questions that count as doubles
 _REFERS = re.compile(
     r"\b(?:passages?|the (?:above|following|given|provided)|(?:this|the) (?:text|document|article|excerpt|"
     r"author|section|paragraph|page)|according to (?:this|the (?:text|document)))\b",
@@ -50,13 +50,13 @@ _QUOTES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": 
 @dataclass(frozen=True, slots=True)
 class MadeText:
     question: str
-    answers: tuple[str, ...]  # a list is one text with commas; of an unanswerable one "i don't know"
-    items: tuple[str, ...]  # all of which a right answer names; () where it is one thing
-    quotes: tuple[tuple[int, Span], ...]  # number of the passage, span in it
+    answers: tuple[str, ...]  # a list is one text with commas; an unanswerable question has "i don't know"
+    items: tuple[str, ...]  # items that a right answer must all name; () if it is no list
+    quotes: tuple[tuple[int, Span], ...]  # (index of the passage, span in it)
 
 
 class Rejected(Exception):
-    """A reply that is no good question; `reason` is one of REASONS."""
+    """Error of a reply that breaks a rule; `reason` is one of REASONS."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{REASONS[reason]}{f': {detail}' if detail else ''}")
@@ -64,7 +64,7 @@ class Rejected(Exception):
 
 
 def read(reply: str, kind: MadeKind, passages: Sequence[str]) -> MadeText:
-    """The question in a model's reply about these passages. Raises Rejected.
+    """Reads the question in a model's reply about passages. Raises Rejected if it breaks a rule.
 
     >>> said = '{"question": "Who made Velora?", "answer": "Ann Lind", "quotes": ["by Ann Lind"]}'
     >>> read(said, "fact", ["Velora was made by Ann Lind."])
@@ -97,7 +97,7 @@ def read(reply: str, kind: MadeKind, passages: Sequence[str]) -> MadeText:
 
 
 def doubles(question: str, others: Sequence[frozenset[str]]) -> bool:
-    """Returns whether another question (as `words` of it) has nearly the same words."""
+    """Returns whether a question has nearly the same words as one of `others` (sets made by `words`)."""
     mine = words(question)
     return any(len(mine & other) >= ALIKE * len(mine | other) for other in others)
 
@@ -107,8 +107,9 @@ def words(question: str) -> frozenset[str]:
 
 
 def place(text: str, quote: str) -> Span | None:
-    """Returns where a quote stands in a text with folded white space; case, and forms of quotation marks, may
-    differ.
+    """Returns the span of a quote in a text with folded white space; None if it does not occur.
+
+    Case and forms of quotation marks may differ.
 
     >>> place("He said \u201cno\u201d.", 'said  "NO"')
     (3, 12)
@@ -135,7 +136,7 @@ def _answer(given: Any, kind: MadeKind) -> tuple[str, ...]:
 
 
 def _quotes(given: Any, kind: MadeKind, passages: Sequence[str]) -> tuple[tuple[int, Span], ...]:
-    """Each quote with its place; of two passages both must be quoted."""
+    """Finds each quote in the passages. Raises Rejected if one is missing, or a passage has no quote."""
     if not isinstance(given, list) or not given:
         raise Rejected("quote_not_found", "none is given")
     found: list[tuple[int, Span]] = []

@@ -1,6 +1,7 @@
-"""The moment at which a question is asked, read from its text. Knows two clocks: Pacific and Eastern.
+"""Time at which a question was asked, parsed from text, in the time zones Pacific and Eastern.
 
-Both change in the same nights, so the difference is three hours all year but for three hours of two nights.
+Both zones change their clocks in the same nights. The difference is taken as three hours, which is wrong only
+for three hours in two nights of a year.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from raypipe.core.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    local: datetime  # on the asker's clock, without a zone
-    eastern: datetime  # the same moment on New York's clock, without a zone
+    local: datetime  # time in the asker's zone, stored without a zone
+    eastern: datetime  # the same moment in Eastern time (New York), stored without a zone
 
     @classmethod
     def at_noon(cls, year: int, month: int, day: int) -> Moment:
@@ -37,11 +38,13 @@ _STAMPS: Final = (
     "%m/%d/%Y",
     "%Y-%m-%d",
 )
-_AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # hours, of Pacific
+_AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # hours ahead of Pacific time
 
 
 def moment(text: str) -> Moment:
-    """The moment in CRAG's "MM/DD/YYYY, HH:MM:SS PT", or an ISO date, also with a time. No zone: Pacific.
+    """Parses CRAG's "MM/DD/YYYY, HH:MM:SS PT", or an ISO date with or without a time.
+
+    Without a zone, Pacific time is assumed. Raises DataError if the text has another form.
 
     >>> moment("03/05/2024, 23:18:31 PT").eastern.isoformat(" ")
     '2024-03-06 02:18:31'
@@ -54,7 +57,7 @@ def moment(text: str) -> Moment:
             there = datetime.strptime(stamp, form)
         except ValueError:
             continue
-        if not 1000 <= there.year <= 9000:  # so that there are days before and after it
+        if not 1000 <= there.year <= 9000:  # so that earlier and later days exist as dates
             raise DataError(f"{text!r} is no time of asking: expected a year from 1000 to 9000")
         if zone.upper() not in _AHEAD:
             break

@@ -1,6 +1,6 @@
-"""Parses the replies of language models. Pure functions; knows no model and no metric.
+"""Parsers of the replies of language models. Pure functions, independent of models and metrics.
 
-A parser returns what is there or raises `UnreadableReply`, which states what was expected; it never guesses.
+A parser never guesses: if a reply has another form, it raises `UnreadableReply` with the expected form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUES
 
 UNREADABLE = "Parse Err: Score not found"
 
-_GROUP = re.compile(r"\{[^}]*+\}?")  # without its end it is none
+_GROUP = re.compile(r"\{[^}]*+\}?")  # an unclosed group is ignored
 _SCORE = re.compile(r'"score"\s*:\s*(\d+)')
 _EXPLAINED = re.compile(r'"explanation"\s*:\s*"')
 _EXPLANATION_END = re.compile(r'"\s*(?:,\s*"score"|\}$)')
@@ -23,15 +23,16 @@ _EXPLANATION_END = re.compile(r'"\s*(?:,\s*"score"|\}$)')
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """The verdict of CRAG's judge on one prediction."""
+    """Verdict of CRAG's judge on one prediction."""
 
-    explanation: str  # its reason; where it cannot be read, UNREADABLE or the whole response
+    explanation: str  # its reason; for an unreadable verdict UNREADABLE or the whole response
     score: Literal[-1, 0, 1]  # 1 right, 0 wrong, -1 cannot be read
 
 
 def parse_response(response: str) -> JudgeReply:
-    """The judgement in a judge's response, as CRAG's evaluator reads it: from the last `{...}` without
-    an inner `}`.
+    """Parses the verdict in a judge's response as CRAG's evaluator does.
+
+    The verdict is in the last `{...}` that has no inner `}`.
 
     >>> parse_response('{"score": 0, "explanation": "no"} {"score": 1, "explanation": "ok"}')
     JudgeReply(explanation='ok', score=1)
@@ -44,7 +45,8 @@ def parse_response(response: str) -> JudgeReply:
         return JudgeReply(response, -1)
     explanation = ""
     if (begin := _EXPLAINED.search(text)) is not None:
-        # On one line. Judges forget to escape quotes: it ends at the quote before the score, or at the last.
+        # The explanation is on one line. Judges forget to escape its quotes, so it ends at the quote before
+        # the score, or else at the last quote.
         line = text[begin.end() :].partition("\n")[0]
         end = _EXPLANATION_END.search(text, begin.end() + 1)
         size = end.start() - begin.end() if end else len(line)
@@ -55,16 +57,16 @@ def parse_response(response: str) -> JudgeReply:
 Level: TypeAlias = Literal["low", "medium", "high"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 CONFIDENCE: dict[Level, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
-"""Stated level -> `Reply.confidence`: an order, no probability."""
+"""Stated level -> `Reply.confidence`. The numbers only rank levels; they are no probabilities."""
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
-# Behind a number, too: 3get_X( is a call. A word is looked at once.
+# A call may follow a number: 3get_X(. The possessive pattern scans each word once.
 _CALL = re.compile(r"(?<!\w)(?=\w*?(?<![a-z_])get_\w)\w++\s*+\(", re.IGNORECASE)
-_NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar lets a model say it on every line
+_NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar allows "None" on every line
 
 
 class UnreadableReply(Exception):
-    """The text is no reply of the expected kind; the message says what was expected."""
+    """Error of a reply in an unexpected form; the message states the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class ParsedReply:
 
 
 def abstains(text: str) -> bool:
-    """True if a text says "i don't know" anywhere, in any case, with a straight or a curly apostrophe.
+    """Returns whether a text contains "i don't know", in any case, with a straight or curly apostrophe.
 
     >>> abstains("Well, I don\u2019t know that.")
     True
@@ -86,7 +88,8 @@ def abstains(text: str) -> bool:
 def read_plain(text: str) -> ParsedReply:
     """Reads an answer in plain words.
 
-    One that says "i don't know" becomes exactly that (db3); one that says "invalid question" has that label.
+    An answer that contains "i don't know" becomes exactly this text, as in the system db3. An answer that
+    contains "invalid question" has the label invalid.
 
     >>> read_plain("Sorry, I don't know."), read_plain(" Paris. ").label
     (ParsedReply(text="i don't know", label='abstained', confidence=None), 'answered')
@@ -98,11 +101,11 @@ def read_plain(text: str) -> ParsedReply:
 
 
 KEPT = "kept"
-"""Label of a rewritten question that is the question itself, since the reply was no shorter query."""
+"""Label of a rewrite that is the question itself, since the model's reply was empty or longer."""
 
 
 def read_rewrite(text: str, question: str) -> ParsedReply:
-    """A query in a question's place; the question, where the reply is empty or longer than it.
+    """Reads a query that replaces a question; returns the question if the reply is empty or longer.
 
     >>> read_rewrite(" seed  lexicon ", "What is the seed lexicon?").text
     'seed lexicon'
@@ -115,7 +118,9 @@ def read_rewrite(text: str, question: str) -> ParsedReply:
 
 
 def behind(text: str, mark: str) -> str:
-    """Returns what stands behind the last of these marks; all of the text for "".
+    """Returns the text after the last `mark`; the whole text if `mark` is "".
+
+    Raises UnreadableReply if the mark is missing.
 
     >>> behind("It says so. Answer: Yes", "Answer:").strip()
     'Yes'
@@ -127,9 +132,9 @@ def behind(text: str, mark: str) -> str:
 
 
 def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedReply:
-    """Reads a class name: the first in their order that the text contains, else the default.
+    """Reads a class name: the first of `labels` that the text contains, in any case, else the default.
 
-    Case does not count (db3's domain rule).
+    This is the system db3's rule for domains. Raises UnreadableReply if there is no default.
 
     >>> read_label("Movie, perhaps music", ("finance", "music", "movie"), "open").label
     'music'
@@ -141,7 +146,7 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
 
 
 def read_text(text: str, what: str = "a text") -> ParsedReply:
-    """A text of any kind, such as a passage to search with: nothing in it is an abstention.
+    """Reads a text of any kind, such as a passage to search with; it never counts as an abstention.
 
     >>> read_text(" Why it scales, I don't know. ").label
     'answered'
@@ -152,7 +157,7 @@ def read_text(text: str, what: str = "a text") -> ParsedReply:
 
 
 def placed(place: str, chunk: str) -> str:
-    """The chunk behind what a model says of its place, as it is embedded.
+    """Puts a model's description of a chunk's place before the chunk; the result is embedded.
 
     >>> placed("Of the manual,  its end.", "It lasts a year.")
     'Of the manual, its end.\\nIt lasts a year.'
@@ -165,8 +170,9 @@ _BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
 
 
 def read_keywords(text: str) -> ParsedReply:
-    """Keywords on one line, as Onewo takes them from a reply: lines, bullets or not, are joined by commas;
-    the word "keywords" and colons go.
+    """Reads keywords to one line, as the system Onewo does.
+
+    Lines are joined by commas. Bullets, the word "keywords" and colons are removed.
 
     >>> read_keywords("Keywords: graph nets, sampling").text
     'graph nets, sampling'
@@ -182,13 +188,14 @@ def read_keywords(text: str) -> ParsedReply:
 
 
 def read_json(text: str) -> ParsedReply:
-    """A JSON object, alone or with words around it; the reply's text is the object alone."""
+    """Reads a JSON object, with or without words around it; the returned text is only the object."""
     return ParsedReply(json.dumps(json_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)
 
 
 def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
-    """`{"answer": ..., "confidence": "high"}`, as WeKnow asks for. A confidence that is missing or no level
-    counts as low; an answer below the wanted level becomes an abstention.
+    """Reads `{"answer": ..., "confidence": "high"}`, the form of the system WeKnow.
+
+    A missing or unknown confidence counts as low. An answer below the `wanted` level becomes an abstention.
 
     >>> read_confidence('{"answer": "1999", "confidence": "medium"}', "high")
     ParsedReply(text="i don't know", label='abstained', confidence=0.5)
@@ -208,10 +215,10 @@ def read_confidence(text: str, wanted: Level | None) -> ParsedReply:
 
 
 def read_certainty(text: str, labels: Sequence[str], certain: float, default: str) -> ParsedReply:
-    """Reads `{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, WeKnow's form.
+    """Reads `{"domain": ..., "certainty": 0 to 100, "invalid": true or false}`, the form of WeKnow.
 
-    The domain if its certainty is more than `certain`, else the default; `invalid` for a question that is
-    none. What cannot be read is the default, too.
+    The label is the domain if its certainty is more than `certain`, and INVALID if "invalid" is true. In all
+    other cases, and for an unreadable reply, it is the default.
 
     >>> said = '{"domain": "movie", "certainty": %s}'
     >>> [read_certainty(said % n, ("movie", "music"), 90, "open").label for n in (90, 91)]
@@ -231,8 +238,9 @@ def read_certainty(text: str, labels: Sequence[str], certain: float, default: st
 
 
 def read_calls(text: str) -> ParsedReply:
-    """A program of knowledge-graph calls, for the step that runs it; `None` says that no call fits. The
-    program itself is not parsed here.
+    """Reads a program of calls to a knowledge graph; "None" means that no call fits, an abstention.
+
+    The program itself is parsed by the step that runs it.
 
     >>> [read_calls(said).label for said in ('get_movie("velora")["year"]', "None", "None\\nNone; none")]
     ['answered', 'abstained', 'abstained']
@@ -248,8 +256,8 @@ def read_calls(text: str) -> ParsedReply:
 
 
 MOST_QUERY_CHARS = 300
-"""Limit of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a
-model that writes more has written no query."""
+"""Most characters of a query for another search; a longer reply is no query. The longest question in the
+SQuAD, NQ and CRAG data has 197."""
 
 _BEFORE = r"^(?>(?:[^\S\n]|[>*#-])*)"  # marks of a list or heading
 _SEARCH = re.compile(rf"{_BEFORE}search\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -258,7 +266,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def read_next_query(text: str) -> str | None:
-    """Reads "Enough", or "Search: " and a query on one line; whichever comes first. None: enough.
+    """Reads the next query from "Search: QUERY"; returns None for "Enough". The first of the two wins.
 
     >>> read_next_query("The film is named. Its maker is not.\\nSearch: director of Velora")
     'director of Velora'
@@ -277,8 +285,9 @@ def read_next_query(text: str) -> str | None:
 
 
 def read_numbers(text: str, most: int) -> tuple[int, ...]:
-    """Reads numbers from 1 to `most` of a list that was shown, in the reply's order, each once; a number that
-    was not shown is ignored. () where the reply is "none".
+    """Reads the numbers from 1 to `most` in a reply, in its order, without repeats; ignores other numbers.
+
+    Returns () if the reply is "none".
 
     >>> read_numbers("[3], then 1 and 3; 99", 5)
     (3, 1)
@@ -290,7 +299,7 @@ def read_numbers(text: str, most: int) -> tuple[int, ...]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The JSON object in a reply: all of it, or from its first brace to its last."""
+    """Parses the JSON object in a reply, from the first brace to the last. Raises UnreadableReply."""
     start, end = text.find("{"), text.rfind("}")
     try:
         tree = json.loads(text[start : end + 1]) if 0 <= start < end else None

@@ -1,8 +1,8 @@
-"""Kinds of answers that questions ask for, and where a sentence has one: persons, dates, numbers, sides.
+"""Typed answers: the kind that a question asks for (person, date, number), and its span in a sentence.
 
-Rules over English text, with no model and no list of names. A question of another kind has no span, and a
-span that the question itself mentions is no answer. Of several the nearest to the question's words is taken.
-A comparison is decided by a sentence that names both things: "A is longer than B"; no guess is made.
+These are rules over English text, without a model or a list of names. For other kinds no span is returned. A
+span that the question itself contains is no answer. Of several spans the nearest to the question's words is
+taken. A comparison is decided only by a sentence that names both things: "A is longer than B".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DATES = re.compile(
     rf"|\b{_MONTH},?\s+{_YEAR}\b|\b\d{{4}}-\d{{2}}-\d{{2}}\b|\b{_YEAR}s?\b(?![,.]\d)"
 )
 DAY_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(0[1-9]|1[0-2])[-_.]?([0-2]\d|3[01])(?!\d)")
-"""A day in the name of a file: year, month, day."""
+"""A date in the name of a file: year, month, day."""
 _TIMES = re.compile(
     r"\b(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?(?:\s?[ap]\.?m\b)?(?![\d:])|\b(?:1[0-2]|[1-9])\s?[ap]\.?m\b",
     re.I,
@@ -40,12 +40,12 @@ _NUMBERS = re.compile(
     rf"|\b(?:{_ONES}|{_TENS})(?:-(?:{_ONES}))?\b{_SCALE}",
     re.IGNORECASE,
 )
-_MONEY = re.compile(  # of more than 40 digits and commas there is none
+_MONEY = re.compile(  # an amount before a currency has at most 41 digits and commas
     rf"(?:US|A|C)?[$\u00a3\u20ac\u00a5]\s?\d[\d,]*(?:\.\d+)?{_SCALE}"
     rf"|\b\d[\d,]{{0,40}}(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
     re.IGNORECASE,
 )
-_UNIT = re.compile(  # what stands right behind a number and belongs to it: "8,000 hours", "140 EUR a night"
+_UNIT = re.compile(  # the unit directly after a number: "8,000 hours", "140 EUR a night"
     r"(?:\s?(?:[%\u00b0]\s?[CF]?|\u20ac|[A-Z]{3}|[kMGT]?(?:Hz|W|Wh|V|A|B|bit|bps)|[kmc\u00b5n]?[mgs]|k[mg]/h"
     r"|[mkd]?[lL]|m[23\u00b2\u00b3])(?!\w)|[ -](?:(?:milli|micro|nano|kilo|mega|giga|centi)?(?:second|minute"
     r"|hour|day|night|week|month|year|met(?:er|re)|mile|yard|gram|ton|tonne|pound|ounce|lit(?:er|re)|gallon|watt"
@@ -78,7 +78,7 @@ _PATTERNS: Mapping[Kind, str] = {
     r"|\b(?:birthday|date of birth|birth date|release date|year in which)\b",
     "who": r"\bwho(?:se|m)?\b|\bname of the (?:person|man|woman)\b"
     r"|\b(?:what|which) (?:actor|actress|artist|author|director|player|person|president|singer|writer)\b",
-}  # in this order: "on which day of the week" asks for no date
+}  # tried in this order, so that "on which day of the week" does not ask for a date
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
@@ -87,31 +87,31 @@ _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
     span: Span  # in the sentence
-    only: bool  # the only one of its kind
+    only: bool  # whether the sentence has no other span of this kind
 
 
 def typed_span(
     question: str, kind: Kind, sentence: str, marks: Sequence[int], start: int = 0
 ) -> TypedSpan | None:
-    """The span of a sentence that may answer a question of this kind, behind `start`; None for none.
+    """Finds the span of a sentence, from `start` on, that may answer a question of this kind; else None.
 
-    `question` is in lower case; `marks` are the places in the sentence where words of it start. A span that
-    has one is what the question is about, not what it asks for. A number has its unit with it.
+    `question` is in lower case. `marks` are the offsets in the sentence at which words of the question start.
+    A span with a mark is the subject of the question, not its answer. The span of a number includes its unit.
     """
     found = _OF_KIND[kind](sentence) if kind in _OF_KIND else []
     spans = [s for s in found if s[0] >= start and not any(s[0] <= m < s[1] for m in marks)]
-    if kind == "number" and not _COUNTS.search(question):  # "10 films" is no rating of the films
+    if kind == "number" and not _COUNTS.search(question):  # "10 films" does not answer "rating of the films"
         spans = [s for s in spans if not any(0 < m - s[1] <= 2 for m in marks)] or spans
     if not spans:
         return None
-    # the mean distance in characters to the question's words, but for their number
+    # The sum of distances in characters to the question's words orders spans as their mean does.
     best = min(spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
     best = with_unit(sentence, best) if kind == "number" else best
     return TypedSpan(best, len(spans) == 1)
 
 
 def with_unit(sentence: str, number: Span) -> Span:
-    """The span of a number with what stands right behind it and belongs to it.
+    """Extends the span of a number to the unit directly after it.
 
     >>> with_unit("It is 34 EUR a day.", (6, 8))
     (6, 18)
@@ -121,7 +121,7 @@ def with_unit(sentence: str, number: Span) -> Span:
 
 
 def names(sentence: str) -> list[Span]:
-    """Runs of capitalised words, without the words that only begin a sentence."""
+    """Finds runs of capitalised words, without leading words such as "The" or "In"."""
     spans: list[Span] = []
     for m in _NAMES.finditer(sentence):
         start, words = m.start(), m.group()
@@ -131,7 +131,7 @@ def names(sentence: str) -> list[Span]:
             words = rest
         words = re.sub(r"(?:\u2019s|'s|(?<=\w{3})\.)$", "", words)
         unit = words[:3].isupper() and re.search(r"\d\s?\Z", sentence[max(0, start - 2) : start])
-        if len(words) > 1 and not unit:  # the EUR of "34 EUR a day" is no name
+        if len(words) > 1 and not unit:  # EUR in "34 EUR a day" is no name
             spans.append((start, start + len(words)))
     return spans
 
@@ -141,7 +141,7 @@ def dates(sentence: str) -> list[Span]:
 
 
 def numbers(sentence: str) -> list[Span]:
-    """Amounts of money, or else other numbers that are not part of a date."""
+    """Finds amounts of money, or if there are none, numbers that are not part of a date."""
     if amounts := [m.span() for m in _MONEY.finditer(sentence)]:
         return amounts
     found, of_dates = [m.span() for m in _NUMBERS.finditer(sentence)], dates(sentence)
@@ -153,7 +153,7 @@ _OF_KIND: Mapping[Kind, Callable[[str], list[Span]]] = {
     "number": numbers,
     "when": lambda said: (
         dates(said) or [m.span() for m in _TIMES.finditer(said)]
-    ),  # a date has its time with it
+    ),  # times of day count only if there is no date
     "version": lambda sentence: [m.span() for m in _VERSIONS.finditer(sentence)],
     "weekday": lambda sentence: [m.span() for m in _WEEKDAYS.finditer(sentence)],
 }
@@ -161,7 +161,7 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 def day_of(text: str) -> float | None:
-    """A date as a number that grows with time; None without a year."""
+    """Converts a date to a number that grows with time; None if it has no year."""
     if iso := re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", text):
         return int(iso[1]) * 372 + (int(iso[2]) - 1) * 31 + int(iso[3]) - 1
     if not (year := re.search(r"\d{4}", text)):
@@ -182,7 +182,7 @@ _WORDS: Mapping[Direction, str] = {
         lighter narrower""",
 }
 WORDS = {direction: frozenset(words.split()) for direction, words in _WORDS.items()}
-"""Words that compare. Those of one direction agree with each other."""
+"""Direction -> words that compare in this direction."""
 
 _YES_NO = re.compile(r"^(?:is|are|was|were|did|do|does|has|have|had|can|could|will|would|should)\b")
 _EITHER = re.compile(
@@ -196,11 +196,11 @@ class AskedQuestion:
     text: str  # in lower case, without the last question mark
     kind: Kind
     yes_no: bool
-    direction: Direction | None  # of a comparison: one of two that the question names is asked for
+    direction: Direction | None  # direction of a comparison of two things; None if it is none
 
 
 def read(question: str) -> AskedQuestion:
-    """Returns what a question asks for.
+    """Analyses a question: the kind of its answer, whether it is a yes/no question, and its comparison.
 
     >>> asked = read("Which is longer, the Ohio or the Elbe?")
     >>> asked.kind, asked.direction
@@ -217,26 +217,26 @@ def read(question: str) -> AskedQuestion:
 
 
 _OR = re.compile(r" (?:or|and) ")
-_LEAST = 3  # characters of a side
+_LEAST = 3  # least characters of a side of a comparison
 _SMALL = "the a an it he she they one this that film song club team city river company which who"
 _NO_SIDE = frozenset(_SMALL.split())
-_BEFORE = re.compile(r"^(?:(?:the|a|an|of|is|was|did|song|film|movie|company)\s+)+(?=\w)")  # of a name
+_BEFORE = re.compile(r"^(?:(?:the|a|an|of|is|was|did|song|film|movie|company)\s+)+(?=\w)")  # before a name
 _DENIES = re.compile(r"\b(?:not|no|neither|nor|as \w+ as)\b|n't\b|\?$")
 _COMPARES = re.compile(r"\A(?=[^.;!?]*+\Z)[^.;!?]*?\b(?:(?:than|before|after|first)\b|the \w{1,30}er \w)")
-# A longer is no larger.
+# Measures that a sentence must share with the question: "longer" does not answer "larger".
 _MEASURE = re.compile(r"\b(?:tall|long|short|heavi|light|deep|wid|far|narrow)\w*?(?=er\b|est\b)")
 _WORD = re.compile(r"\w+")
 
 
 def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | None:
-    """The side that is asked for, as one of some sentences writes it, and the place of that sentence; None
-    where none decides it."""
+    """Decides a comparison by the first sentence that names both sides and compares them. Returns the winning
+    side, as the sentence writes it, and the sentence's index; None if none decides."""
     asked_numbers = set(re.findall(r"\d+", asked.text))
     for i, sentence in enumerate(sentences):
         lower = sentence.lower()
         if len(lower) != len(sentence) or not asked_numbers <= set(re.findall(r"\d+", sentence)):
             continue
-        for m in _OR.finditer(asked.text):  # around "or" or "and" the question names the two things
+        for m in _OR.finditer(asked.text):  # the two things are before and after an "or" or "and"
             left = _longest(asked.text[: m.start()], lower, True)
             right = _longest(asked.text[m.end() :], lower, False)
             if not (left and right and (left[1] <= right[0] or right[1] <= left[0])):
@@ -249,13 +249,13 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> tuple[str, int] | 
 
 
 def _longest(side: str, sentence: str, ends: bool) -> Span | None:
-    """Returns where the longest run of words at the end (or begin) of `side` stands in a sentence, as whole
-    words."""
+    """Finds the longest run of words at the end of `side` that occurs in a sentence, as whole words. It is at
+    the beginning of `side` if `ends` is False. Returns None if no run of _LEAST characters occurs."""
     words, found = list(_WORD.finditer(side)), None
     for count in range(1, len(words) + 1):
         name = side[words[-count].start() :] if ends else side[: words[count - 1].end()]
         at = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sentence)
-        if at is None and count > 3:  # "of the ohio": a word of the question may stand before the name
+        if at is None and count > 3:  # "of the ohio": short runs may miss, since words may precede the name
             break
         if at and len(name) >= _LEAST and name not in _NO_SIDE:
             found = at.span()
@@ -263,7 +263,7 @@ def _longest(side: str, sentence: str, ends: bool) -> Span | None:
 
 
 def _first_wins(asked: AskedQuestion, sentence: str, first: Span, second: Span) -> bool | None:
-    """Returns whether the side that a sentence names first is the one asked for; None: it does not say."""
+    """Returns whether the side that a sentence names first wins; None if the sentence does not decide."""
     between = sentence[first[1] : second[0]].lower()
     if _DENIES.search(sentence.lower()) or asked.direction is None:
         return None

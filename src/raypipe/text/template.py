@@ -1,13 +1,13 @@
-"""Templates that cannot fail on a row: the `query:` of the steps that rank, and the messages of prompts; and
-a field of a step that may differ with an earlier reply, such as prompt and adapter.
+"""Templates that cannot fail on a row: the `query:` of ranking steps, and the messages of prompts.
 
-Knows Jinja2's sandbox and the record Question. A template may use names, `replies.NAME` (the text of an
-earlier step's reply; "" where the step was skipped), filters, tests, `or` and `if`, and no methods or
-indexing, so that whether it renders does not depend on the row: an error shows when the recipe is read. Two
-filters are ours, `clean` and `colon` (`text.sanitize`). Texts that are filled in are never read as templates.
+Templates run in Jinja2's sandbox. A template may use names, `replies.NAME` (the text of an earlier step's
+reply; "" if the step was skipped), filters, tests, `or` and `if`, but no methods or indexing. It therefore
+renders for every row or for none, and errors appear when the recipe is read. Two filters are added, `clean`
+and `colon` (`text.sanitize`). Inserted texts are never read as templates.
 
-A prompt is checked when it is made: what its two messages use is exactly what it declares, and both render
-whatever texts are put in.
+A prompt is checked when it is made: its two messages use exactly the variables that it declares, and render
+with any texts. `ByLabel` is the value of a step's field (a prompt, an adapter) that depends on an earlier
+reply.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from raypipe.text.sanitize import clean, colon, escape_markup
 
 T = TypeVar("T")
 PLAIN = "{{ text }}"
-"""The question as it was asked."""
+"""Template of the question as it was asked."""
 
 KEPT = 256
-"""Templates that stay compiled: an endpoint opens its steps for every request, and compiling them again took
-5 ms of it. A recipe has some ten."""
+"""Most compiled templates in the cache. An endpoint opens its steps for every request; without the cache
+compiling took 5 ms of each. A recipe has some ten templates."""
 
 REPLY = "replies."
 _ALLOWED = "a query template may use text, body and replies.NAME, filters, `or` and `if`"
 
 
 def query_reads(template: str) -> frozenset[str]:
-    """The fields of Question that a query template reads: "text", "body", "replies.NAME".
+    """Lists the fields of Question that a query template reads: "text", "body", "replies.NAME".
 
-    Raises ValueError, saying what is allowed, for anything that is not a template or could fail on some row.
+    Raises ValueError, with the allowed syntax, if the text is no template or could fail on some row.
 
     >>> sorted(query_reads("{{ replies.rewrite or text }}"))
     ['replies.rewrite', 'text']
@@ -67,7 +67,7 @@ def query_renderer(template: str) -> Callable[[Question], str]:
 
 
 def field_of(question: Question, name: str) -> str:
-    """A field of a question, or the text of a reply by "replies.NAME". KeyError for a missing reply."""
+    """Returns a field of a question, or the text of the reply "replies.NAME". Raises KeyError without it."""
     if name.startswith(REPLY):
         return question.replies[name.removeprefix(REPLY)].text
     value: str = getattr(question, name)
@@ -76,14 +76,14 @@ def field_of(question: Question, name: str) -> str:
 
 @lru_cache(KEPT)
 def uses(template: str) -> frozenset[str]:
-    """The names that a template uses, a reply as "replies.NAME". Raises ValueError for anything that is not a
-    template or could fail for some texts in their place."""
+    """Lists the names that a template uses; a reply is "replies.NAME". Raises ValueError if the text is no
+    template, or could fail with some texts."""
     try:
         tree = _environment().parse(template)
         names = meta.find_undeclared_variables(tree)
         found = frozenset(names - {"replies"}) | {REPLY + r for r in _replies(tree)}
         render = renderer(template)
-        for filled in product(("", "two words"), repeat=len(found)):  # filters differ on empty texts
+        for filled in product(("", "two words"), repeat=len(found)):  # filters may fail on empty texts only
             render(dict(zip(sorted(found), filled, strict=True)))
     except (TemplateError, TypeError, ArithmeticError, LookupError) as e:
         raise ValueError(str(e)) from e
@@ -95,7 +95,7 @@ def renderer(template: str) -> Callable[[Mapping[str, str]], str]:
     compiled = _environment().from_string(template)
 
     def render(values: Mapping[str, str]) -> str:
-        # A namespace, not a dict: a reply may be called "items".
+        # A namespace instead of a dict, since a reply may be named "items".
         replies = {n.removeprefix(REPLY): v for n, v in values.items() if n.startswith(REPLY)}
         names = {n: v for n, v in values.items() if not n.startswith(REPLY)}
         return compiled.render(names, replies=SimpleNamespace(**replies))
@@ -107,7 +107,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     made = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
     )
-    # escaped behind it: what cleaning takes out may have kept a mark of a prompt apart
+    # Escape after cleaning: text that `clean` removes may have separated the parts of a mark.
     made.filters |= {"clean": lambda text: escape_markup(clean(text)), "colon": colon}
     return made
 
@@ -118,7 +118,7 @@ def _replies(tree: nodes.Template) -> set[str]:
         of = access.node if isinstance(access, nodes.Getattr | nodes.Getitem) else None
         if not (isinstance(of, nodes.Name) and of.name == "replies"):
             raise ValueError("it calls or looks into a value")
-        inside = getattr(access, "arg", None)  # what stands between brackets
+        inside = getattr(access, "arg", None)  # the expression in brackets
         key = access.attr if isinstance(access, nodes.Getattr) else getattr(inside, "value", None)
         if not isinstance(key, str) or key.startswith("_"):
             raise ValueError("it must name the reply, as replies.kg")
@@ -131,11 +131,11 @@ def _replies(tree: nodes.Template) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A system and a user message. The texts are identity; the file that they came from is not."""
+    """A system and a user message. Only the texts are part of a recipe's identity, not their file."""
 
     user: str
-    system: str = ""  # "": none
-    variables: tuple[str, ...] = ()  # all that the two use, each once; a reply as replies.NAME
+    system: str = ""  # "": no system message
+    variables: tuple[str, ...] = ()  # distinct names that the messages use; a reply is replies.NAME
 
     def __post_init__(self) -> None:
         if not self.user.strip():
@@ -168,11 +168,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ByLabel(Generic[T]):
-    """A value for all questions, or one for each label of an earlier reply."""
+    """A value for all questions, or a value per label of an earlier reply."""
 
-    default: T  # `else`: for labels that the table does not name
-    by: str = ""  # name of the reply; "": the default is for all
-    table: Mapping[str, T] = field(default_factory=dict)
+    default: T  # `else`: value for labels that are not in the table
+    by: str = ""  # name of the reply; "": all questions have the default
+    table: Mapping[str, T] = field(default_factory=dict)  # label -> value
 
     def reads(self) -> frozenset[str]:
         return frozenset({REPLY + self.by}) if self.by else frozenset()

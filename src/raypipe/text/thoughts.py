@@ -1,9 +1,9 @@
-"""Separates what a reasoning model thought from what it says. Pure functions; knows no model.
+"""Separation of a reasoning model's thoughts from its answer. Pure functions, independent of models.
 
-A thought stands between `<think>` and `</think>`, or the marks of other makers. A chat template may write the
-opening mark itself, so a closing one alone ends a thought, too. Servers that send thoughts in a field of
-their own are read into the same form (`thinking`). The last mark decides: whatever stands before a closing
-mark is thought, and behind an opening mark that nothing closes there is no answer.
+A thought is text between `<think>` and `</think>`, or the marks of other makers. A chat template may write
+the opening mark itself, so a closing mark without an opening one also ends a thought. If a server sends
+thoughts in a separate field, `thinking` converts them to this form. The last mark decides: all text before a
+closing mark is thought, and after an unclosed opening mark there is no answer.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ _MARKS = (
 )
 _LONGEST = max(map(len, _MARKS))
 MOST_CHARS = 500_000
-"""Limit of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in
-their length: they take some tenths of a second at this bound."""
+"""Most characters of a reply, as many as a window of 131,072 tokens holds. All parsers of replies take linear
+time: some tenths of a second at this limit."""
 _MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitReply:
-    thoughts: str  # with their marks; "": it shows none
-    answer: str  # what it says; "" where it says nothing behind its thoughts
+    thoughts: str  # thoughts with their marks; "" if there are none
+    answer: str  # text after the thoughts; "" if there is none
     closed: bool  # False: the reply ends inside a thought
 
 
 def split_thoughts(text: str) -> SplitReply:
-    """The thoughts and the answer of a reply. A reply without marks is an answer as it stands; one of more
-    than MOST_CHARS has none.
+    """Splits a reply into its thoughts and its answer.
+
+    A reply without marks is all answer. A reply of more than MOST_CHARS has no answer.
 
     >>> split_thoughts("<think>Lindqvist?</think> Anna Lindqvist")
     SplitReply(thoughts='<think>Lindqvist?</think>', answer=' Anna Lindqvist', closed=True)
@@ -58,7 +59,7 @@ def split_thoughts(text: str) -> SplitReply:
 
 
 def answer_of(text: str) -> str:
-    """Returns what a reply says behind its thoughts. Raises UnreadableReply where it says nothing there."""
+    """Returns the text of a reply after its thoughts. Raises UnreadableReply if there is none."""
     if (length := len(text)) > MOST_CHARS:
         raise UnreadableReply(f"expected a reply of at most {MOST_CHARS:,} characters, found {length:,}")
     found = split_thoughts(text)
@@ -73,7 +74,9 @@ def answer_of(text: str) -> str:
 
 
 def thinking(thoughts: str, answer: str) -> str:
-    """A reply whose thoughts came in a field of their own, with its marks; without an answer, unclosed.
+    """Joins thoughts from a separate field and an answer to a reply with marks.
+
+    Without an answer the thought is not closed.
 
     >>> thinking("so", "yes"), thinking("so", ""), thinking("", "yes")
     ('<think>so</think>yes', '<think>so', 'yes')
@@ -84,7 +87,7 @@ def thinking(thoughts: str, answer: str) -> str:
 
 
 def thought_tokens(text: str, tokens: int) -> int:
-    """Returns how many of a reply's tokens are thoughts, by their share of its characters: about.
+    """Estimates the number of a reply's tokens that are thoughts, by their share of its characters.
 
     >>> thought_tokens("<think>so</think>yes, it is", 9), thought_tokens("yes", 1)
     (6, 0)
@@ -95,18 +98,18 @@ def thought_tokens(text: str, tokens: int) -> int:
 
 @dataclass(slots=True)
 class DraftText:
-    """A reply while it is written: what of it is no thought.
+    """Filter that removes thoughts from a reply while the reply is streamed.
 
     >>> draft = DraftText()
     >>> "".join(draft.add(piece) for piece in ("It is ", "<th", "ink>Ann? B", "ob?</think>", "Bob < Ann."))
     'It is Bob < Ann.'
     """
 
-    thinking: bool = False  # it is inside a thought; True at first, of a model whose chat template opens one
-    held: str = ""  # the end of what was read, which may be the begin of a mark
+    thinking: bool = False  # whether it is inside a thought; starts as True if the chat template opens one
+    held: str = ""  # end of the text so far, which may be the beginning of a mark
 
     def add(self, piece: str) -> str:
-        """Takes the next piece; what can be shown by now."""
+        """Adds the next piece of the reply. Returns the text that can be shown now."""
         self.held += piece
         shown = ""
         while (mark := (_CLOSE if self.thinking else _MARK).search(self.held)) is not None:
@@ -122,5 +125,5 @@ class DraftText:
         return shown
 
     def rest(self) -> str:
-        """Returns what is left when the reply is whole: the begin of no mark."""
+        """Returns the held text at the end of the reply, since it did not become a mark."""
         return "" if self.thinking else self.held

@@ -1,8 +1,8 @@
-"""A web page as one text that loads nothing: template, styles and scripts of folders named `web` in one.
+"""Self-contained web pages: template, styles and scripts of the folders `web`, joined to one HTML text.
 
-Everything that came from data goes through Jinja's escaping, or is text that a script sets. Should anything
-slip through, the page's policy runs nothing but its own scripts, known by their hashes, and no script may
-turn a text into markup (Trusted Types).
+All data is escaped by Jinja, or set as text by a script. The page's content security policy is a second
+defence: only the page's own scripts run, identified by hashes, and no script may turn text into markup
+(Trusted Types).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 LOCKED = "base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-SHARED = "raypipe.text"  # the package whose folder `web` has what all pages share
+SHARED = "raypipe.text"  # package whose folder `web` holds the files that all pages share
 
 
 def read_part(package: str, name: str) -> str:
-    """A file of the folder `web` of a package, or of the shared one."""
+    """Reads a file of a package's folder `web`, or else of the shared folder."""
     own = resources.files(package).joinpath("web", name)
     file = own if own.is_file() else resources.files(SHARED).joinpath("web", name)
     return file.read_text(encoding="utf-8")
@@ -32,13 +32,13 @@ def read_part(package: str, name: str) -> str:
 
 @cache
 def joined(package: str, names: Sequence[str]) -> str:
-    """Some of these files, one after the other. Scripts share one scope: the first comes first."""
+    """Joins files of a folder `web`, in order. Scripts share one scope, so order matters."""
     return "\n" + "".join(read_part(package, name) for name in names)
 
 
 def policy(styles: str, scripts: str, own_host: bool) -> str:
-    """Returns the content security policy of a page with these styles and scripts, "": none. `own_host`: it
-    may ask the host that it came from."""
+    """Returns the content security policy of a page with these styles and scripts. `scripts` may be "".
+    `own_host`: the page may send requests to its own host."""
     script = f"script-src {_hash(scripts)}; " if scripts else ""
     asks = "connect-src 'self'; form-action 'self'" if own_host else "form-action 'none'"
     return f"default-src 'none'; {script}style-src {_hash(styles)}; img-src data:; {asks}; {LOCKED}"
@@ -50,8 +50,8 @@ def _hash(text: str) -> str:
 
 @cache
 def templates(package: str) -> Environment:
-    """The templates of a package's folder `web`, each compiled once in a process."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
+    """Returns the templates of a package's folder `web`, each compiled once per process."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # takes 20 ms, and `score` needs no page
 
     env = Environment(
         loader=FunctionLoader(partial(read_part, package)),
@@ -74,8 +74,8 @@ def page(
     values: Mapping[str, Any],
     filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> tuple[str, str]:
-    """The page and its policy, which stands in it, too. `values` are what the template shows, `filters` what
-    it calls."""
+    """Renders a page. Returns its HTML, which includes its content security policy, and the policy. `values`
+    are the template's variables, `filters` its additional filters."""
     style, script = joined(package, tuple(styles)), joined(package, tuple(scripts)) if scripts else ""
     allowed = policy(style, script, own_host)
     env = templates(package)
@@ -85,8 +85,8 @@ def page(
 
 
 def script_json(value: Any) -> Any:
-    """JSON that may stand in a script element: no text in it can close the element."""
-    from markupsafe import Markup  # a part of Jinja
+    """Formats a value as JSON for a script element; no text in it can close the element."""
+    from markupsafe import Markup  # installed with Jinja
 
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))

@@ -1,16 +1,16 @@
-"""Words of a text for BM25, as hashes and offsets; and cuts of texts: windows of words, tokens, sentences.
+"""Splits of a text: into words for BM25 (hashes and offsets), into windows, and into sentences.
 
-Two analyzers. `plain`: lower case, split at white space, as users of rank_bm25 do it. `stems`: runs of
-letters and digits after lower-casing, without accents and English stop words, cut to their Snowball stems.
-Where a script puts no space between words, and in Korean, words are all pairs of neighbouring letters, as
-Lucene's CJK analyzer has them.
+There are two analyzers. `plain` lower-cases and splits at white space, as users of rank_bm25 do. `stems`
+takes runs of letters and digits in lower case, drops accents and English stop words, and reduces words to
+Snowball stems. In scripts without spaces between words, and in Korean, its words are all pairs of adjacent
+letters, as in Lucene's CJK analyzer.
 
-`character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter that db3 names, on a
-white-space folded text: words are joined as long as the window is at most `size` characters long, and the
-next window begins with as many of the last words as fit into `overlap`. So a window begins and ends at a
-word, and is longer than `size` only if it is one longer word. Two departures: in scripts without spaces each
-letter is a word, and a word beyond `LONGEST_WORD` is cut, so that ten megabytes without a space do not become
-one chunk. Sentences are split as the official CRAG baseline does it (blingfire).
+`character_windows` is LangChain's `CharacterTextSplitter(separator=" ")`, the splitter of the system db3, on
+folded text. Words are joined while the window has at most `size` characters. The next window begins with as
+many of the last words as fit into `overlap`. A window thus begins and ends at a word, and exceeds `size` only
+if it is one longer word. There are two departures. In scripts without spaces each letter
+is a word. A word longer than `LONGEST_WORD` is cut, so that ten megabytes without a space are not one chunk.
+Sentences are split as in the official CRAG baseline (blingfire).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ SPACELESS = (
     (0x1B000, 0x1B16F),
     (0x20000, 0x3FFFF),  # Chinese and Japanese
 )
-"""First and last letters of each range, ascending."""
+"""Letters of scripts without spaces between words: first and last of each range, ascending."""
 HANGUL = ((0x1100, 0x11FF), (0x3131, 0x318E), (0xA960, 0xA97F), (0xAC00, 0xD7FF))
-"""Korean has spaces, but its endings are part of a word: it is searched as the scripts above are."""
-_ATTACHED = (  # letters that stand with the one before: vowel signs, tones, marks of length and repetition
+"""Korean letters. Korean has spaces, but endings are part of its words, so it is searched like SPACELESS."""
+_ATTACHED = (  # letters that belong to the one before: vowel signs, tones, marks of length and repetition
     (0x0E30, 0x0E3A),
     (0x0E45, 0x0E4E),
     (0x0EB0, 0x0EBC),
@@ -70,21 +70,21 @@ _ATTACHED = (  # letters that stand with the one before: vowel signs, tones, mar
     (0xFF70, 0xFF70),
     (0xFF9E, 0xFF9F),
 )
-_PARTING = ((0x0F0B, 0x0F0E), (0x1361, 0x1361))  # marks behind a word of Tibetan, and between Ethiopic words
+_PARTING = ((0x0F0B, 0x0F0E), (0x1361, 0x1361))  # marks after a Tibetan word, and between Ethiopic words
 _ASCII = ((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A))  # letters and digits
 
 
 def character_class(*ranges: tuple[int, int]) -> str:
-    """The ranges as they stand in a class of a pattern."""
+    """Formats ranges of characters for a class `[...]` of a pattern."""
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
 def word_starts(codes: np.ndarray) -> np.ndarray:
-    """(len,) bool: where a letter of such a script begins a word of its own, and where one of another script
-    that follows it does, and what follows a mark between words. `codes` (len,) uint32: the characters of a
-    text. Punctuation stands with the word before it."""
+    """Marks the characters that begin a word without a space before it: (len,) bool. They are letters of
+    SPACELESS scripts, an ASCII letter or digit directly after one, and a character after a mark between
+    words. Punctuation belongs to the word before it. `codes` (len,) uint32: characters."""
     starts = np.zeros(len(codes), bool)
-    high = np.flatnonzero(codes >= SPACELESS[0][0])  # few in most texts
+    high = np.flatnonzero(codes >= SPACELESS[0][0])  # most texts have few of them
     letters = high[_within(codes[high], SPACELESS)]
     starts[letters[~_within(codes[letters], _ATTACHED)]] = True
     behind = letters[letters + 1 < len(codes)] + 1
@@ -107,15 +107,15 @@ _STOP_WORDS = """
     that the their then there these they this to was will with
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""The 33 words that Lucene's English analysis has always dropped."""
+"""The 33 stop words of Lucene's English analyzer."""
 
 _PAIRED = character_class(*SPACELESS, *HANGUL)
-_LATIN = "a-z0-9\u00df-\u00f6\u00f8-\u024f\u1e00-\u1eff\ufb00-\ufb06\uff10-\uff19\uff41-\uff5a"  # and wide
+_LATIN = "a-z0-9\u00df-\u00f6\u00f8-\u024f\u1e00-\u1eff\ufb00-\ufb06\uff10-\uff19\uff41-\uff5a"  # wide, too
 _OTHER = rf"[^\W_{_LATIN}{_PAIRED}]"
-# Of no letters, but of words: accents, vowels of Hebrew, Arabic and the scripts of India, joiners.
+# Characters within words that are no letters: accents, vowel signs (Hebrew, Arabic, Indian), joiners.
 _JOINED = "\u0300-\u036f\u00ad\u200b-\u200d"
 _SIGNS = f"{_JOINED}\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff"
-# A single letter of another script is no word: the Greek ones of chemistry cost .002 of nDCG@10 on SciFact.
+# A single letter of another script is no word: Greek letters of chemistry cost .002 of nDCG@10 on SciFact.
 _RUNS = re.compile(
     rf"[{_LATIN}][{_LATIN}{_JOINED}]*|{_OTHER}(?:{_OTHER}|(?!{_OTHER})[{_SIGNS}])+"
     rf"|(?=([{_PAIRED}]{{2}}))|(?<![{_PAIRED}])[{_PAIRED}](?![{_PAIRED}])"
@@ -123,18 +123,18 @@ _RUNS = re.compile(
 _ACCENTS = re.compile(r"[\u0300-\u036f\u00ad\u200b-\u200f\u2060]")
 _VISIBLE = re.compile(r"\S+")
 _STEMMER = Stemmer.Stemmer("english")
-_DISTINCT = 1 << 16  # words whose hashes are kept, 12 MB: a page has 1,500, and rare ones come back rarely
+_DISTINCT = 1 << 16  # words in the cache of hashes, 12 MB: a page has 1,500, and rare words seldom repeat
 
 
 @lru_cache(maxsize=_DISTINCT)
 def word_hash(word: str) -> int:
-    """A stable uint64 hash of the word."""
+    """Returns a stable uint64 hash of a word."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 def analyse(text: str, analyzer: str) -> tuple[np.ndarray, np.ndarray]:
-    """The words of a text: hashes (words,) uint64 in text order, and the offsets in `text` at which they
-    start, (words,) int32. Raises ValueError for an unknown analyzer."""
+    """Splits a text into words: hashes (words,) uint64 in text order, and start offsets (words,) int32.
+    Raises ValueError if the analyzer is unknown."""
     if analyzer not in ANALYZERS:
         raise ValueError(f"unknown analyzer {analyzer!r}; known: {', '.join(ANALYZERS)}")
     pattern, named = ANALYZERS[analyzer]
@@ -148,7 +148,7 @@ def analyse(text: str, analyzer: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lower(text: str) -> str:
-    """Lower case of the same length: the Turkish dotted capital is the one letter that would become two."""
+    """Lower-cases a text without changing its length; only the Turkish dotted capital would become two."""
     return text.replace("\u0130", "i").lower()
 
 
@@ -160,7 +160,7 @@ def _stem_hash(word: str) -> int | None:
 
 
 def _without_accents(word: str) -> str:
-    """The word in the letters that are searched: wide and narrow forms, accents and ligatures are folded.
+    """Folds the letters of a word for search: wide and narrow forms, accents and ligatures.
 
     >>> [_without_accents(word) for word in ("café", "straße", "ﬁlm")]
     ['cafe', 'strasse', 'film']
@@ -175,11 +175,11 @@ ANALYZERS: Mapping[str, tuple[re.Pattern[str], Callable[[str], int | None]]] = M
 
 
 LONGEST_WORD = 10_000
-"""Characters. The longest word of the real pages' texts has 81."""
+"""Most characters of a word in windows. The longest word in the texts of the real pages has 81."""
 
 
 class WordSpans:
-    """The positions of the words in a folded text: ascending `starts` and `ends`."""
+    """Positions of the words in a folded text: ascending `starts` and `ends`."""
 
     def __init__(self, text: str) -> None:
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # (len(text),)
@@ -198,19 +198,19 @@ class WordSpans:
         return bisect_left(self.starts, span[0]), bisect_right(self.ends, span[1])
 
     def windows(self, first: int, stop: int, size: int, overlap: int) -> Iterator[Span]:
-        """LangChain's merge over the words `first` to `stop`."""
+        """Yields windows of the words from `first` to before `stop`, merged as LangChain does."""
         starts, ends = self.starts, self.ends
-        i, j = first, first  # the window holds the words i..j
+        i, j = first, first  # the window has the words i..j
         while j < stop:
             j = max(bisect_right(ends, starts[i] + size, j, stop) - 1, j)
             yield starts[i], ends[j]
-            j += 1  # the word that did not fit begins the next window, after what overlaps
+            j += 1  # the word that did not fit follows the overlap in the next window
             if j < stop:
                 i = min(bisect_left(starts, max(ends[j - 1] - overlap, ends[j] - size), i, stop), j)
 
 
 def character_windows(text: str, size: int, overlap: int) -> list[Span]:
-    """Windows of at most `size` characters, `overlap` of them shared with the window before."""
+    """Splits a text into windows of at most `size` characters, which overlap by up to `overlap`."""
     words = WordSpans(text)
     return list(words.windows(0, len(words.starts), size, overlap))
 
@@ -218,11 +218,9 @@ def character_windows(text: str, size: int, overlap: int) -> list[Span]:
 def nested_windows(
     text: str, parent_chars: int, parent_overlap: int, child_chars: int, child_overlap: int
 ) -> list[tuple[Span, Span]]:
-    """(child, parent) spans: the text cut into parents, each parent cut into children by itself.
-
-    As LangChain's ParentDocumentRetriever stores them: where parents overlap, a child inside both occurs
-    twice, once for each parent.
-    """
+    """Splits a text into parent windows, and each parent into children. Returns (child, parent) spans. As in
+    LangChain's ParentDocumentRetriever, a child in the overlap of two parents is returned twice, once for
+    each parent."""
     words = WordSpans(text)
     parents = words.windows(0, len(words.starts), parent_chars, parent_overlap)
     return [
@@ -233,23 +231,21 @@ def nested_windows(
 
 
 def token_windows(tokens: Sequence[Span], size: int, overlap: int) -> list[Span]:
-    """Windows of `size` tokens, `overlap` of them shared with the one before; the last may be shorter.
-
-    With overlap 0 there are ceil(n / size), and they hold every token once. A span runs from its first
-    token's start to its last token's end in the text, so nothing is decoded.
-    """
+    """Makes windows of `size` tokens, `overlap` of them shared with the previous window. The last window may
+    be shorter. With overlap 0 there are ceil(n / size) windows, and each token is in one. A span is from the
+    start of its first token to the end of its last token in the text, so no token is decoded."""
     step = size - overlap
     stops = range(size, max(size + 1, len(tokens) + step), step) if tokens else range(0)
     return [(tokens[stop - size][0], tokens[min(stop, len(tokens)) - 1][1]) for stop in stops]
 
 
 def sentence_windows(text: str, longest: int) -> list[Span]:
-    """The sentences of a text, each cut after `longest` characters (1000 in the official baseline)."""
+    """Splits a text into sentences, each cut after `longest` characters (1000 in CRAG's baseline)."""
     return [(start, min(end, start + longest)) for start, end in sentences(text)]
 
 
 def require_splitter() -> None:
-    """Raises ConfError where the library that splits is not installed. Called before work that needs it."""
+    """Raises ConfError if blingfire is not installed. Called before work that splits sentences."""
     if find_spec("blingfire") is None:
         raise ConfError(
             "sentences are split by the package blingfire, which is not installed. Get it with: "
@@ -258,15 +254,15 @@ def require_splitter() -> None:
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences of a text in order, without the white space between them.
+    """Splits a text into sentences, in order, without the white space between them.
 
     >>> [("Dr. Ho left. Who stayed?")[a:b] for a, b in sentences("Dr. Ho left. Who stayed?")]
     ['Dr. Ho left.', 'Who stayed?']
     """
-    if not text.strip():  # blingfire fails on it
+    if not text.strip():  # blingfire fails on blank text
         return []
     try:
-        import blingfire  # 40 ms that who only reads about a recipe does without
+        import blingfire  # imported here: it takes 40 ms, and inspecting a recipe does not need it
     except ModuleNotFoundError:
         require_splitter()
         raise

@@ -1,4 +1,4 @@
-"""The command line: `main` reads arguments, `command` lists commands, other modules hold them.
+"""Command line. `main` reads arguments, `command` lists the commands, and the other modules define them.
 
-What calls the API is imported when a command runs, so that its help and a wrong flag are quick.
+The API's modules are imported when a command runs, so help and errors in flags are quick.
 """

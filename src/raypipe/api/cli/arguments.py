@@ -1,4 +1,4 @@
-"""Arguments that mean the same in every command, and types of what stands on the command line."""
+"""Arguments that several commands share, and types of argument values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def one_of(*shipped: str, kind: str | None = None) -> Callable[[str], str]:
-    """An argument type: one of these names, or of those that plugins add to a kind (a field of PluginTable),
-    or the path of code from outside, MODULE:NAME."""
+    """Returns an argument type that accepts some names. It also accepts the names that plugins add to `kind`
+    (a field of PluginTable), and the path of code from outside, MODULE:NAME."""
 
     def read(text: str) -> str:
         if text in shipped or is_path(text):
@@ -33,7 +33,7 @@ def one_of(*shipped: str, kind: str | None = None) -> Callable[[str], str]:
 
 
 def _number(kind: type[T], fits: Callable[[T], bool], expected: str, name: str) -> Callable[[str], T]:
-    """An argument type: numbers of a kind that fit. `name`: as argparse calls one that cannot be read."""
+    """Returns an argument type for numbers that pass `fits`. `name` is its name in argparse's errors."""
 
     def read(text: str) -> T:
         value = kind(text)  # type: ignore[call-arg]
@@ -46,7 +46,7 @@ def _number(kind: type[T], fits: Callable[[T], bool], expected: str, name: str) 
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argument type: whole numbers from `least`, to `most` where there is one."""
+    """Returns an argument type for whole numbers from `least` to `most`; None: no upper bound."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"
     top = math.inf if most is None else most
     return _number(int, lambda n: least <= n <= top, expected, "whole number")
@@ -59,12 +59,12 @@ share_or_0 = _number(float, lambda x: 0 <= x <= 1, "a share from 0 to 1", "share
 
 
 def names(text: str) -> list[str]:
-    """An argument type: names with commas between them."""
+    """Splits a text into names at its commas; an argument type."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _graph(text: str) -> tuple[str, str]:
-    """An argument type: a graph and its place; "": all others."""
+    """Splits NAME=WHERE into a graph and its location; an argument type. Without NAME: "", all others."""
     name, sign, place = text.partition("=")
     return (name, place) if sign and "/" not in name else ("", text)
 
@@ -130,7 +130,7 @@ DRY_RUN: Any = arg("check everything, print the plan, run nothing")
 
 @dataclass(frozen=True, slots=True)
 class RecipeFlags:
-    """Gives the names in a recipe their meaning, and says where it runs."""
+    """Options that resolve the names in a recipe, and choose its cluster."""
 
     models: str | None = MODELS
     llm: str | None = LLM
@@ -138,7 +138,7 @@ class RecipeFlags:
     cluster: str = CLUSTER
 
     def session(self, shell: Shell, sets: Sequence[str] = ()) -> Session:
-        """The session of these options."""
+        """Returns the session of these options."""
         return shell.session(
             self.models, self.cluster, graphs=dict(self.graphs), llm=self.llm, sets=tuple(sets)
         )
@@ -146,16 +146,17 @@ class RecipeFlags:
 
 @dataclass(frozen=True, slots=True)
 class StoreFlags:
-    """The store's place."""
+    """Options that choose the store."""
 
     store: str | None = arg("where it is ($RAYPIPE_STORE, else stores/default under $RAYPIPE_HOME)", "URI")
     docs: str | None = arg("a folder in its place; what runs a recipe reads first what changed", "DIR")
 
     def uri(self, session: Session, read: bool = False) -> str | None:
-        """The store; None: as the environment says. `read`: what changed in the folder of --docs is read."""
+        """Returns the store's address; None: the environment names it. `read`: first reads changes in
+        --docs."""
         if self.docs is None:
             return self.store
-        from raypipe.api.data import documents_store, ingest_documents  # .3 s, for --docs alone
+        from raypipe.api.data import documents_store, ingest_documents  # .3 s, only for --docs
 
         if read:
             return ingest_documents(self.docs, self.store, session=session).store
@@ -164,16 +165,16 @@ class StoreFlags:
 
 @dataclass(frozen=True)  # slots of two bases clash
 class Options:
-    """Fields of EvalOptions."""
+    """Base of groups of options that are passed on by name, such as the fields of EvalOptions."""
 
     def given(self) -> dict[str, Any]:
-        """Those that are given, by name."""
+        """Returns the options with a value, by name."""
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
 
 @dataclass(frozen=True)
 class ScoredFlags(Options):
-    """Data, and how its answers are scored."""
+    """Options of the data, and of the scoring of answers."""
 
     format: str | None = FORMAT
     fields: str | None = FIELDS
@@ -199,7 +200,7 @@ class PlanFlags(ScoredFlags):
 
 @dataclass(frozen=True)
 class WorkFlags(Options):
-    """Limits of the work, and answers to work out again."""
+    """Options that limit an eval's work, or repeat a part of it."""
 
     fresh: bool = arg("answer all questions; ask language models again in place of using cached replies")
     max_calls: int | None = arg("start no task after N calls to models and graphs", "N", whole(1))
@@ -209,6 +210,6 @@ class WorkFlags(Options):
 
 
 def say_data(shell: Shell, data: object, store: str | None) -> None:
-    """Says on stderr which questions are taken where --data is missing."""
+    """Prints on stderr which store's questions are used, if --data is missing."""
     if not data:
         say(f"no --data: the questions in {shell.settings.store_to_use(store)}")

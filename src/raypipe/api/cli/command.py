@@ -1,9 +1,10 @@
-"""Declares commands: each is a function with types, from whose signature argparse takes its arguments.
-Lists them: name, group, help line, and the module that is imported when the command runs.
+"""Declaration of commands: each is a function with types, and argparse takes its arguments from the
+signature. COMMANDS lists their names, groups, help lines, and the modules that are imported when they run.
 
-Parameters that are keyword-only are options, all others stand in their places. Each has a type, and an `arg`
-for its default: `out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a
-group of options. One of type Shell gets what a command knows of its process, one of type Session its session.
+Keyword-only parameters are options, all others are positional. Each has a type, and an `arg` as its default:
+`out: str | None = arg("the table", "FILE")`. A parameter whose type is a dataclass is a group of options. A
+parameter of type Shell receives the parts of the process that a command may use; one of type Session receives
+the session.
 """
 
 from __future__ import annotations
@@ -43,42 +44,42 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="Result")
 Commands = Any  # argparse's own class for sub-commands is private
-PIPED_WIDTH = 10_000  # columns: no line of a table is as long
+PIPED_WIDTH = 10_000  # columns: longer than any line of a table
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """The part of an argument's declaration that its type does not say."""
+    """Declaration of an argument, without its type."""
 
     help: str
-    value: str | None = None  # stands for its value in the help; None: its choices
-    read: Callable[[str], Any] | None = None  # makes a value of the text; None: the type does
+    value: str | None = None  # name of the value in the help; None: its choices
+    read: Callable[[str], Any] | None = None  # converts the text to a value; None: the type does
     default: Any = None
     needed: bool = False
-    flag: str = ""  # of an option; "": its name
-    const: str | None = None  # value of an option that is given without one; None: it needs one
-    each: bool = False  # an option of several values takes one, and may be repeated
+    flag: str = ""  # flag of an option; "": made from the parameter's name
+    const: str | None = None  # value of an option given without a value; None: a value is required
+    each: bool = False  # True: an option of several values takes one at a time, and may be repeated
 
 
 arg: Callable[..., Any] = Arg
-"""An argument, in the place of its default."""
+"""Declaration of an argument, written as the default of its parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """The parts of the process that a command may use."""
+    """Parts of the process that a command may use."""
 
     settings: Settings
-    json: bool  # --json: nothing else goes to stdout
+    json: bool  # --json: stdout gets JSON only
     stdout: TextIO
-    began: float  # of the clock perf_counter
+    began: float  # start of the command, by perf_counter
 
     def session(self, models: str | None = None, cluster: str = "laptop", **more: Any) -> Session:
-        """The session of these options; it shows progress where no JSON is printed."""
+        """Returns a session with these options. It shows progress unless JSON is printed."""
         return Session(self.settings, models, cluster=cluster, progress=not self.json, **more)
 
     def print_json(self, value: Any) -> None:
-        """Prints a line on stdout. NaN and infinity are refused: they are not JSON."""
+        """Prints a value as one line of JSON on stdout. Raises ValueError for NaN and infinity."""
         json.dump(value, self.stdout, ensure_ascii=False, allow_nan=False)
         self.stdout.write("\n")
         self.stdout.flush()
@@ -86,12 +87,12 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Shown(Generic[R]):
-    """The result of a command. With --json, which each such command has, it is printed as one object."""
+    """Result of a command, and how to print it. Each such command has --json, which prints one object."""
 
     result: R
-    show: Callable[[R], object]  # prints it for a person
+    show: Callable[[R], object]  # prints the result for a person
     code: int = 0  # the exit code
-    after: Callable[[], object] = lambda: None  # is called once it is printed, and may raise
+    after: Callable[[], object] = lambda: None  # called after printing; may raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +105,19 @@ class Declared:
 
     @property
     def about(self) -> str:
-        """Returns what it does: its docstring, or as COMMANDS has it."""
+        """Description of the command: its function's docstring, else its line in COMMANDS."""
         return " ".join((inspect.getdoc(self.do) or "").split()) or COMMANDS[self.words].about
 
 
 def command(words: str, example: str) -> Callable[[Callable[..., Shown[Any] | int]], Declared]:
-    """Makes a function the command of these words. `example`: what may follow them. A command below another
-    has a docstring that says what it does."""
+    """Declares a function as the command `words`. `example` has arguments that may follow the words. The
+    function of a subcommand has a docstring, which is its help."""
     return lambda do: Declared(words, f"raypipe {words} {example}", do)
 
 
 def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
-    """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top.
-    `groups`: two words that have commands below them -> what these do."""
+    """Adds a command to a parser. `commands` maps words to the parsers of their subcommands; "" is the top.
+    `groups` maps the two words of a command with subcommands to its help."""
     above, _, name = declared.words.rpartition(" ")
     about, layout = declared.about, argparse.RawDescriptionHelpFormatter
     shown = {"help": about, "description": about, "epilog": f"example:\n  {declared.example}"}
@@ -127,7 +128,7 @@ def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, 
 
 
 def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) -> Commands:
-    """The commands below others, such as those of `score`, which are made where they are not there."""
+    """Returns the parsers of a command's subcommands, such as those of `score`. Creates missing ones."""
     if words not in commands:
         above, _, name = words.rpartition(" ")
         about = COMMANDS[name].about if not above else groups[words]
@@ -138,7 +139,7 @@ def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An argument of a command, as its function has it."""
+    """An argument of a command, as its function's signature declares it."""
 
     name: str
     hint: Any
@@ -146,7 +147,7 @@ class Parameter:
     option: bool
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Declares it."""
+        """Adds the argument to a parser."""
         arg, kind = self.arg, next((k for k in get_args(self.hint) if k is not NoneType), str)
         many = get_origin(self.hint) is Sequence
         if not (many or NoneType in get_args(self.hint)):
@@ -175,7 +176,7 @@ class Parameter:
 
     @property
     def default(self) -> Any:
-        """Its value where it is not given."""
+        """Value of the argument if it is not given."""
         if self.arg.default is None and self.hint is bool:
             return False
         return () if self.arg.default is None and get_origin(self.hint) is Sequence else self.arg.default
@@ -186,7 +187,7 @@ JSON: Any = arg("print one JSON object on stdout and nothing else")
 
 @functools.cache
 def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
-    """The arguments of a command, in the order of its function."""
+    """Returns the arguments of a command, in the order of its function's signature."""
     hints, found = get_type_hints(do), list[Parameter]()
     for name, p in inspect.signature(do).parameters.items():
         if hints[name] in (Shell, Session):
@@ -202,7 +203,7 @@ def parameters(do: Callable[..., Any]) -> Sequence[Parameter]:
 
 
 def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
-    """Calls a command with the arguments that are given, and prints what it found."""
+    """Calls a command with the given arguments, and prints its result. Returns the exit code."""
     values = {p.name: given.get(p.name, p.default) for p in parameters(declared.do)}
     taken: dict[str, Any] = {}
     for name, hint in get_type_hints(declared.do).items():
@@ -224,7 +225,7 @@ def run(declared: Declared, given: Mapping[str, Any], shell: Shell) -> int:
 
 
 class Once(argparse.Action):
-    """Stores the value of an option. A second one is an error, since the first would be lost."""
+    """Action that stores an option's value. A second value is an error: it would replace the first."""
 
     def __call__(
         self,
@@ -243,8 +244,8 @@ class Once(argparse.Action):
 
 
 def on_console(show: str, *of: Any, **more: Any) -> None:
-    """Calls MODULE.FUNCTION of the package `report`, which is imported now, with the console and what it
-    prints."""
+    """Calls a function of the package `report` with the console and the other arguments. `show` is
+    MODULE.FUNCTION; the module is imported now."""
     module, _, name = show.partition(".")
     getattr(import_module(f"raypipe.evaluation.report.{module}"), name)(console(), *of, **more)
 
@@ -254,7 +255,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """A table whose cells are folded where the console is narrow."""
+    """Prints a table whose cells are folded if the console is narrow."""
     from rich.table import Table  # for commands that print one
 
     made = Table(box=None, pad_edge=False, title=title)
@@ -266,12 +267,12 @@ def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | Non
 
 
 def say(line: object) -> None:
-    """Prints a line on stderr at once."""
+    """Prints a line on stderr immediately."""
     print(line, file=sys.stderr, flush=True)
 
 
 def console() -> Console:
-    """The console on stdout. Lines that are piped are not folded; on a terminal they fit its width."""
+    """Opens the console on stdout. Piped lines are not folded; on a terminal lines fit its width."""
     return open_console(sys.stdout, None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
@@ -283,7 +284,7 @@ GROUPS: Mapping[str, str] = {
     "serve": "answer single questions",
     "tools": "this machine, models, graphs, files",
 }
-"""Group -> what its commands do, in the order of `raypipe --help`."""
+"""Group -> purpose of its commands, in the order of `raypipe --help`."""
 
 _OWN = {
     ("data", "data"): {
@@ -331,7 +332,7 @@ _OWN = {
         "completion": "Print the completion script of a shell.",
     },
 }
-"""Group and module -> its commands: name -> what it does. Plugins add others."""
+"""Group and module -> its commands: name -> help line. Plugins add others."""
 
 COMMANDS: Registry[Command] = Registry(
     "commands",

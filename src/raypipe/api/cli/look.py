@@ -1,5 +1,5 @@
-"""Commands about finished runs: inspect, export, view, reproduce; which of them answers live questions, and
-what is deleted: promote, rollback, releases, prune, forget."""
+"""Commands about finished runs (inspect, export, view, reproduce), about releases (promote, rollback,
+releases), and about deletion (prune, forget)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def view(
     return Shown(found, say)
 
 
-MOST = 6  # expected numbers that are listed
+MOST = 6  # expected numbers listed per run
 
 
 @command("reproduce", "scifact --check --data /data/scifact")
@@ -204,7 +204,7 @@ def _print_release(found: ReleaseResult) -> None:
 
 
 def _score(row: ReleaseLine) -> str:
-    """The measures of a release, and how many questions each rests on."""
+    """Formats the measures of a release, with the number of questions behind each."""
     said = []
     if row.score is not None:
         said.append(f"{row.score:+.3f} on {row.scored} of {row.questions}")

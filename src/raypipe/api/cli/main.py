@@ -1,10 +1,10 @@
-"""The command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
+"""Command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
 
-Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it
-runs, and libraries by the API, so help and a wrong command or flag are quick. Exit codes: 0 fine, 2 usage or
-configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
-failed, 8 a cap on calls, money or hours is reached, 69 a store, device or service is unavailable, 70
-internal, 130 Ctrl-C, 143 stopped by SIGTERM.
+It reads arguments and the environment, calls the Python API, and prints. A command's module is imported when
+the command runs, and the API imports libraries, so help and errors in a command or flag are quick. Exit
+codes: 0 fine, 2 usage or configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget
+exceeded, 7 quality gate failed, 8 a cap on calls, money or hours is reached, 69 a store, device or service is
+unavailable, 70 internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ START = {
     "raypipe serve rag --docs DIR": "the same over HTTP, with a page",
     "raypipe plan local --set rerank.top=10": "what would this change cost?",
 }
-"""Four first commands, in the order in which a newcomer may type them -> what each does."""
+"""Four first commands for a newcomer, in order -> the purpose of each."""
 WIDTH = 80
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that says what a wrong value may have been meant to be."""
+    """Argument parser that suggests a correction of a wrong value."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"unknown value {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong and shows an example; the list of all options would bury both."""
+        """Prints the error with an example, and ends the process. A list of all options would hide both."""
         said = message.replace("the following arguments are required:", "missing:")
         lines = [f"{self.prog}: {said}", *filter(None, [self.epilog]), f"all options: {self.prog} --help"]
         print(*lines, sep="\n", file=sys.stderr)
@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """A parser of these commands, with their options; default: of all."""
+    """Builds a parser of some commands with their options; default: all commands."""
     top = _Parser(prog="raypipe", description=ABOUT)
     commands = {"": top.add_subparsers(dest="command", metavar="COMMAND", required=True)}
     for module in dict.fromkeys(COMMANDS[name].module for name in names):
@@ -87,7 +87,7 @@ def overview() -> str:
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of one command. Ends the process with code 2 where they are wrong."""
+    """Parses the arguments of one command. Ends the process with code 2 if they are wrong."""
     name = argv[0]
     if name not in COMMANDS:
         what = "option" if name.startswith("-") else "command"
@@ -97,7 +97,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     args, rest = parser([name]).parse_known_args(argv)
     if rest:
         flag = next((x.partition("=")[0] for x in rest if x.startswith("-")), "")
-        names = [name.lstrip("-") for name in args.parser._option_string_actions]  # equal dashes look alike
+        names = [name.lstrip("-") for name in args.parser._option_string_actions]  # dashes would look similar
         near = [repr(f"--{name}") for name in difflib.get_close_matches(flag.lstrip("-"), names)]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         args.parser.error(f"unexpected {' '.join(rest)}{hint}")
@@ -105,15 +105,16 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 
 GC_ALLOCATIONS = 50_000
-"""Objects made, less those that went, between two collections. With Python's own 700 collections take .5 of
-the 4.1 CPU seconds of an `ask`: each goes over what libraries leave."""
+"""Objects created, less those deleted, between two garbage collections. At Python's own 700 collections take
+.5 of the 4.1 CPU seconds of an `ask`: each visits all objects of the libraries."""
 
 
 def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
-    """Runs one command and returns its exit code. `argv` None: that of the process. `whole`: the process runs
-    nothing else, so its start is the command's; None: unless `argv` is given.
+    """Runs one command and returns its exit code. `argv` None: the arguments of the process. `whole`: the
+    process runs only this command, so the command starts with the process; None: True unless `argv` is given.
 
-    The reader of its output may close it at any time."""
+    The reader of the output may close it at any time.
+    """
     try:
         try:
             own = argv is None if whole is None else whole
@@ -124,16 +125,16 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         finally:
             sys.stdout.flush()
             if own:
-                gc.freeze()  # the two collections of Python's end, .7 s once torch is loaded, find nothing
+                gc.freeze()  # saves Python's two collections at exit: .7 s once torch is loaded
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python writes there again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python writes there again at exit
         return 0
 
 
 def _run(argv: Sequence[str] | None, own: bool) -> int:
     began = time.perf_counter()
     if own:
-        with suppress(OSError):  # where the system does not say when a process began: not Linux
+        with suppress(OSError):  # not Linux: the start of the process is unknown
             ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
             began -= time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     argv = sys.argv[1:] if argv is None else argv
@@ -141,7 +142,7 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
         print(overview())
         return 0
     if argv[0] == "--version":
-        from raypipe.core.environment import commit  # 20 ms: it knows packages
+        from raypipe.core.environment import commit  # its import takes 20 ms
 
         print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
         return 0
@@ -153,7 +154,7 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
         settings = from_environment()
         if COMMANDS[args.command].group in ("run", "serve") and "recipe" in args:
             named = args.recipe or ", ".join(getattr(args, "recipes", None) or ())
-            say(f"raypipe {args.command}: opening {named}")  # imports take a second or two from here on
+            say(f"raypipe {args.command}: opening {named}")  # the imports that follow take a second or two
         json = getattr(args, "json", False)
         with _kept_stdout(json, own) as stdout:
             return run(args.declared, vars(args), Shell(settings, json, stdout, began))
@@ -166,15 +167,15 @@ def _run(argv: Sequence[str] | None, own: bool) -> int:
         print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        raise  # `main` ends it
+        raise  # `main` handles it
     except Exception as e:
         return _failed(args.command, e)
 
 
 @contextmanager
 def _kept_stdout(json: bool, own: bool) -> Iterator[TextIO]:
-    """Keeps stdout for the JSON of a command. What libraries print goes to stderr: of a lost node Ray says so
-    on stdout. A process that runs nothing else ends so, for Ray speaks until its end."""
+    """Reserves stdout for a command's JSON: output of libraries, such as Ray's message about a lost node,
+    goes to stderr. In a process of one command this lasts to the end, because Ray prints until then."""
     stdout = sys.stdout
     if json:
         sys.stdout = sys.stderr
@@ -186,7 +187,7 @@ def _kept_stdout(json: bool, own: bool) -> Iterator[TextIO]:
 
 
 def _failed(command: str, error: Exception) -> int:
-    """Says what no command expects: a full disk, or a defect with its trace."""
+    """Reports an unexpected error: a full disk, or a defect with its trace. Returns the exit code."""
     if is_full(error):
         kept = "What was stored before stays readable; free some space and run it again to continue"
         print(f"raypipe {command}: the disk is full. {kept}: {error}", file=sys.stderr)
@@ -197,7 +198,7 @@ def _failed(command: str, error: Exception) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the run as an exception, so that files close and Ray is left; whole parts stay."""
+    """Ends the run on SIGTERM by an exception, so that files close and Ray is left. Whole parts remain."""
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Commands that plan or run a recipe over a store, or make numbers of runs: plan, eval, rank, sweep, fit."""
+"""Commands that plan or run a recipe over a store, or fit numbers to a run: plan, eval, rank, sweep, fit."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def evaluate(
 def _demo(
     session: Session, recipe: str, options: EvalFlags, scratch: Path | None
 ) -> tuple[Sequence[str], str]:
-    """Data and store of the demo, and says so. A name that is not known is refused before."""
+    """Returns the demo's data and store, and prints both. Refuses unknown names first."""
     from raypipe.api.run import check_names
     from raypipe.api.starting_points import DEMO
 
@@ -115,8 +115,8 @@ def _until(
     session: Session,
     given: dict[str, Any],
 ) -> Shown[RunResult]:
-    """Reads data, and runs the corpus half of a recipe, or both halves. Raises ConfError for options of what
-    comes after."""
+    """Reads data, and runs the corpus half of a recipe, or both halves. Raises ConfError for options that
+    concern only later work."""
     reading = {name: given.pop(name) for name in ("format", "fields", "kind") if name in given}
     taken = {"retry_faults"} if until == "index" else {"retry_faults", "fresh"}
     if later := sorted(given.keys() - taken):
@@ -190,7 +190,7 @@ def plan(
 
 
 def shown_plan(found: PlanResult, refresh: bool = False) -> Shown[PlanResult]:
-    """A plan as it is printed. `refresh`: expired answers are recomputed."""
+    """Prepares a plan for printing. `refresh`: expired answers are recomputed, so they are not announced."""
 
     def show(found: PlanResult) -> None:
         on_console("plans.print_plan", found.plan)
@@ -204,15 +204,15 @@ def shown_plan(found: PlanResult, refresh: bool = False) -> Shown[PlanResult]:
 
 
 def tell(shell: Shell, verbose: bool = False) -> Callable[[Plan], None]:
-    """Prints the plan of a run before it starts: what changed and the sum; `verbose`: each step. With --json
-    nothing but JSON is printed."""
+    """Returns a function that prints the plan of a run before it starts: the changes and the sum; with
+    `verbose`, each step. With --json it prints nothing."""
     show = "plans.print_plan" if verbose else "plans.print_plan_sum"
     return lambda plan: None if shell.json else on_console(show, plan)
 
 
 @dataclass(frozen=True, slots=True)
 class FitFlags:
-    """The data of a fit, and its aim."""
+    """Options of a fit: its data, its measure and its file."""
 
     split: int = arg("the half of the questions to fit on (0)", "0|1", shared.whole(0, 1), default=0)
     group: str | None = arg("a label whose values are groups of questions that stay together", "LABEL")

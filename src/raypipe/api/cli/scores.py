@@ -1,4 +1,4 @@
-"""Commands that judge answers: score, judge, compare."""
+"""Commands that score and compare answers, and measure judges: score, judge, compare."""
 
 from __future__ import annotations
 

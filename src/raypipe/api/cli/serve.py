@@ -1,4 +1,4 @@
-"""Commands that answer single questions: ask, and serve, the endpoint on this machine."""
+"""Commands that answer single questions: ask, and serve (the endpoint on this machine)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def serve(
     from raypipe.api.indexes import file_states, follow, open_docs
 
     session = named.session(shell)
-    if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
+    if not endpoint.follow_live:  # open_docs refuses live. Check first: indexing may take minutes
         if not stdio:
             check_address(endpoint, host, port, shell.settings)
         endpoint.check_models(shell.settings, endpoint.session(shell.settings).recipe(recipe))
@@ -93,7 +93,7 @@ def serve(
     def read_again(reopen: Callable[[], None]) -> None:
         try:
             open_docs(recipe, docs, place.store, session, reopen)
-        finally:  # a folder that holds no document any more raises, and its store is empty
+        finally:  # also after an error: a folder without documents raises and empties its store
             reopen()
 
     def followed(reopen: Callable[[], None]) -> object:
@@ -107,7 +107,7 @@ def serve(
 
 
 def _capture(rate: float | None, days: float | None, redact: str | None) -> CaptureConfig | None:
-    """Returns what is captured. Raises ConfError for options of a capture that is off."""
+    """Builds the capture's configuration. Raises ConfError for its options without --capture."""
     if rate is None:
         for name, value in (("retention", days), ("redact", redact)):
             if value is not None:
@@ -119,8 +119,8 @@ def _capture(rate: float | None, days: float | None, redact: str | None) -> Capt
         raise ConfError(str(e)) from e
 
 
-SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
-AROUND_CHARS = 40  # of the page before and after a quote
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply on a terminal, and characters of each; `--json` has all
+AROUND_CHARS = 40  # characters shown of the page before and after a quote
 
 
 @command("ask", 'rag "how long is the warranty?" --docs manuals')
@@ -154,14 +154,14 @@ def ask(
 
 
 def _where(url: str | None, place: Place | None) -> str:
-    """The address of a passage; of a file its page and section, too."""
-    shown = unquote(url) if url and "://" not in url else url  # a file as its folder names it
+    """Formats the address of a passage; for a file, also its page and section."""
+    shown = unquote(url) if url and "://" not in url else url  # a file's name, unescaped
     return ", ".join(x for x in (shown, place and place.page, place and place.section) if x)
 
 
 def _print(found: AskResult, verbose: bool) -> None:
-    """Prints the answer, the question that earlier turns made, the place, and three lines of evidence;
-    `verbose`: the ranking and times, too."""
+    """Prints the answer, the question if earlier turns changed it, the place, and three quotes as evidence.
+    `verbose` adds the ranking and the times."""
     from rich.text import Text
 
     from raypipe.text.context import context
@@ -178,13 +178,13 @@ def _print(found: AskResult, verbose: bool) -> None:
     places = [_where(e.url, e.place) or e.source for e in answered.evidence[:SHOWN]]
     if places:
         out.print(Text(("closest: " if question.outcome == ABSTAINED else "from ") + places[0], "dim"))
-    lines: list[tuple[str, str]] = []  # places, and what was printed of them
+    lines: list[tuple[str, str]] = []  # place, printed quote
     for e, place in zip(answered.evidence[:SHOWN], places, strict=True):
         whole, span = e.before + e.quote + e.after, (len(e.before), len(e.before) + len(e.quote))
         before, after = context(whole, span, AROUND_CHARS)
         quote = Text.assemble("  ", (before, "dim"), (cut(e.quote, SHOWN_CHARS), "bold"), (after, "dim"))
         if any(place == of and quote.plain.strip() in line for of, line in lines):
-            continue  # a quote within another one: with what stands around it, it reads the same
+            continue  # it is part of a printed quote with its context
         lines.append((place, quote.plain))
         out.print(quote, Text("" if place == places[0] else f"  {place}", "dim"))
     if not verbose:

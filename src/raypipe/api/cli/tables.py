@@ -1,4 +1,4 @@
-"""Comparisons, a judge against people, previews of data, and made questions on a console. Text from data is
+"""Console output of comparisons, judge checks, previews of data, and made questions. Text from data is
 printed as it is."""
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from raypipe.evaluation.report.wording import cut, ends, signed
 from raypipe.metrics.certainty import PairedDifference
 from raypipe.text.made_questions import REASONS
 
-SLICES_SHOWN = 12  # largest first; all of them are in --json
-CAUSES_SHOWN = 8
+SLICES_SHOWN = 12  # slices, the largest first; --json has all
+CAUSES_SHOWN = 8  # causes of differences
 STYLES = {"better": "bold green", "worse": "bold red"}
-NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # of `_numbers`
+NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # heads of the columns that `_numbers` fills
 
 
 def print_comparisons(found: CompareResult) -> None:
-    """Each comparison: the verdict first, then metrics, causes and slices."""
+    """Prints each comparison: the verdict first, then metrics, causes and slices."""
     out = console()
     for c in found.comparisons:
         say(out, _verdict_line(c), style=STYLES.get(c.verdict, "bold"), fold=True)
@@ -70,11 +70,11 @@ def print_comparisons(found: CompareResult) -> None:
             say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
 
 
-REPEATED_SHOWN = 10  # questions that moved most; all of them are in --json
+REPEATED_SHOWN = 10  # questions whose verdicts vary most; --json has all
 
 
 def print_repeats(done: RepeatsResult) -> None:
-    """Score of each repeat, mean and spread, and the questions that moved most."""
+    """Prints the score of each repeat, their mean and spread, and the questions that vary most."""
     out, found = console(), done.found
     runs = zip(found.runs, found.scores, ("", *found.verdicts), strict=False)
     rows = [(Path(n).name, "not scored" if s is None else f"{s:+.3f}", verdict) for n, s, verdict in runs]
@@ -90,7 +90,7 @@ def print_repeats(done: RepeatsResult) -> None:
 
 
 def _verdict_line(c: RunComparison) -> str:
-    """Says in a sentence what these questions show."""
+    """Formats the verdict of a comparison as a sentence."""
     d = c.score
     difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
     if c.verdict == "same":
@@ -110,7 +110,7 @@ def _numbers(d: PairedDifference, p: float) -> tuple[str, ...]:
 
 
 def print_check(checked: JudgeCheckResult) -> None:
-    """Agreement first, then the corrected score, then what was left out."""
+    """Prints the agreement, then the corrected score, then the answers left out."""
     out, c = console(), checked.found
     count = f"{c.labelled} of {c.judged} answers labelled"
     say(out, f"{c.judge or 'the judge'} in {c.run}, rule {c.rule}: {count}", style="bold")
@@ -145,12 +145,12 @@ def _agreement(a: Agreement) -> tuple[str, ...]:
     return (str(a.n), f"{a.agreement:.3f}", ends(a.interval), kappa, *wrong)
 
 
-CHARS = 90  # of a value that is shown
-DOCUMENTS = 3  # of a question, that are shown
+CHARS = 90  # characters shown of a value
+DOCUMENTS = 3  # documents shown of a question
 
 
 def print_preview(console: Console, found: Preview, named: bool) -> None:
-    """The format, the fields of each file, and the first row. `named`: the user named the format."""
+    """Prints the format, the fields of each file, and the first row. `named`: the user named the format."""
     how = "as named" if named else "by its looks; --format names another"
     say(console, f"read as {found.data_format} ({how})", style="bold", fold=True)
     for file in found.files:
@@ -197,7 +197,7 @@ def _question(found: FirstQuestion) -> Iterator[tuple[str, str]]:
 
 
 def _cut(text: str) -> str:
-    """A text in one line, its beginning where it is long."""
+    """Joins the lines of a text, and cuts it to CHARS characters."""
     return cut(" ".join(text.split()), CHARS, "...")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raypipe.api.models import AdoptionResult, ModelAddResult, ModelFetchResult, ModelNeedsResult
     from raypipe.api.starting_points import ProjectResult
 
-UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
+UNEQUAL = 7  # exit code of a failed gate: an output of a bench differs from its peer's
 
 
 @command("doctor", "--json")
@@ -33,7 +33,7 @@ def doctor(session: Session, *, place: shared.StoreFlags) -> Shown[Any]:
         marks = {"fine": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
         folded(("", "what", "found"), [(marks[f.state], f.what, f.found) for f in found.findings])
         for mend in dict.fromkeys(f.mend for f in found.findings if f.mend):
-            print(f"\n{mend}")  # whole lines, to copy
+            print(f"\n{mend}")  # lines are not folded, so that they can be copied
 
     return Shown(found, show, 0 if found.fine else ConfError.exit_code)
 

@@ -1,1 +1,1 @@
-"""Reports of a run for people and programs: files, one HTML page, a console table, progress on the way."""
+"""Reports of a run on a console and in an HTML page."""

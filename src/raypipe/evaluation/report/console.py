@@ -1,4 +1,4 @@
-"""Scores and reports as tables on a console. Text from data is printed as it is, never read as markup."""
+"""Run reports as tables and lines on a console. Text from data is printed literally, never as markup."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:  # pydantic and Arrow, which scores of a file do not need
     from raypipe.runs.record import Run
 
 FEW = 10
-"""Questions of a slice from which on it is printed: of fewer, half of them right, the 95 % interval of the
-accuracy is wider than from 19 % to 81 % (Clopper and Pearson). run.json and report.html have all."""
+"""Fewest questions of a slice on the console; run.json and report.html have all slices. With fewer, half of
+them right, the 95 % interval of the accuracy is wider than 19 % to 81 % (Clopper and Pearson)."""
 
 
 def say(console: Console, *lines: str, style: str = "", fold: bool = False) -> None:
-    """Prints lines whole; `fold` breaks them at the console's width."""
+    """Prints lines without wrapping; with `fold`, wraps them at the console's width."""
     for line in lines:
         console.print(Text(line, style), soft_wrap=not fold)
 
@@ -55,8 +55,8 @@ def show(
     bold: int | None = None,
     text: int = 0,
 ) -> None:
-    """Prints a table; `bold`: number of the row that stands out; `text`: of the column that is folded where
-    the console is narrow."""
+    """Prints a table. `bold`: index of the highlighted row. `text`: index of the column that wraps on a
+    narrow console."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for n, name in enumerate(heads):
         left = n in (0, text)
@@ -68,8 +68,8 @@ def show(
 
 
 def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> None:
-    """Prints a run on one screen: its score, what was lost, what it took, what to do next. `reused`: answers
-    that were there before."""
+    """Prints a run on one screen: score, losses, cost, and the next command. `reused`: answers from before
+    this run."""
     lines = [("score", lead_text(record))]
     if (lost := record.losses) and lost.misses:
         steps = ((p, f" ({steps_of(p)})" if p.steps else "") for p, _ in funnel(lost))
@@ -89,11 +89,11 @@ def print_run(console: Console, record: Run, folder: RunFolder, reused: int) -> 
         console.print(Text(f"{name}: ", "dim") + Text(text), soft_wrap=name in ("report", "next"))
 
 
-NOTES = 4  # of a run's notes, on its screen
+NOTES = 4  # notes of a run on its screen
 
 
 def _calls(record: Run) -> str:
-    """Tells how many calls were planned, and how many computed."""
+    """Formats the planned, computed and cached calls."""
     planned, likely = ([getattr(s, k) for s in record.steps] for k in ("planned", "expected"))
     computed, known = (sum(getattr(s, k) for s in record.steps) for k in ("computed", "cached"))
     most = "not known" if None in planned else f"{sum(planned):,}"
@@ -105,7 +105,7 @@ def _calls(record: Run) -> str:
 
 
 def _notes(record: Run) -> Iterator[str]:
-    """Yields all that changes how a score is to be read, the gravest first."""
+    """Yields notes on how to read the score, the gravest first."""
     if record.oracle == "labels":
         yield "this run made labels: a stage holds golds, so its score is no system's; no release"
     elif record.oracle:
@@ -127,7 +127,7 @@ def _notes(record: Run) -> Iterator[str]:
     yield from fit_lines(record)
     yield from (rows.sentence() for rows in record.replaced)
     yield from record.losses.notes if record.losses and record.losses.misses else ()
-    if not (record.losses and record.losses.misses):  # whose notes say it
+    if not (record.losses and record.losses.misses):  # else the notes of the losses say it already
         yield from (c.sentence() for c in record.cut_replies)
     if (orders := record.prompt_injection) and orders.exposed:
         yield f"prompt injection: {orders.followed} of {orders.exposed} were followed"
@@ -144,7 +144,7 @@ def _notes(record: Run) -> Iterator[str]:
 
 
 def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
-    """Prints all of a run: measures, slices, losses, steps, costs, faults, notes."""
+    """Prints a run in full: measures, slices, losses, steps, costs, faults, notes."""
     pages = f"{record.distinct_pages} distinct pages ({record.empty_pages} empty)"
     inputs = f"{record.questions} questions, {record.citations} citations, {pages}, {record.chunks} chunks"
     say(console, f"run {record.run}", inputs, fold=True)
@@ -187,7 +187,7 @@ def print_run_tables(console: Console, record: Run, folder: RunFolder) -> None:
 
 
 def print_losses(console: Console, found: Losses) -> None:
-    """Prints where the misses of a run were lost."""
+    """Prints the places where a run's misses lost their golds."""
     if not found.misses:
         return
     first = f"lost at ({found.misses} of {found.right + found.misses})"
@@ -197,7 +197,7 @@ def print_losses(console: Console, found: Losses) -> None:
 
 
 def print_lost(console: Console, questions: Sequence[Any]) -> None:
-    """Questions whose gold was lost, a line each and a line for what was expected and said."""
+    """Prints misses, two lines each: question and place, then expected and given answer."""
     for q in questions:
         at = f"{q.lost} ({q.step})" if q.step else q.lost
         say(console, f"{q.id}: {q.query} [{at}]")
@@ -205,7 +205,7 @@ def print_lost(console: Console, questions: Sequence[Any]) -> None:
 
 
 def print_row_faults(console: Console, found: RowFaults) -> None:
-    """Counts of the rows of a run, and each row with a fault."""
+    """Prints the row counts of a run, and each row with a fault."""
     if found.counts:
         rows = [(t.kind, t.rows, t.done, t.failed, t.pending) for t in found.counts]
         show(console, ("rows", "total", "done", "failed", "pending"), rows)
@@ -220,13 +220,13 @@ def print_row_faults(console: Console, found: RowFaults) -> None:
 
 
 def spent(record: Run) -> str:
-    """Returns where the wall time went, the longest parts first."""
+    """Formats the wall time of a run with its longest parts."""
     parts = sorted(record.clock.items(), key=lambda part: -part[1])
     took = ", ".join(f"{name} {n:.1f}" for name, n in parts[:PARTS_SHOWN] if n >= 0.05)
     return seconds(record.seconds) + (f": {took}" if took else "")
 
 
-PARTS_SHOWN = 3  # of the wall time: more do not fit a line
+PARTS_SHOWN = 3  # longest parts of the wall time: more do not fit a line
 
 
 def _judge(judge: JudgeLine) -> str:
@@ -268,7 +268,7 @@ def print_means(
     unjudged: int = 0,
     per_query: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Prints means by measure, and what they are of. `unjudged`: ranked queries that count nowhere."""
+    """Prints means, with a line `about` them. `unjudged`: queries without judgements, which do not count."""
     show(console, ("measure", "mean"), [(name, _four(mean)) for name, mean in means.items()])
     say(console, about, fold=True)
     if unjudged:
@@ -282,7 +282,7 @@ def _four(value: float | None) -> str:
 
 
 def print_measures(console: Console, title: str, lead: str, measures: Sequence[MeasureSummary]) -> None:
-    """Prints what the kind of the data measures, the leading measure first."""
+    """Prints the measures of the kind of data, the leading one first."""
     if not measures:
         return
     ordered = sorted(measures, key=lambda m: m.measure != lead)
@@ -292,7 +292,7 @@ def print_measures(console: Console, title: str, lead: str, measures: Sequence[M
 
 
 def _print_rule(console: Console, found: RuleScore, intervals: bool) -> None:
-    """Prints the score by a rule. `intervals`: those of a run stand in the table of its measures."""
+    """Prints the score by a rule. `intervals`: print them here; a run has them in its table of measures."""
     # Seven columns fit 80 characters, the width of a log, with 28 left for the name of a slice.
     parts = [("this run", found.score)]
     parts += [(f'always "{answer}"', s) for answer, s in found.controls.items()]
@@ -330,7 +330,7 @@ LOCKS = {
 
 
 def print_step_check(console: Console, found: StepCheck) -> None:
-    """Which laws a step keeps, what it declares, and how it compares with its lock."""
+    """Prints the laws that a step keeps, its declarations, and the comparison with its lock."""
     say(console, f"{found.step}, a {found.half} step, version {found.version}", style="bold", fold=True)
     laws = [(c.law, "yes" if c.holds else "no", c.detail) for c in found.laws]
     show(console, ("law", "holds", "found"), laws)

@@ -1,4 +1,4 @@
-"""Fits and sweeps on a console. Text from data is printed as it is."""
+"""Fits and sweeps on a console. Text from data is printed literally."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ DECIDE = (
 )
 FUSE = ("weights", "", "score", "95 % interval", "fitted is better by", "95 % interval", "p", "verdict")
 RELIABILITY = ("P(right), mean of a bin", "answers", "share right", "95 % interval")
-FEATURES_SHOWN = 8  # by their effect; all of them are in the fit's .json
+FEATURES_SHOWN = 8  # largest effects first; the fit's .json has all
 
 
 def print_fit(console: Console, found: DecideFitReport | FuseFitReport) -> None:
-    """Prints a fit of `decide` or `fuse`: the half that it has not seen first."""
+    """Prints a fit of `decide` or `fuse`; the scores on the unseen half come first."""
     heads: tuple[str, ...]
     if isinstance(found, DecideFitReport):
         step, left, heads, rows = "decide", found.not_scored, DECIDE, list[list[str]]()
@@ -84,11 +84,11 @@ def _ends(of: PolicyScore | WeightScore | PairedDifference) -> str:
     return ends(of.interval, signed, "too few groups")
 
 
-NAMED = 4  # steps that a line names
+NAMED = 4  # steps named in one line
 
 
 def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
-    """Prints what each point is expected to take; what points share counts at the first of them."""
+    """Prints the expected cost of each point. Steps shared by several points count at the first of them."""
     estimates = [p.estimate for p in plans]
     tokens = any(e.tokens is None or any(e.tokens) for e in estimates)
     priced = any(e.usd is not None for e in estimates)
@@ -105,8 +105,7 @@ def print_points(console: Console, plans: Sequence[PlannedPoint]) -> None:
 
 
 def print_sweep(console: Console, sweep: Sweep, plans: Sequence[PlannedPoint]) -> None:
-    """The one table of a sweep, with what was planned of each point next to what it took, and what became of
-    its winner."""
+    """Prints the table of a sweep, planned next to actual cost, and a sentence about the winner."""
     heads = ["point", sweep.measure, "difference", "95 % interval", "p", "verdict", "calls a question"]
     tokens, priced = (any(getattr(p.cost, n) for p in sweep.points) for n in ("tokens", "usd"))
     heads += ["planned", "new calls", *["planned", "new tokens"] * tokens, "planned", "took"]
@@ -134,7 +133,7 @@ def print_sweep(console: Console, sweep: Sweep, plans: Sequence[PlannedPoint]) -
 
 
 def _conclusion(sweep: Sweep) -> str:
-    """Returns what the best point is worth, in a sentence."""
+    """Returns a sentence about the winner and its score on unseen questions."""
     best = f"best: {sweep.winner}"
     if not sweep.unseen:
         return f"{best}. No question is left that the sweep did not see: --sample N leaves some"

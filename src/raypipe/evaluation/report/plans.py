@@ -1,4 +1,4 @@
-"""Plans, explanations of rows and changes on a console."""
+"""Plans, explanations of rows, and changes between runs on a console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the plan, which `why` does not load
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Prints what changed since the last run, a line for each step, and what all takes in one sentence."""
+    """Prints changes since the last run, a line per step, and the total cost in a sentence."""
     print_changed(console, plan)
     rows = []
     for s in plan.steps:
@@ -39,20 +39,20 @@ def print_plan(console: Console, plan: Plan) -> None:
         say(console, f"{again}: how often a reply flips in a batch")
     if plan.judge:
         say(console, f"judge {plan.judge.model}: at most {plan.judge.max_calls:,} calls")
-    cost = plan.cost  # without a price, a GPU and a token it says no more than the sum
+    cost = plan.cost  # adds to the sum only if there is a price, a GPU or a token
     if cost and (cost.usd or any(part is None or any(part) for part in (cost.gpu_hours, cost.tokens))):
         say(console, cost_line(cost, plan.unpriced))
     say(console, plan_sum(plan), fold=True)
 
 
 def print_plan_sum(console: Console, plan: Plan) -> None:
-    """Prints what changed, and what all takes in one sentence."""
+    """Prints changes since the last run, and the total cost in a sentence."""
     print_changed(console, plan)
     say(console, plan_sum(plan), fold=True)
 
 
 def print_changed(console: Console, plan: Plan) -> None:
-    """Prints what differs in the recipe since the last run of the store."""
+    """Prints the differences of the recipe from the store's last run."""
     lines = [line for d in plan.changed for line in _difference(d)]
     if lines:
         say(console, "changed since the last run:", style="bold")
@@ -62,17 +62,17 @@ def print_changed(console: Console, plan: Plan) -> None:
     say(console, *plan.adopted, fold=True)
 
 
-LINES_SHOWN = 6  # of what changed
+LINES_SHOWN = 6  # lines of changes
 
 
 def plan_sum(plan: Plan) -> str:
-    """Returns what an eval is likely to take, in a sentence."""
+    """Returns the likely cost of an eval in a sentence."""
     return "; ".join([_calls_of(plan.steps), _time(plan.steps), _growth(plan.steps)])
 
 
 def _reason(why: str, half: str) -> str:
-    """A reason for people: `row` is a question, or a page, that the last finished run did not have; `kept`
-    one whose answer it kept of an earlier run."""
+    """Words a reason for people. `row`: the last finished run did not have this question or page. `kept`:
+    that run kept an earlier run's answer to it."""
     new = "new question" if half == "question" else "new page"
     return {"row": new, "kept": "kept by --only-new"}.get(why, why)
 
@@ -82,7 +82,7 @@ def _number(n: float) -> str:
 
 
 def _calls_of(steps: Sequence[StepPlan]) -> str:
-    """Calls of all steps: those expected, then the bound."""
+    """Returns the calls of all steps: the expected number, then the bound."""
     most = sum(s.max_calls for s in steps)
     if all(s.exact or s.max_calls == 0 for s in steps):
         return f"{_number(most)} calls"
@@ -96,7 +96,7 @@ def _calls_of(steps: Sequence[StepPlan]) -> str:
 
 
 def _time(steps: Sequence[StepPlan]) -> str:
-    """Seconds of all processes together, or what would make them known."""
+    """Returns the summed seconds of all processes, or the measurement that is missing."""
     known = [s.cost.seconds for s in steps if s.cost.seconds is not None]
     if not known and steps:
         no = "no eval of these steps has run on such a machine (--calibrate measures this one)"
@@ -109,8 +109,8 @@ def _time(steps: Sequence[StepPlan]) -> str:
 
 
 def _growth(steps: Sequence[StepPlan]) -> str:
-    """Returns what the eval adds to the store. Parsed texts are not in the estimate: their sizes are not
-    known."""
+    """Returns the bytes that the eval adds to the store. Parsed texts are not counted, since their sizes are
+    not known."""
     least, most = (sum(s.cost.nbytes[i] for s in steps) for i in (0, 1))
     if most == 0 and not any(s.max_calls for s in steps):
         return "the store does not grow"
@@ -125,7 +125,7 @@ def _growth(steps: Sequence[StepPlan]) -> str:
 
 
 def print_placement(console: Console, cluster: str, about: str, pools: Sequence[Placement]) -> None:
-    """Prints where each pool of a plan runs, and the memory it takes there."""
+    """Prints the machines of each pool of a plan, and the memory it needs there."""
     say(console, f"on {cluster} ({about}):", fold=True)
     for p in pools:
         held = f"{p.cpus:g} CPU" + (f" and {p.device}" if p.gpus else "")
@@ -135,7 +135,7 @@ def print_placement(console: Console, cluster: str, about: str, pools: Sequence[
 
 
 def print_assumed(console: Console, plan: AssumedPlan) -> None:
-    """Prints what a corpus of some size would take."""
+    """Prints the cost of a corpus of an assumed size."""
     size, steps = plan.assumed, plan.steps
     html, chars = f"{size.html_bytes:,.0f} bytes of HTML", f"{size.text_chars:,.0f} characters"
     each = f"{html}, {chars}, {size.chunks or 0:g} chunks each"
@@ -143,7 +143,7 @@ def print_assumed(console: Console, plan: AssumedPlan) -> None:
     tasks, stored, asked = (sum(getattr(s, n) for s in steps) for n in ("tasks", "bytes", "requests"))
     rows = [(s.step, f"{s.rows:,.0f}", s.tasks, s.bytes, s.requests, s.hours) for s in steps]
     rows.append(("in all", "", tasks, stored, asked, plan.hours))
-    three = lambda h: f"{h:,.0f}" if h >= 100 else f"{h:.3g}"  # noqa: E731, digits that say something
+    three = lambda h: f"{h:,.0f}" if h >= 100 else f"{h:.3g}"  # noqa: E731, three significant digits
     shown = []
     for name, n, t, b, r, hours in rows:
         took = between(hours, three, " - ")
@@ -168,13 +168,13 @@ STATES = {
 
 
 def print_explanation(console: Console, story: Explanation) -> None:
-    """Prints a row of a run."""
+    """Prints how a question of a run was answered: evidence, replies, chats, changes, calls per step."""
     say(console, f"{story.question}: {STATES[story.state]}", style="bold", fold=True)
     say(console, *filter(None, [story.parts.get("text")]))
     if story.outcome:
         say(console, f"{story.answer}  [{story.outcome}]")
     say(console, *(f"{f.step}, {f.reason}: {f.detail}" for f in story.faults))
-    # What it rests on: quotes, replies of steps, chats with language models.
+    # The basis of the answer: quotes, replies of steps, chats with language models.
     for e in story.evidence:
         console.print(Text(f"evidence: {e.quote}"), Text(f" {e.url or e.source}", "dim"), soft_wrap=True)
     for name, reply in story.replies.items():
@@ -184,7 +184,7 @@ def print_explanation(console: Console, story: Explanation) -> None:
         for chat in step.chats:
             say(console, f"{step.step} asked its model:", style="bold")
             for message in chat.messages:
-                text = message.content  # a long one without its middle: the question stands last
+                text = message.content  # a long one loses its middle, since the question is at the end
                 if (more := len(text) - MESSAGE_SHOWN) > 0:
                     half = MESSAGE_SHOWN // 2
                     middle = f"... {more:,} characters, which --json has ..."
@@ -224,7 +224,7 @@ MESSAGE_SHOWN = 4000  # characters of a message on a terminal
 
 
 def print_changes(console: Console, found: Changes) -> None:
-    """Prints what a run changed."""
+    """Prints the differences of a run's answers from an earlier run's."""
     counts = f"{found.common} questions in both runs, {found.new} new, {found.removed} gone"
     say(console, f"against run {found.before}: {counts}", style="bold", fold=True)
     other = sum(found.other_path.values())
@@ -246,17 +246,17 @@ def print_changes(console: Console, found: Changes) -> None:
         say(console, f"... and {rest} more: changes.json has them all", fold=True)
 
 
-CHANGES_SHOWN = 20  # on a terminal
-PATH_SHOWN = 120  # characters of what a step put out, there: a ranking has thousands
+CHANGES_SHOWN = 20  # changed answers shown on a terminal
+PATH_SHOWN = 120  # characters shown of a step's output: a ranking has thousands
 
 
 def _print_differences(console: Console, differences: Sequence[Difference]) -> None:
-    """Prints what differs in a recipe, stage by stage."""
+    """Prints the differences of a recipe, stage by stage."""
     say(console, *(f"  {line}" for d in differences for line in _difference(d)))
 
 
 def _difference(d: Difference) -> list[str]:
-    """The lines of a difference; where it has none (a version, a source file, a stage), before and after."""
+    """Returns the lines of a difference; without any (version, source file, stage), before and after."""
     if d.lines:
         return list(d.lines)
     before, after = cut(d.before, 60), cut(d.after, 60)

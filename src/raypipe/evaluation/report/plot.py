@@ -1,4 +1,4 @@
-"""Geometry of the plots of reports, in the units of their SVG view boxes. Draws nothing."""
+"""Geometry of the plots in reports, in units of their SVG view boxes. Draws nothing."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 
 from raypipe.metrics.kinds import MeasureSummary
 
-WIDTH = 720  # of the bar of all questions
-NUMBER = 26  # of a part of it that has room for its number
-SPAN = 200  # of the axis of an interval; EDGE of it stands free at both ends
+WIDTH = 720  # width of the stacked bar of all questions
+NUMBER = 26  # least width of a bar segment that shows its number
+SPAN = 200  # length of an interval's axis; of it, EDGE at each end is free
 EDGE = 6
 
-BINS = 10  # of a histogram
-BIN, HIGH = 60, 90  # width of a bin, height of the highest
-FEW = 3  # different values: a table says as much
+BINS = 10  # bins of a histogram
+BIN, HIGH = 60, 90  # width of a bin, height of the highest bin
+FEW = 3  # distinct values up to which a table replaces the histogram
 
-SIDE = 300  # of a square plot of two shares
-FRAME = 40  # around it, for its axes
+SIDE = 300  # side of a square plot with a share on each axis
+FRAME = 40  # space around it for its axes
 
 
 def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Returns where a value between `low` and `high` stands between `start` and `end`, to a tenth of a
-    unit."""
+    """Returns a function that maps low..high linearly to start..end, rounded to a tenth of a unit."""
     return lambda value: round(start + (end - start) * (value - low) / (high - low), 1)
 
 
-across, up = scale(0, 1, FRAME, FRAME + SIDE), scale(0, 1, FRAME + SIDE, FRAME)  # of a share in a square plot
+across, up = scale(0, 1, FRAME, FRAME + SIDE), scale(0, 1, FRAME + SIDE, FRAME)  # x and y of a share
 
 
 def segments(counts: Mapping[str, int]) -> list[tuple[str, int, float, float]]:
-    """The stacked bar over all questions: what an answer is, questions, x and width of each that has some.
+    """Returns the non-empty segments of the stacked bar: name, number of questions, x, width.
 
     >>> segments({"right": 3, "wrong": 0, "not scored": 1})
     [('right', 3, 0.0, 540.0), ('not scored', 1, 540.0, 180.0)]
@@ -39,8 +38,8 @@ def segments(counts: Mapping[str, int]) -> list[tuple[str, int, float, float]]:
 
 
 def histogram(values: Sequence[float], of: MeasureSummary | None) -> list[tuple[float, int, float]]:
-    """The bins of a measure's range, the last with its upper end: lower end, questions and height of each; []
-    for values that are almost all equal.
+    """Returns the bins of a measure's range: lower end, number of values, height. The last bin includes its
+    upper end. Returns [] if at most FEW values are distinct.
 
     >>> lead = MeasureSummary("f1", 0.5, None, 4, 4, 0.0, 1.0)
     >>> [n for _, n, _ in histogram([0, 0.05, 0.5, 1], lead)]

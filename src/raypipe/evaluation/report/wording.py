@@ -1,6 +1,6 @@
-"""Numbers, costs and ranges for people, and which slices they are shown. Pure functions.
+"""Numbers, costs and ranges formatted for people, and the choice of slices to show. Pure functions.
 
-What is not known is said so: without a price there is no money, and never 0.
+An unknown value is called unknown: without a price the money is "no price", never 0.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:  # numpy and Arrow, which scores of a file do not need
     from raypipe.runs.pipeline.recipe_tables import AnnState
     from raypipe.runs.record import Run
 
-MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in run.json
+MOST = 12  # values of a shown label: CRAG's labels have at most 8; run.json has all labels
 
 
 def fit_lines(record: Run) -> list[str]:
-    """Returns what scores rest on that a fit has seen, and what the other questions say."""
+    """Returns lines about questions that a fit has seen, and the mean on the others."""
     lines = [
         f"seen: {f.seen} of {f.of} questions were among the {f.n} that {f.step} was fitted on "
         f"({f.split}): their scores are too good"
@@ -37,7 +37,7 @@ def fit_lines(record: Run) -> list[str]:
 
 
 def ann_line(found: AnnRecall) -> str:
-    """Returns what an approximate search found of what the exact one finds."""
+    """Formats the recall of an approximate search against the exact one."""
     kind = found.index.rpartition("_")[0]
     return f"approximate: {recall_text(found)} ({kind}, {found.probes} probes, refine {found.refine})"
 
@@ -50,7 +50,7 @@ def recall_text(found: AnnRecall) -> str:
 
 
 def ann_plan(state: AnnState) -> str:
-    """Returns whether an approximate index is there that a recipe searches, and what it finds."""
+    """Returns the state of an approximate index: not built, incomplete, not measured, or its recall."""
     of = f"{state.stage}: {state.kind} over {state.rows:,} vectors"
     if not state.index:
         return f"{of} is not built: the eval builds it once they are there, and measures its recall"
@@ -62,7 +62,7 @@ def ann_plan(state: AnnState) -> str:
 
 
 def calibration_line(name: str, c: CalibrationReport) -> str:
-    """Returns how well the probabilities of some answers hold."""
+    """Formats the calibration of probabilities."""
     return (
         f"{name} of {c.n} answers: ECE {c.ece:.3f} [{c.ece_interval[0]:.3f}, {c.ece_interval[1]:.3f}], "
         f"{c.ece_if_perfect:.3f} if it were exact; Brier {c.brier:.3f}; area under risk and coverage "
@@ -71,7 +71,7 @@ def calibration_line(name: str, c: CalibrationReport) -> str:
 
 
 def listed(counts: Mapping[str, object]) -> str:
-    """Names and their counts.
+    """Formats names with their counts.
 
     >>> listed({"parse": 3, "rank": 1})
     'parse 3, rank 1'
@@ -80,13 +80,13 @@ def listed(counts: Mapping[str, object]) -> str:
 
 
 def headline(record: Run) -> str:
-    """Returns what the answers of a run are worth, in the words of its kind."""
+    """Formats a run's result in one line: answers by verdict, or a ranking's leading measure."""
     said = ", ".join(f"{n} {name}" for name, n in record.answers.items() if n)
     return said or f"{lead_text(record)}, {record.questions} questions ranked"
 
 
 def lead_text(record: Run) -> str:
-    """The leading measure, and its interval."""
+    """Formats the leading measure with its interval."""
     lead, said = record.measure(record.lead), signed if record.lead == "score" else measured
     if lead is None or lead.mean is None:
         score = record.score.score if record.score else None
@@ -99,7 +99,7 @@ def lead_text(record: Run) -> str:
 
 
 def label_text(found: LabelLine) -> str:
-    """Returns what people's labels did to the verdicts."""
+    """Formats the effect of people's labels on the verdicts."""
     return (
         f"people outrank judges: {found.used} of the {found.labels} labels of {found.file} are of "
         f"answers of this run, {found.changed} verdicts are people's"
@@ -107,7 +107,7 @@ def label_text(found: LabelLine) -> str:
 
 
 class Labelled(Protocol):
-    """A slice: what shares one label."""
+    """A slice: the questions that share one value of a label."""
 
     @property
     def label(self) -> str: ...
@@ -117,36 +117,36 @@ L = TypeVar("L", bound=Labelled)
 
 
 def told_apart(slices: Sequence[L]) -> tuple[list[L], dict[str, int]]:
-    """The slices to show, and label -> its values for each omitted label. A label with one value says what
-    all questions together say, one with very many drowns the others."""
+    """Returns the slices to show, and the omitted labels with their numbers of values. A label with one value
+    adds nothing to the total, and one with very many values hides the others."""
     sizes = Counter(s.label for s in slices)
     shown = {label for label, values in sizes.items() if 1 < values <= MOST}
     return [s for s in slices if s.label in shown], {k: n for k, n in sizes.items() if k not in shown}
 
 
 def signed(score: float | None) -> str:
-    """A score in -1..1 for people."""
+    """Formats a score in -1..1 with its sign."""
     return "not scored" if score is None else f"{score:+.3f}"
 
 
 def measured(value: float | None) -> str:
-    """The mean of a measure for people."""
+    """Formats the mean of a measure."""
     return "not scored" if value is None else f"{value:.3f}"
 
 
 def ends(interval: Sequence[float] | None, said: Callable[[float], str] = measured, unknown: str = "") -> str:
-    """An interval for people."""
+    """Formats an interval; `unknown` stands for None."""
     return unknown if interval is None else f"{said(interval[0])} to {said(interval[1])}"
 
 
 def share(value: float | None) -> str:
-    """A share in 0..1 for people."""
+    """Formats a share in 0..1 as a percentage."""
     return "not scored" if value is None else f"{100 * value:.1f} %"
 
 
 def cut(text: str, most: int, end: str = "\u2026") -> str:
-    """The first `most` characters of a text, the last of them `end` where more come; whole words, where the
-    last is not a third of them.
+    """Shortens a text to `most` characters, the last of them `end` if it was longer. Cuts at a word's end
+    unless that loses more than a third.
 
     >>> cut("The pump has a warranty", 18), cut("x" * 9, 4)
     ('The pump has a\u2026', 'xxx\u2026')
@@ -159,7 +159,7 @@ def cut(text: str, most: int, end: str = "\u2026") -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration for people.
+    """Formats a duration.
 
     >>> seconds(7.25), seconds(75), seconds(3725)
     ('7.2 s', '1:15 min', '1:02:05 h')
@@ -173,7 +173,7 @@ UNKNOWN = "not known"
 
 
 def ranged(found: Sequence[float] | None) -> str:
-    """A range of whole numbers.
+    """Formats a range of whole numbers.
 
     >>> ranged([10, 2500]), ranged([7, 7]), ranged(None)
     ('10 to 2,500', '7', 'not known')
@@ -182,12 +182,12 @@ def ranged(found: Sequence[float] | None) -> str:
 
 
 def hours(found: Sequence[float] | None) -> str:
-    """A range of hours, as a duration."""
+    """Formats a range of hours as durations."""
     return between(found, lambda n: seconds(3600 * n))
 
 
 def usd(found: Sequence[float] | float | None) -> str:
-    """Some US dollars, or a range.
+    """Formats an amount of US dollars, or a range.
 
     >>> usd(0.5), usd([1, 12.345]), usd(0.00012), usd(None)
     ('0.50', '1.00 to 12.35', '0.00012', 'no price')
@@ -199,7 +199,7 @@ def usd(found: Sequence[float] | float | None) -> str:
 
 
 def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
-    """A range for people, each end as `said`; one number where both ends say the same."""
+    """Formats a range, each end by `said`. Ends that format alike give one number."""
     if found is None or None in found:
         return UNKNOWN
     low, high = map(said, found)
@@ -207,7 +207,7 @@ def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = "
 
 
 def cost_line(cost: Estimate, unpriced: Sequence[str]) -> str:
-    """Returns what a plan expects, in a line. `unpriced`: what has no price."""
+    """Formats a plan's expected cost in a line. `unpriced`: models without a price."""
     parts = [f"hours on the clock {hours(cost.hours)}"]
     for name, found, said in (("GPU-hours", cost.gpu_hours, _gpu), ("tokens", cost.tokens, ranged)):
         if found is None or any(found):
@@ -222,7 +222,7 @@ def _gpu(found: Sequence[float] | None) -> str:
 
 
 def cost_rows(cost: CostReport) -> list[tuple[str, str, str]]:
-    """Estimate against actual of a run: what, estimate, actual."""
+    """Returns the rows of the cost table: name, estimate, actual."""
     e, a = cost.estimate, cost.actual
     most = "" if e.max_calls is None else f", at most {e.max_calls:,}"
     rows = [("calls", f"{ranged(e.calls)}{most}", f"{a.calls:,}")]

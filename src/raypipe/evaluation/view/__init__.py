@@ -1,1 +1,1 @@
-"""The pages of runs: the report file, and the viewer that serves one run or compares two."""
+"""Web pages of runs: the report file, and the viewer's pages of one run or of two."""

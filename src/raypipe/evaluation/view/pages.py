@@ -1,8 +1,8 @@
-"""Pages of runs, from the files of their folders: the report file, and the viewer's of one run and of two.
+"""Pages of runs: the report file, and the viewer's pages of one run and of two.
 
-The report file has tables, plots and a line for each question, and no script. The viewer's pages fetch what
-stands behind a line. One template. The verdict on two runs is that of `evaluation.compare`; nothing is
-scored here.
+All pages share one template. The report file has tables, plots and a line per question, but no script. A page
+of the viewer fetches the details of a line when it is opened. The verdict on two runs comes from
+`evaluation.compare`; nothing is scored here.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
 from raypipe.text import web_page
 
-MOST_ROWS = 10_000  # lines of the report file: 4 MB of text
-GROUP_ROWS = 50  # that a browser lays out together: some two windows
+MOST_ROWS = 10_000  # lines in the report file: 4 MB of text
+GROUP_ROWS = 50  # lines that a browser lays out together: about two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "run.js")
 OF_WORDING = ("signed", "share", "seconds", "measured", "fit_lines", "label_text", "ann_line", "listed")
-"""Functions of `wording` that templates use."""
+"""Functions of `wording` that are filters of the templates."""
 FILTERS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(wording, name) for name in OF_WORDING},
     "steps_of": steps_of,
@@ -50,27 +50,28 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def page(template: str, scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]) -> tuple[str, str]:
-    """As `text.web_page.page`, of the templates of reports, with their styles, words and plots."""
+    """Renders a template with the reports' styles, filters and plots. Returns the page with its content
+    security policy, as `text.web_page.page` does."""
     shown = {**values, "plot": plot}
     return web_page.page("raypipe.evaluation.report", template, STYLES, scripts, own_host, shown, FILTERS)
 
 
 def report_page(folder: RunFolder, record: Run, earlier: Run | None) -> str:
-    """Renders the report file. `earlier`: the run that it is held against; None: there is none. Raises
-    DataError for a folder without a table."""
+    """Renders the report file. `earlier`: the run to compare with; None: there is none. Raises DataError if
+    the folder has no table."""
     return page("run.html", (), False, _values(folder, record, earlier, None))[0]
 
 
 def run_page(folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels) -> tuple[str, str]:
-    """Renders the viewer's page of a run; returns it with its content security policy. Raises DataError for
-    a folder without a table."""
+    """Renders the viewer's page of a run. Returns it with its content security policy. Raises DataError if
+    the folder has no table."""
     return page("run.html", SCRIPTS, True, _values(folder, record, earlier, labels))
 
 
 def _values(
     folder: RunFolder, record: Run, earlier: Run | None, labels: PersonLabels | None
 ) -> dict[str, Any]:
-    """Values of the page of a run. `labels`: of people, on the viewer's; None: the report file."""
+    """Returns the template's values for a run. `labels`: people's; None: the report file, without them."""
     with closing(RunTable(folder.results, record.run)) as run:
         ids = run.ids if labels else run.ids[:MOST_ROWS]
         lines = [line_of(run.line(id), record.lead or "score", labels) for id in ids]
@@ -122,8 +123,8 @@ def _values(
 def _questions(
     lines: Sequence[QuestionLine], questions: int, known: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Values of the page's part about questions. `questions`: of the run; `known`: facts for the script of a
-    page that the viewer serves; None: the page has no script."""
+    """Returns the template's values for the list of questions. `questions`: their number in the run. `known`:
+    data for the script of a viewer's page; None: the page has no script."""
     pair = known is not None and known["pair"]
     return {
         "served": known is not None,
@@ -137,25 +138,25 @@ def _questions(
 
 
 def moment(seconds: float) -> str:
-    """A time for people, in UTC. `seconds`: since the epoch."""
+    """Formats a time in UTC. `seconds`: since the epoch."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPair:
-    """Two runs, joined."""
+    """Two runs, joined by the ids of their questions."""
 
     folders: tuple[RunFolder, RunFolder]
     records: tuple[Run, Run]
     tables: tuple[RunTable, RunTable]
-    lines: tuple[QuestionLine, ...]  # of the questions in both, those that changed first
-    measure: str  # what their values are
-    span: float  # how far apart two values of it can lie
-    group: str | None  # label of questions that move together; None: each by itself
+    lines: tuple[QuestionLine, ...]  # questions in both runs, the most changed first
+    measure: str  # measure of the lines' values
+    span: float  # width of the measure's range
+    group: str | None  # label that groups dependent questions; None: each by itself
 
     def difference(self, rows: Sequence[int]) -> PairedDifference:
-        """The difference over some of the lines, by number; those without a value are left out. Raises
-        DataError where none has one."""
+        """Returns the difference of the runs over the lines with these indexes. Lines without a value are
+        left out. Raises DataError if none has one."""
         chosen = [self.lines[i] for i in rows if 0 <= i < len(self.lines)]
         chosen = [line for line in chosen if "value" in line.numbers]
         scored = [line.numbers for line in chosen]
@@ -166,7 +167,7 @@ class OpenPair:
 
 
 def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPair:
-    """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
+    """Joins two runs. Raises DataError if a folder has no table, and if the runs have no common question."""
     folders, records = (one[0], two[0]), (one[1], two[1])
     lead = records[0].lead or "score"
     spans = {m.measure: m.high - m.low for m in records[0].measures}
@@ -184,8 +185,8 @@ def open_pair(one: tuple[RunFolder, Run], two: tuple[RunFolder, Run]) -> OpenPai
 
 
 def pair_page(pair: OpenPair) -> tuple[str, str]:
-    """Renders the viewer's page of two runs; returns it with its policy. Where `compare` refuses them it says
-    why: runs of other kinds or judges, a store that is not here."""
+    """Renders the viewer's page of two runs. Returns it with its content security policy. If `compare`
+    refuses the runs, the page shows its reason: another kind or judge, or a store that is not here."""
     lines, (before, after), (a, b) = pair.lines, pair.records, pair.tables
     names, runs = [m.title for m in pair.records], [m.run[:8] for m in pair.records]
     values = _questions(lines, len(lines), facts(lines, runs, pair.measure))

@@ -1,4 +1,4 @@
-"""Questions on a page: the line of each, by what it is searched and sorted, and the row behind it."""
+"""Questions on a page: lines with facets to filter by and numbers to sort by, and full rows."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from raypipe.runs.record import Run
 from raypipe.store import Store
 from raypipe.text.context import lined
 
-SOURCE_CHARS = 16  # of a source's id, in the list of what answers rest on: 64 bits tell a run's sources apart
+SOURCE_CHARS = 16  # shown of a source's id: 64 bits distinguish the sources of a run
 STATES = {"exact": True, "correct": True, "missing": False, "hallucination": False}
-"""Verdict of a rule -> whether the answer is right; of one that is left open nothing is said."""
+"""Verdict of a rule -> whether the answer is right. Verdicts that are left open are missing."""
 LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionLine:
-    """A question of a run, or of two that are compared."""
+    """Line of a question on a page: of one run, or of two compared runs."""
 
     id: str
     question: str
-    answers: tuple[str | None, ...]  # of each run; None: it failed
+    answers: tuple[str | None, ...]  # answer of each run; None: it failed
     expected: str
-    states: tuple[str, ...]  # what each answer is, in the words of `verdict_of`; "": no answer is asked for
-    scored: str  # why it is that, or the measures, for people
-    direction: float | None = None  # of two runs: the second's value less the first's; None: one, or equal
+    states: tuple[str, ...]  # verdict on each answer, a word of `verdict_of`; "": not an answer but a ranking
+    scored: str  # reason of the verdict, or measures, for people
+    direction: float | None = None  # second run's value minus the first's; None: one run, or equal
     facets: Mapping[str, str] = field(default_factory=dict)  # name -> value, to filter by
     numbers: Mapping[str, float] = field(default_factory=dict)  # name -> value, to sort by
-    sources: tuple[str, ...] = ()  # ids, shortened, of the sources that the answer rests on
+    sources: tuple[str, ...] = ()  # shortened ids of the sources that the answer rests on
 
     @property
     def link(self) -> str:
-        """The address of the question within its page, without the #."""
+        """URL fragment of the question on its page, without the #."""
         return urlencode({"q": self.id})
 
 
 def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
-    """Returns one question of one run. `lead`: the measure that its value is; `labels`: what people said,
-    where the page takes labels; None: it takes none."""
+    """Returns a question's line for a page of one run. `lead`: measure shown as its value. `labels`: people's
+    labels; None: the page takes no labels."""
     measures, state = row["measures"] or {}, state_of(row)
     said = [row["reason"].replace("_", " ")] if row["reason"] else []
     said = said or [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
     facets = {"verdict": state, "outcome": row["outcome"], "from": row["origin"], "lost": _lost(row)}
     facets |= row["labels"]
     if row["verdict"] and state != "not scored" and "contains" in measures:
-        same = (state == "right") == bool(measures["contains"])  # the truth's words in the answer say it, too
+        same = (state == "right") == bool(measures["contains"])  # contains: the answer has the truth's words
         facets["measures"] = "agree" if same else "disagree"
     if row["faults"]:
         facets["fault"] = row["faults"][0]["step"]
@@ -75,7 +75,7 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
 
 
 def state_of(row: Mapping[str, Any]) -> str:
-    """Returns what an answer is, in the words of `verdict_of`; "" where documents are asked for."""
+    """Returns an answer's verdict in the words of `verdict_of`; "" if documents are ranked instead."""
     if row["grades"] and not row["golds"]:
         return ""
     right = STATES.get(row["verdict"])
@@ -85,7 +85,7 @@ def state_of(row: Mapping[str, Any]) -> str:
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
-    """Returns one question of two runs; values are those of `measure`."""
+    """Returns a question's line for a page of two runs. Its values are those of `measure`."""
     one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
     gain = None if one is None or two is None else two - one
     states = state_of(a), state_of(b)
@@ -104,18 +104,18 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
 
 
 def changed_first(line: QuestionLine) -> tuple[float, bool]:
-    """Sorts questions of two runs: the largest change of the value first, then other answers."""
+    """Returns a sort key for lines of two runs: largest change of value first, then changed answers."""
     return -abs(line.direction or 0), len({*line.answers}) == 1
 
 
 def expected(row: Mapping[str, Any]) -> str:
-    """Returns what is right: answers, or relevant documents with their grades, the best first."""
+    """Returns the gold answers, or the relevant documents with their grades, best first."""
     best = sorted((row["grades"] or {}).items(), key=lambda d: (-d[1], d[0]))
     return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
 
 
 def _lost(row: Mapping[str, Any]) -> str:
-    """Returns where the gold was lost."""
+    """Returns the place where the gold was lost, else "right" or "not scored"."""
     if row["lost"]:
         return str(row["lost"])
     state = state_of(row)
@@ -123,16 +123,15 @@ def _lost(row: Mapping[str, Any]) -> str:
 
 
 def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what an answer rests on: sources of its final ranking and of its quotes."""
+    """Returns shortened ids of the sources that an answer rests on: its final ranking and quotes."""
     found = [parse_chunk_id(h["chunk"])[0] for h in row["hits"] if h["ranked"]]
     found += [q["source"] for q in row["quotes"]]
     return tuple(dict.fromkeys(s[:SOURCE_CHARS] for s in found))
 
 
 def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels: str = "") -> dict[str, Any]:
-    """Returns the lines in columns, as the page's script reads them; values of facets and sources are
-    numbered. `lead`: the measure that a line's value is; `labels`: the file that people's marks are written
-    to; "": the page takes none."""
+    """Returns the lines as columns for the page's script. Values of facets and sources are numbered. `lead`:
+    measure of the lines' values. `labels`: file for people's marks; "": the page takes none."""
     names = list(dict.fromkeys(name for line in lines for name in line.facets))
     if labels:
         names = [*(n for n in names if n != "person"), "person"]
@@ -158,7 +157,7 @@ def facts(lines: Sequence[QuestionLine], runs: Sequence[str], lead: str, labels:
     }
 
 
-MOST_VALUES = 40  # of a facet: more is what search is for
+MOST_VALUES = 40  # limit of a facet's menu; the search field serves facets with more
 OWN = (
     "verdict",
     "outcome",
@@ -175,22 +174,22 @@ OWN = (
     "lost in A",
     "lost in B",
 )
-"""Facets that are no labels of the data: the page shows their menus first."""
+"""Facets that do not come from labels of the data. The page shows their menus first."""
 LINKED = ("verdict", "person", "lost", "A", "B", "lost in A", "lost in B")
-"""Facets that are there with one value, too: the page links to their values, or sets them."""
+"""Facets that the page keeps even with one value, since it links to their values or sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Questions by what became of them in two runs."""
+    """Counts of questions by their state in one run and in the other."""
 
     title: str
     columns: list[str]
-    lines: list[tuple[str, list[tuple[int, str]]]]  # row, for each column: n, address of its filter
+    lines: list[tuple[str, list[tuple[int, str]]]]  # row name; for each column count, query of its filter
 
 
 def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -> Matrix | None:
-    """Questions counted by two facets; None where they have none."""
+    """Counts questions by two facets. Returns None if no question has both."""
     both = (line.facets for line in lines if {before, after} <= line.facets.keys())
     counts = Counter((facets[before], facets[after]) for facets in both)
     if not counts:
@@ -204,7 +203,7 @@ def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -
 
 
 def with_lines(row: dict[str, Any], record: Run) -> dict[str, Any]:
-    """A row whose passages have the lines of their pages, as far as the store of its run is here."""
+    """Adds the line structure of their pages to a row's passages, if the run's store is here."""
     hits = [h for h in row["hits"] if h["text"] is not None]
     try:
         table = description(record.recipe).texts_table
@@ -239,15 +238,14 @@ OF_LINES = (
     "measures",
     "lost",
 )
-"""Columns that the line of a question is made of. Whole rows have texts and prompts: reading 2,706 of them
-took 7 s more."""
+"""Columns that a line needs. Whole rows also have texts and prompts: reading 2,706 of them took 7 s more."""
 
 
 class RunTable:
-    """The results of a finished run, its rows by id. Reads a row group at a time."""
+    """Rows of a finished run's table by question id. Reads a row group at a time."""
 
     def __init__(self, path: Path, run: str) -> None:
-        """Raises DataError for a file that is not the table of this run."""
+        """Raises DataError if the file is not the table of this run."""
         self._file = open_table(path, ["id"], run)
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):
@@ -269,12 +267,12 @@ class RunTable:
         return id in self._place
 
     def row(self, id: str) -> dict[str, Any]:
-        """Returns a whole row. Raises KeyError for an id that the run does not have."""
+        """Returns a whole row. Raises KeyError if the run lacks the id."""
         group, at = self._place[id]
         return self._group(group, None)[at]
 
     def line(self, id: str) -> dict[str, Any]:
-        """Returns the columns OF_LINES of a row; KeyError as for `row`."""
+        """Returns the columns OF_LINES of a row. Raises KeyError if the run lacks the id."""
         group, at = self._place[id]
         return self._group(group, OF_LINES)[at]
 

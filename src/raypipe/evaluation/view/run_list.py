@@ -1,6 +1,6 @@
-"""Finished runs, from their headers: in folders, here or of an object store, and those that a store knows.
+"""List of finished runs from local folders, folders of an object store, and a store's records.
 
-A header is a run's record; one that was read is kept as long as its file is the same. Reads no results.
+Only the runs' records are read, not their results. A record is read again only if its file changes.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from raypipe.runs.record import Run, read, readable
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
-DEPTH = 4  # of folders that are looked into: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
-MOST = 500  # of a store's runs, the latest first
+DEPTH = 4  # levels of searched folders: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them
+MOST = 500  # runs listed of a store, the latest first
 
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """A finished run."""
+    """Key facts of a finished run for the list."""
 
     run: str  # its id
     recipe: str  # its name
     finished: float  # seconds since the epoch
     questions: int
-    kind: str  # of the data
-    measure: str  # that its report begins with
-    mean: float | None  # of this measure; None: nothing was scored
-    store: str  # URI
-    folder: str | None  # None: no folder here has it, only its store
-    right: int | None  # questions answered right; None: documents were asked for
-    scored: int  # questions behind the mean
-    live: bool  # it is the release that its store's endpoint answers by
+    kind: str  # kind of the data
+    measure: str  # leading measure of its report
+    mean: float | None  # mean of the leading measure; None: nothing was scored
+    store: str  # URI of its store
+    folder: str | None  # None: it is only in the store, in none of the folders
+    right: int | None  # questions answered right; None: documents are ranked
+    scored: int  # questions that the mean covers
+    live: bool  # True: the store's endpoint answers by this release
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRuns:
-    """Runs in an object store: their records are copied at once, all else of a run when it is opened."""
+    """Runs in an object store: records are copied for the list, other files when a run is opened."""
 
-    uri: str  # of a run's folder, or of one that holds such
-    cache: Path  # folder of the copies
+    uri: str  # address of a run's folder, or of a folder of runs
+    cache: Path  # local folder of the copies
 
     def headers(self) -> Path:
-        """The folder of the copies, with all records. Raises DataError."""
+        """Copies all records, and returns the local folder. Raises DataError."""
         name = RunFolder(Path()).record.name
         return download(self.uri, self.cache, lambda below: below.rpartition("/")[2] == name)
 
     def fetch(self, run: Path) -> None:
-        """Copies a run whole; `run`: its folder below that of the copies. Raises DataError."""
+        """Copies all files of a run. `run`: its folder, relative to that of the copies. Raises DataError."""
         folder = "" if run == Path() else f"{run.as_posix()}/"
         download(self.uri, self.cache, lambda below: below.startswith(folder))
 
 
 class RunList:
-    """The runs in some folders, and of a store."""
+    """List of the runs in some folders and in a store."""
 
     def __init__(self, places: Sequence[Path | RemoteRuns], store: Store | None) -> None:
-        """`places`: folders of runs, or folders that hold such; `store`: its runs are listed, too. Raises
-        DataError for an object store that cannot be read."""
+        """`places`: folders of runs, or folders that contain them. `store`: its runs are listed as well.
+        Raises DataError if an object store cannot be read."""
         self._places = tuple(p.headers() if isinstance(p, RemoteRuns) else p for p in places)
         both = zip(self._places, places, strict=True)
         self._remote = {copies: p for copies, p in both if isinstance(p, RemoteRuns)}
@@ -70,12 +70,12 @@ class RunList:
         self._read: dict[Path, tuple[tuple[int, int], Run]] = {}
 
     def given(self) -> list[str]:
-        """Ids of the runs in the folders, in the order in which these were given."""
+        """Returns the ids of the runs in the folders, in the order of the folders."""
         return list(self._by_place()[0])
 
     def whole(self, run: str) -> tuple[RunFolder, Run] | None:
-        """A run with all its files here; None: no folder has it. Raises DataError where an object store that
-        has it cannot be read."""
+        """Returns a run with all its files local, or None if no folder has it. Raises DataError if its object
+        store cannot be read."""
         found = self._by_place()[0].get(run)
         if found is not None and run not in self._whole:
             for place, remote in self._remote.items():
@@ -85,7 +85,7 @@ class RunList:
         return found
 
     def listed(self) -> tuple[list[RunHeader], int]:
-        """All runs, the latest first, and the number of records that cannot be read."""
+        """Returns the headers of all runs, the latest first, and the number of unreadable records."""
         here, unread = self._by_place()
         found: list[tuple[Run, str | None]] = [(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:

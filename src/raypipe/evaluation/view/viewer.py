@@ -1,7 +1,7 @@
-"""Replies of `raypipe view` to the browser: the list of runs, the page of one or two, rows, labels.
+"""HTTP server of `raypipe view`: list of runs, pages of runs, rows of questions, people's labels.
 
-Its server is for this machine alone, one request after the other. Names of other hosts are refused, so that a
-page of the web cannot reach it by a name that leads here, and marks are taken as JSON from its own pages.
+It serves this machine only, one request at a time. A request must name this host: a web page cannot reach the
+viewer through a host name that points here. Labels are taken as JSON from the viewer's own pages.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.store import Store
 
-OPEN = 4  # tables kept open: two pairs
-MOST_DIGITS = 10  # of a question's number
+OPEN = 4  # tables kept open: those of two pairs
+MOST_DIGITS = 10  # limit of a question's number in an address
 
 TableKey: TypeAlias = tuple[str, Path, int, int]
-"""A table as it was opened: run id, path, time of change in nanoseconds, bytes. Another eval into the same
-folder makes another table."""
+"""An opened table: run id, path, modification time in nanoseconds, bytes. Another eval into the same folder
+gives another key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewReply:
-    """A reply to the browser."""
+    """An HTTP reply."""
 
     status: int
-    kind: str  # its media type
+    kind: str  # media type
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Viewer:
-    """Runs, and what is open of them."""
+    """Handler of the viewer's requests, with a cache of opened tables."""
 
     def __init__(self, runs: RunList, labels: Path | None) -> None:
-        """`labels`: the file that people's marks are written to; None: labels.jsonl in the run's folder."""
+        """`labels`: the file for people's labels; None: labels.jsonl in the run's folder."""
         self._runs, self._labels = runs, labels
         self._tables = lru_cache(OPEN)(lambda key: RunTable(key[1], key[0]))
         self._pairs = lru_cache(OPEN // 2)(lambda a, b: open_pair(self._folder(a[0]), self._folder(b[0])))
@@ -98,7 +98,7 @@ class Viewer:
         raise DataError(f"{address}: expected rows, or an id and a label of {', '.join(LABELS)}")
 
     def _list(self, search: str) -> ViewReply:
-        """The page of all runs, or of those that have each word of `search`."""
+        """Returns the page of the runs that match each word of `search`."""
         headers, unread = self._runs.listed()
         every = [{**asdict(h), "when": moment(h.finished), "live": "live" * h.live} for h in headers]
         words = search.lower().split()
@@ -133,7 +133,7 @@ class Viewer:
 
 
 def _split(address: str) -> SplitResult:
-    """The parts of an address. Raises DataError for one that has none."""
+    """Splits an address into its parts. Raises DataError if it is malformed."""
     try:
         return urlsplit(address)
     except ValueError as e:
@@ -141,7 +141,7 @@ def _split(address: str) -> SplitResult:
 
 
 def _rows(tables: Iterable[tuple[Run, RunTable]], n: str, ids: Sequence[str]) -> ViewReply:
-    """Returns a question's row of each run. `n`: its number in `ids`; DataError where there is none."""
+    """Returns a question's row in each run. `n`: its index in `ids`; DataError if there is none."""
     number = int(n) if n.isdecimal() and len(n) < MOST_DIGITS else len(ids)
     if number >= len(ids):
         raise DataError(f"question {n}: expected a number below {len(ids)}")
@@ -164,13 +164,13 @@ PATIENCE = 10.0  # seconds for a request to arrive: a browser on this machine ta
 
 
 class ViewServer(ThreadingHTTPServer):
-    """A viewer behind a port of this machine; 0: any free one."""
+    """A server of a viewer on this machine. Port 0 picks a free one."""
 
     daemon_threads = True
 
     def __init__(self, viewer: Viewer, port: int) -> None:
         super().__init__((LOOPBACK, port), _Requests)
-        self.viewer, self.turn = viewer, threading.Lock()  # browsers open connections that say nothing
+        self.viewer, self.turn = viewer, threading.Lock()  # threads, since browsers open idle connections
 
     @property
     def address(self) -> str:
@@ -194,9 +194,9 @@ class _Requests(BaseHTTPRequestHandler):
             with self.server.turn:
                 viewer = self.server.viewer
                 reply = viewer.get(self.path) if length is None else viewer.post(self.path, body)
-        except RaypipeError as e:  # cannot be shown
+        except RaypipeError as e:  # a page that does not exist or cannot be rendered
             reply = _json({"detail": str(e)}, 404)
-        except OSError as e:  # this machine reads or writes a file in vain
+        except OSError as e:  # a file on this machine cannot be read or written
             place = f"{e.filename}: " if e.filename else ""
             reply = _json({"detail": f"{place}{e.strerror or e}. Mend that and try again"}, 500)
         self.connection.settimeout(None)  # a browser may take a large page slowly
@@ -208,7 +208,7 @@ class _Requests(BaseHTTPRequestHandler):
         self.wfile.write(reply.body)
 
     def _require_own(self) -> None:
-        """Raises DataError for a request that another host's name, or another page, makes."""
+        """Raises DataError if a request names another host, or comes from another site's page."""
         port = self.server.server_address[1]
         own = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
         origin = self.headers.get("origin")
@@ -228,4 +228,4 @@ class _Requests(BaseHTTPRequestHandler):
             raise DataError(f"expected JSON ({e})") from e
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing of each request: it is one person's own."""
+        """Logs nothing, since all requests are the user's own."""

@@ -1,7 +1,7 @@
-"""Files of a folder to documents: txt, md, html, csv, pdf, docx and images, each known by its content.
+"""Readers of the files of a folder as documents: txt, md, html, csv, pdf, docx and images.
 
-`walk` finds the files, opens them safely and says what they are, `reader` reads one. PDF, images and docx are
-read in limited child processes (`pdf`, `ocr`, `docx`).
+`walk` finds the files, opens them safely and detects their kinds by content. `reader` reads one file. PDF,
+images and docx are read in child processes with limits (`pdf`, `ocr`, `docx`).
 """
 
 from raypipe.readers.documents.reader import DocumentReader, FileText, reader_of

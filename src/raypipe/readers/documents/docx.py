@@ -1,9 +1,9 @@
-"""A docx to text and sections, over zipfile and lxml; runs in the limited child.
+"""Reader of docx: text and sections, by zipfile and lxml, in the child process with limits.
 
-Takes what Word shows: tracked insertions, content controls, text boxes, tables in tables, formulas, notes,
-numbers of paragraphs, embedded pages. Leaves out what it does not: tracked deletions, hidden text, fields'
-code, comments, headers and footers. The parts are parsed as streams, without entities and without libxml2's
-huge mode. A docx has no pages.
+Reads everything that Word shows: tracked insertions, content controls, text boxes, nested tables, formulas,
+notes, numbers of paragraphs, embedded pages. Skips tracked deletions, hidden text, the code of fields,
+comments, headers and footers. The parts are parsed as streams, without entities and without libxml2's huge
+mode. A docx has no pages.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _NAMES = """del moveFrom instrText delText delInstrText rt softHyphen
     rubyPr pPr tblPr trPr tcPr sectPr sdtPr tblGrid"""
 _OMITTED = {f"{W}{name}" for name in _NAMES.split()}
 _CHARS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-", f"{W}ptab": "\t"}
-COLUMNS = 63  # of a table in Word, at most
-LABEL = 80  # characters of a merged cell that is a label
-NESTED = 2  # docx files in one another; Word itself writes none
+COLUMNS = 63  # most columns of a table in Word
+LABEL = 80  # most characters of a merged cell that counts as a label
+NESTED = 2  # most levels of docx files in a docx; Word itself writes none
 
 
 @dataclass(slots=True)
 class _Text:
     headings: list[str] = field(default_factory=lambda: [""])
-    blocks: list[list[str]] = field(default_factory=lambda: [[]])  # of each section
+    blocks: list[list[str]] = field(default_factory=lambda: [[]])  # blocks of text of each section
     title: str = ""
-    in_cell: bool = False  # of a table, whose rows a table in it has no place for
+    in_cell: bool = False  # text of a table's cell, in which a nested table cannot be rows of its own
 
     def add(self, text: str) -> None:
         if text.strip():
@@ -60,14 +60,14 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Facts that the parts around a text give of its paragraphs."""
+    """Styles and numbering that apply to a text's paragraphs, from the other parts of the docx."""
 
     package: Package
     levels: dict[str, int]  # style -> its level in the outline
     titles: set[str]  # styles of titles
     lists: dict[str, tuple[str, str]]  # style -> num and level of its paragraphs
     numbering: Numbering
-    depth: int  # docx files around this one
+    depth: int  # number of docx files that enclose this one
 
     def number(self, properties: etree._Element | None, style: str) -> str:
         num, level = value(properties, "numPr/numId"), value(properties, "numPr/ilvl")
@@ -76,8 +76,8 @@ class _Look:
 
 
 def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any]:
-    """Title, and heading and text of each section. Raises UnusableLine: broken, encrypted, too_large,
-    unsupported."""
+    """Reads the title, and the heading and text of each section. Raises UnusableLine with the reason broken,
+    encrypted, too_large or unsupported."""
     try:
         return _document(data, limits)
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as e:
@@ -104,7 +104,7 @@ def _document(data: bytes, limits: DocumentLimits, depth: int = 0) -> dict[str, 
 
 
 def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
-    """Each element right below the body, or below a note, one in memory at a time."""
+    """Yields each child element of the body and of the notes, with one in memory at a time."""
     parents = {f"{W}body", f"{W}footnote", f"{W}endnote"}
     with package.open(part) as stream:
         events = etree.iterparse(stream, ("end",), resolve_entities=False, no_network=True, load_dtd=False)
@@ -120,7 +120,7 @@ def _top_level(package: Package, part: str) -> Iterator[etree._Element]:
                 continue
             if parent.get(f"{W}type") not in ("separator", "continuationSeparator", "continuationNotice"):
                 yield element
-            # From the leaves up: clearing a whole table at once took 10 s for one of 64,000 cells.
+            # Cleared from the leaves up: clearing a table of 64,000 cells in one call took 10 s.
             for _, inner in etree.iterwalk(element, ("end",)):
                 inner.clear()
             while element.getprevious() is not None:
@@ -160,9 +160,8 @@ def _blocks(element: etree._Element, text: _Text, look: _Look) -> None:
 
 
 def _embedded(id: str, look: _Look) -> str:
-    """The text of a page or document that stands in the docx as a part of its own.
-
-    Raises UnusableLine for one that is not there or cannot be read: the docx would lack it without a word."""
+    """Reads a page or document that is embedded in the docx as a separate part. Raises UnusableLine if the
+    part is missing or cannot be read, since its text would be lost silently."""
     relation = look.package.relations(look.package.main).get(id)
     if relation is None or relation.outside or relation.target not in look.package:
         what = f"an embedded page (altChunk or subDoc {id!r})"
@@ -178,7 +177,7 @@ def _embedded(id: str, look: _Look) -> str:
     if _MIME.match(data):
         parts = [p for p in message_from_bytes(data).walk() if p.get_content_maintype() == "text"]
         best = max(parts, key=lambda part: part.get_content_subtype() == "html", default=None)
-        data = bytes(best.get_payload(decode=True)) if best else b""  # no multipart
+        data = bytes(best.get_payload(decode=True)) if best else b""  # no multipart, so bytes
         charset = best.get_content_charset("") if best else ""
         is_html = best is not None and best.get_content_subtype() == "html"
     else:
@@ -188,7 +187,7 @@ def _embedded(id: str, look: _Look) -> str:
 
 
 def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
-    """The nearest elements of a tag below, through content controls and tracked insertions."""
+    """Yields the nearest descendants with a tag, through content controls and tracked insertions."""
     for child in _shown(element):
         if child.tag == tag:
             yield child
@@ -197,10 +196,10 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
 
 
 def _rows(table: etree._Element, look: _Look) -> Iterator[list[str]]:
-    """The cells of each row. A merged cell is a label of each row and column that it covers, and stands there
-    again; a longer text stands once, and so does a cell that is a whole row."""
+    """Yields the texts of the cells of each row. A merged cell is a label, repeated in each row and column
+    that it covers. A text longer than LABEL is not repeated, nor is the text of a cell that fills a row."""
     above: dict[int, str] = {}  # column -> text of the merged cell over it
-    inside = replace(look, levels={}, titles=set())  # no heading, no title
+    inside = replace(look, levels={}, titles=set())  # paragraphs in cells are neither headings nor titles
     for row in _below(table, f"{W}tr"):
         said, at = list[str](), _count(row, "trPr/gridBefore")
         cells = list(_below(row, f"{W}tc"))
@@ -230,7 +229,7 @@ def _count(element: etree._Element, path: str) -> int:
 
 
 def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[str]:
-    """The text of a paragraph. Text boxes in it are put into `boxes`: they have paragraphs of their own."""
+    """Yields the text of a paragraph. Adds its text boxes, which have paragraphs themselves, to `boxes`."""
     for child in _shown(element):
         tag = child.tag
         vanish = child.find(f"{W}rPr/{W}vanish") if tag == f"{W}r" else None
@@ -247,14 +246,14 @@ def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[st
                 code = int(child.get(f"{W}char", ""), 16)
                 if (
                     0 < code < 0xE000 or 0xF8FF < code < 0x110000
-                ):  # a private one means nothing without its font
+                ):  # a private-use character has no meaning without its font
                     yield chr(code)
         else:
             yield from _inline(child, boxes)
 
 
 def _shown(element: etree._Element) -> Iterator[etree._Element]:
-    """The children that count: of alternatives the first."""
+    """Yields the child elements; of alternatives only the first."""
     for child in element:
         if not isinstance(child.tag, str):
             continue

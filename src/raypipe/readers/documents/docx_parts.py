@@ -1,9 +1,9 @@
-"""Surroundings of a docx's text: its parts, the styles and the numbers of its paragraphs.
+"""Parts of a docx other than its text: relations, styles, and the numbers of paragraphs.
 
-Parts are found as Word finds them, by the relations of the package and of its parts: their names differ
+Parts are found as Word finds them, by the relations of the package and of its parts, since their names differ
 between programs ("word/document2.xml", "Word\\Document.xml"). Paragraphs are numbered as Word counts them: a
-list is an abstractNum of numbering.xml with up to nine levels; a num refers to it, and may restart a level.
-Bullets have no number. Formats that are not of `_SERIES` or `formatted` are shown in digits.
+list is an abstractNum of numbering.xml with up to nine levels. A num refers to a list and may restart levels.
+Bullets have no number. Formats that `formatted` does not support are shown in digits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lxml import etree
 
 from raypipe.readers.rows import DocumentLimits, UnusableLine
 
-MAIN, CORE = "word/document.xml", "docProps/core.xml"  # where a package does not name them
+MAIN, CORE = "word/document.xml", "docProps/core.xml"  # names for packages whose relations lack them
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 DC = "{http://purl.org/dc/elements/1.1/}"
-HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
-RELATIONS_BYTES = 16 << 20  # of one file of relations; 10,000 of them have 2 MB
-LEVELS = 9
+HEADING_LEVELS = 9  # outline levels of headings are 0 to 8; 9 is body text
+RELATIONS_BYTES = 16 << 20  # most bytes of a file of relations; 10,000 relations have 2 MB
+LEVELS = 9  # levels of a list
 _PLACE = re.compile(r"%([1-9])")
 _SIZES, _SIGNS = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1), "m cm d cd c xc l xl x ix v iv i"
 _ROMAN = tuple(zip(_SIZES, _SIGNS.split(), strict=True))
 _CHINESE, _LEGAL = "〇一二三四五六七八九", "零壹贰叁肆伍陆柒捌玖"
 _TENS = "chineseCounting chineseCountingThousand taiwaneseCounting taiwaneseCountingThousand japaneseCounting"
 _COUNTED = dict.fromkeys(_TENS.split(), (_CHINESE, "十百千")) | {"chineseLegalSimplified": (_LEGAL, "拾佰仟")}
-"""Form of a number -> digits, and the signs of ten, a hundred and a thousand."""
+"""Format of a number -> (digits, signs of ten, hundred and thousand)."""
 _SERIES = {
     "ideographTraditional": "甲乙丙丁戊己庚辛壬癸",
     "ideographZodiac": "子丑寅卯辰巳午未申酉戌亥",
@@ -43,20 +43,20 @@ _SERIES = {
     "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя",
     "russianUpper": "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЫЭЮЯ",
 }
-MOST = 10_000  # counted beyond in digits: a roman number of a million has a thousand letters
+MOST = 10_000  # numbers from here on are shown in digits: a million as a roman number has a thousand letters
 
 
 class PartRelation(NamedTuple):
-    kind: str  # the last part of its type: officeDocument, styles, aFChunk, ...
-    target: str  # the name of a part, or an address outside
-    outside: bool
+    kind: str  # last segment of its type: officeDocument, styles, aFChunk, ...
+    target: str  # name of a part, or an external address
+    outside: bool  # whether the target is an external address
 
 
 class Package:
-    """The parts of an open docx by their names, which differ in neither case nor kind of slash."""
+    """Parts of an open docx by name; names ignore case and the direction of slashes."""
 
     def __init__(self, archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
-        """Raises UnusableLine for an archive without a document, or that is larger than the limits allow."""
+        """Opens a package. Raises UnusableLine if it has no document or exceeds the limits."""
         self._archive = archive
         self._check(limits)
         self._names = {_plain(name): name for name in archive.namelist()}
@@ -72,14 +72,14 @@ class Package:
         return self._archive.open(self._names[_plain(part)])
 
     def part(self, kind: str) -> str | None:
-        """The part of the document that is its styles, numbering, footnotes, ...; None: it has none."""
+        """Returns the name of the document's part of a kind (styles, footnotes, ...); None if it has none."""
         usual = posixpath.join(posixpath.dirname(self.main), f"{kind}.xml")
         related = (r.target for r in self.relations(self.main).values() if r.kind == kind)
         return next((part for part in (*related, usual) if part in self), None)
 
     @cache  # noqa: B019, a package lives as long as one read
     def relations(self, part: str) -> dict[str, PartRelation]:
-        """The relations of a part by their ids; "": of the package."""
+        """Returns the relations of a part by id; the part "" means the package."""
         folder, base = posixpath.split(part)
         name = posixpath.join(folder, "_rels", f"{base}.rels")
         if name not in self:
@@ -96,7 +96,7 @@ class Package:
         return found
 
     def elements(self, part: str | None, *tags: str) -> Iterator[etree._Element]:
-        """Each element of these tags in a part, which is parsed as a stream; none where there is no part."""
+        """Yields the elements of a part with these tags, parsed as a stream; nothing if `part` is None."""
         if part is not None:
             with self.open(part) as stream:
                 for _, element in etree.iterparse(stream, ("end",), tag=tags, resolve_entities=False):
@@ -109,7 +109,9 @@ class Package:
         return next((" ".join((e.text or "").split()) for e in self.elements(part, f"{DC}title")), "")
 
     def styles(self) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-        """The outline level of each style that has one, or its base; the styles of titles; those of lists."""
+        """Returns three tables of styles: style -> outline level, styles of titles, style -> (num, level). A
+        style inherits its outline level, and its num and level of a list, from the style that it is based
+        on."""
         own: dict[str, int] = {}
         base: dict[str, str] = {}
         titles = set[str]()
@@ -140,10 +142,10 @@ class Package:
         return own, titles, lists
 
     def numbering(self) -> Numbering:
-        """Counters of its lists, none of which has begun."""
+        """Returns counters for the lists of the document, before their first paragraphs."""
         found = Numbering()
         styles: dict[str, str] = {}  # style of a list -> its abstractNum
-        linked: dict[str, str] = {}  # abstractNum -> style that has its levels
+        linked: dict[str, str] = {}  # abstractNum -> style whose list has its levels
         tags = f"{W}abstractNum", f"{W}num"
         for element in self.elements(self.part("numbering"), *tags):
             if element.tag == tags[0]:
@@ -166,7 +168,7 @@ class Package:
         return found
 
     def _check(self, limits: DocumentLimits) -> None:
-        """Raises UnusableLine for an archive that unpacks to more than is allowed, as its entries say."""
+        """Raises UnusableLine if the archive's directory exceeds the limits, or if a part has a password."""
         members = self._archive.infolist()
         whole = sum(m.file_size for m in members)
         if len(members) > limits.zip_members or whole > limits.zip_bytes:
@@ -190,32 +192,33 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    start: int
-    form: str  # decimal, lowerLetter, ...
-    text: str  # "%1.%2"; "" for a bullet
-    style: str  # of the paragraphs that have this level; ""
-    restarts: bool  # with each number of a level above
-    legal: bool  # all its numbers are shown in digits
+    start: int  # first number
+    form: str  # format of the number: decimal, lowerLetter, ...
+    text: str  # template of the shown text, such as "%1.%2"; "" for a bullet
+    style: str  # style whose paragraphs have this level; "" if there is none
+    restarts: bool  # whether it restarts with each number of a higher level
+    legal: bool  # whether all numbers in its text are shown in digits
 
 
 @dataclass(slots=True)
 class _Num:
     of: str  # id of its abstractNum
-    levels: dict[int, _Level]  # those that differ
-    starts: dict[int, int]  # level -> the number with which this num restarts it
+    levels: dict[int, _Level]  # levels that override those of the abstractNum
+    starts: dict[int, int]  # level -> number at which this num restarts it
 
 
 @dataclass(slots=True)
 class Numbering:
-    """Counters of all lists of one document. Give paragraphs in their order."""
+    """Counters of all lists of one document. Call `number` for its paragraphs in their order."""
 
     lists: dict[str, dict[int, _Level]] = field(default_factory=dict)  # abstractNum -> level
     nums: dict[str, _Num] = field(default_factory=dict)
     counts: dict[str, dict[int, int]] = field(default_factory=dict)  # abstractNum -> level -> number
-    begun: set[tuple[str, int]] = field(default_factory=set)  # nums and levels whose own start has counted
+    begun: set[tuple[str, int]] = field(default_factory=set)  # (num, level) whose restart was applied
 
     def number(self, num: str, level: str, style: str) -> str:
-        """The number that a paragraph shows, which counts it; "": none. `level` "": that of its style."""
+        """Counts a paragraph and returns the number that it shows; "" if it has none. If `level` is "", the
+        level of the paragraph's style is used."""
         if (used := self.nums.get(num)) is None:
             return ""
         levels = self.lists.get(used.of, {}) | used.levels
@@ -262,7 +265,7 @@ def _levels(element: etree._Element) -> dict[int, _Level]:
 
 
 def value(element: etree._Element | None, path: str) -> str:
-    """The attribute w:val of an element below; "": none is there."""
+    """Returns the attribute w:val of the descendant at `path`; "" if there is none."""
     found = None if element is None else element.find(_named(path))
     return "" if found is None else found.get(f"{W}val", "")
 
@@ -273,7 +276,7 @@ def _named(path: str) -> str:
 
 
 def formatted(number: int, form: str) -> str:
-    """A number as a level shows it.
+    """Formats a number in one of Word's number formats.
 
     >>> [formatted(28, form) for form in ("decimal", "lowerLetter", "upperRoman", "ordinal", "decimalZero")]
     ['28', 'bb', 'XXVIII', '28th', '28']
@@ -303,7 +306,7 @@ def formatted(number: int, form: str) -> str:
 
 
 def _counted(number: int, digits: str, tens: str) -> str:
-    """A number as Chinese counts: places without a number are one zero, and 10 to 19 begin with ten."""
+    """Formats a number in Chinese: a run of zeros becomes one zero, and 10 to 19 begin with ten."""
     out, zeros = "", ""
     for place, digit in zip(range(len(str(number)) - 1, -1, -1), map(int, str(number)), strict=True):
         if digit:

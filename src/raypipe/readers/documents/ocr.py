@@ -1,8 +1,8 @@
-"""Text recognition: what an image says, line by line, and how sure that is. Work of the limited child.
+"""Text recognition in the child process with limits: the lines of an image, with their confidence.
 
-`rapidocr` reads where it is installed (the extra `ocr`: its wheel has the models), else the program
-`tesseract` where it is on PATH, else nothing does. Both take pixels and give pieces of lines,
-which `page_layout` puts in order, tables too. Knows image files; does not know what a PDF is.
+`rapidocr` is used if it is installed (the extra `ocr`; its wheel contains the models), else the program
+`tesseract` if it is on PATH. Without them images have no text. Both take pixels and return pieces of lines.
+`page_layout` puts the pieces in order and finds tables. This module reads image files, but no PDFs.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from raypipe.readers.documents.page_layout import laid_out
 from raypipe.readers.documents.page_tables import Box
 from raypipe.readers.rows import DOCUMENT_LIMITS
 
-PIXELS = 2_800_000  # that are looked at: 170 dots per inch of A4; memory grows with them
-LEAST = 0.5  # confidence of a piece that is taken; rapidocr's own choice
-GAP = 0.5  # heights between two cells: a piece ends where the space is wide, and its box is larger than it
+PIXELS = 2_800_000  # pixels to which an image is scaled: A4 at 170 dots per inch; memory grows with them
+LEAST = 0.5  # least confidence of a piece that is used; rapidocr's default
+GAP = 0.5  # least gap between two cells, in heights; small, since a wide space already ends a piece
 THREADS = 4
-DARK, BLANK = 128, 0.002  # of 255; share of darker pixels, above which a page without text is not blank
-LONGEST = 5  # lines that are looked at for whether a page stands on its head
-CERTAIN = 0.9  # confidence of a line that does; rapidocr's own choice
+DARK, BLANK = 128, 0.002  # gray level (of 255) below which a pixel is dark; share of them on a blank page
+LONGEST = 5  # number of lines that decide whether a page is upside down
+CERTAIN = 0.9  # least confidence that a line is upside down; rapidocr's default
 INSTALL = "`pip install 'raypipe[ocr]'` (or Debian's tesseract-ocr), and the next ingest reads it"
 
 
 class TextPiece(NamedTuple):
-    """A line, or the part of it that one cell has."""
+    """A line, or the part of a line in one cell of a table."""
 
     box: Box  # pixels, y upwards
     text: str
@@ -47,7 +47,7 @@ class TextPiece(NamedTuple):
 
 @cache
 def engine() -> str:
-    """Names what reads images here, with its version; "" where nothing does."""
+    """Returns name and version of the installed text recognition; "" if there is none."""
     if all(map(importlib.util.find_spec, ("rapidocr", "onnxruntime"))):
         return f"rapidocr {importlib.metadata.version('rapidocr')}"
     if shutil.which("tesseract") is None:
@@ -55,22 +55,22 @@ def engine() -> str:
     try:
         return f"tesseract {_tesseract('--version').split()[1]} {_languages()}"
     except (OSError, subprocess.SubprocessError):
-        return ""  # it does not run
+        return ""  # the program cannot be run
 
 
 def no_text() -> str:
-    """Says why an image has no text, for people."""
+    """Returns a message for people that explains why an image has no text."""
     return f"an image in which {engine()} finds no text" if engine() else f"an image without text: {INSTALL}"
 
 
 def scale(width: float, height: float) -> float:
-    """Returns how much larger an image is read than it is."""
+    """Returns the factor by which an image is scaled before it is read."""
     return math.sqrt(PIXELS / max(width * height, 1.0))
 
 
 def read(pixels: np.ndarray) -> dict[str, Any]:
-    """The text of an image, its confidence, which is the mean of its characters, and whether it is none but
-    shows something. `pixels`: (height, width, 3) uint8, blue first."""
+    """Reads the text of an image and its mean confidence per character. `scan`: the image has no text, but is
+    not blank. `pixels`: (height, width, 3) uint8, blue first."""
     found = _by_rapidocr(pixels) if engine().startswith("rapidocr") else _by_tesseract(pixels)
     kept = [piece for piece in found if piece.confidence >= LEAST]
     lines = _by_line(kept)
@@ -84,7 +84,7 @@ def read(pixels: np.ndarray) -> dict[str, Any]:
 
 
 def _by_line(pieces: list[TextPiece]) -> list[list[TextPiece]]:
-    """The pieces by line, from above, each from the left."""
+    """Groups pieces by line, from top to bottom, and orders each line from left to right."""
     lines: list[list[TextPiece]] = []
     for piece in sorted(pieces, key=lambda p: (-p.box.top, p.box.left)):
         line = next((line for line in lines[-3:] if line[0].box.level_with(piece.box)), None)
@@ -101,11 +101,11 @@ def _by_line(pieces: list[TextPiece]) -> list[list[TextPiece]]:
 @cache
 def _rapidocr() -> Any:
     import cv2
-    import rapidocr  # an extra
+    import rapidocr  # installed by the extra `ocr`
 
     cv2.setNumThreads(1)
     models = Path(rapidocr.__file__).parent / "models"
-    paths = {  # named, so that nothing is ever downloaded
+    paths = {  # given explicitly, so that nothing is downloaded
         "Det": "PP-OCRv6_det_small.onnx",
         "Rec": "PP-OCRv6_rec_small.onnx",
         "Cls": "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
@@ -123,7 +123,7 @@ def _rapidocr() -> Any:
 
 
 def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
-    """The pieces of an image, turned first where its lines run upwards or stand on their heads."""
+    """Reads the pieces of an image. Turns it first if its lines run upwards or are upside down."""
     corners, texts, sure = _looked_at(pixels)
     tall = np.ptp(corners[:, :, 1], axis=1) > np.ptp(corners[:, :, 0], axis=1)
     chars = np.array([len(text) for text in texts])
@@ -136,14 +136,14 @@ def _by_rapidocr(pixels: np.ndarray) -> list[TextPiece]:
     edges = corners[:, 1] - corners[:, 0]
     long = edges[np.abs(edges[:, 0]) > 0.1 * width]
     slope = float(np.median(long[:, 1] / long[:, 0])) if len(long) else 0.0
-    xs, ys = corners[:, :, 0], height - corners[:, :, 1] + slope * corners[:, :, 0]  # lines are level then
+    xs, ys = corners[:, :, 0], height - corners[:, :, 1] + slope * corners[:, :, 0]  # lines are level now
     edges_of = zip(xs.min(1), np.sort(ys)[:, :2].mean(1), xs.max(1), np.sort(ys)[:, 2:].mean(1), strict=True)
     boxes = (Box(*map(float, edges)) for edges in edges_of)
     return [TextPiece(*found) for found in zip(boxes, texts, map(float, sure), strict=True)]
 
 
 def _looked_at(pixels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[float, ...]]:
-    """The corners of each piece (pieces, 4, x and y), its text and confidence."""
+    """Returns corners (float, (pieces, 4, 2) as x and y), texts and confidences of the pieces."""
     found = _rapidocr()(pixels, use_det=True, use_cls=True, use_rec=True)
     if not len(found):
         return np.zeros((0, 4, 2)), (), ()
@@ -166,8 +166,8 @@ def _on_its_head(pixels: np.ndarray, corners: np.ndarray) -> bool:
 
 
 def _tesseract(*arguments: str, image: bytes = b"") -> str:
-    """Returns what the program prints. Its time and memory are those of this process, which it does not
-    outlive by more than the limit of a page."""
+    """Runs tesseract and returns its output. Raises OSError if it fails. The program shares the limits of
+    this process. It outlives the process at most by the wall-time limit of a page."""
     ran = subprocess.run(
         ["tesseract", *arguments], input=image, capture_output=True, timeout=DOCUMENT_LIMITS.ocr_wall_s
     )
@@ -180,7 +180,7 @@ def _tesseract(*arguments: str, image: bytes = b"") -> str:
 
 @cache
 def _languages() -> str:
-    """All that are installed, English first: the program must be told."""
+    """Returns all installed languages as tesseract's option `-l`, English first."""
     listed = set(_tesseract("--list-langs").split("\n")[1:]) - {"", "osd", "equ"}
     return "+".join(sorted(listed, key=lambda name: (name != "eng", name)))
 
@@ -190,15 +190,15 @@ def _ppm(pixels: np.ndarray) -> bytes:
 
 
 def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
-    """The pieces of an image: words of a line that no wide space parts."""
-    with suppress(OSError):  # it has too few letters to tell
-        said = _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
-        told = re.search(r"Rotate: (\d{1,3})", said)
-        pixels = np.rot90(pixels, -int(told[1]) // 90) if told else pixels
+    """Reads the pieces of an image: words of a line without a wide space between them."""
+    with suppress(OSError):  # raised if the image has too few letters to detect its rotation
+        output = _tesseract("stdin", "stdout", "--psm", "0", image=_ppm(pixels))
+        rotation = re.search(r"Rotate: (\d{1,3})", output)
+        pixels = np.rot90(pixels, -int(rotation[1]) // 90) if rotation else pixels
     height, image = len(pixels), _ppm(pixels)
-    said = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "3", "tsv", image=image)
+    output = _tesseract("stdin", "stdout", "-l", _languages(), "--psm", "3", "tsv", image=image)
     found, line = list[TextPiece](), ""
-    for row in csv.DictReader(io.StringIO(said), delimiter="\t", quoting=csv.QUOTE_NONE):
+    for row in csv.DictReader(io.StringIO(output), delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["level"] != "5" or not row["text"].strip():
             continue
         left, top, wide, high = (int(row[name]) for name in ("left", "top", "width", "height"))
@@ -220,17 +220,17 @@ def _by_tesseract(pixels: np.ndarray) -> list[TextPiece]:
 
 
 class Images:
-    """The images of a file, which are read as the pages of a PDF are."""
+    """Images of a file, with the methods of `pdf.Pdf`, so that each image is read like a page."""
 
     def __init__(self, image: Any) -> None:
         self._image = image  # PIL's
 
     @classmethod
     def opened(cls, data: bytes) -> Images | dict[str, Any]:
-        """The images in the bytes of a file, or a fault: broken, too_large."""
-        from PIL import Image  # comes with rapidocr
+        """Opens the images in a file. Returns a dict with the fault broken or too_large if it cannot."""
+        from PIL import Image  # installed with rapidocr
 
-        Image.MAX_IMAGE_PIXELS = DOCUMENT_LIMITS.pixels // 2  # it refuses twice as many
+        Image.MAX_IMAGE_PIXELS = DOCUMENT_LIMITS.pixels // 2  # Pillow refuses above twice this number
         try:
             return cls(Image.open(io.BytesIO(data)))
         except Image.DecompressionBombError:
@@ -246,7 +246,7 @@ class Images:
         return {"text": "", "label": str(index + 1), "scan": True}
 
     def scan(self, index: int) -> dict[str, Any]:
-        from PIL import Image, ImageOps  # comes with rapidocr
+        from PIL import Image, ImageOps  # installed with rapidocr
 
         try:
             self._image.seek(index)

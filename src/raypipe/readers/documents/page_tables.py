@@ -1,8 +1,8 @@
-"""Tables of a page, by ruled lines or by white space between cells that stand in columns.
+"""Tables of a page, recognised by ruled lines or by white space between the columns.
 
-Pure. Boxes are in points, y upwards, in the order of the file or of a program for text recognition. An empty
-cell keeps its place, one of several lines is one, and a name over several columns is part of the name of
-each. Prose in columns or in a frame, lines of programs and items of lists are no tables. These rules are
+All functions are pure. Boxes are in points, y upwards, in the order of the file or of text recognition. Empty
+cells are kept. A cell may have several lines. A heading over several columns is part of each column's name.
+Prose in columns or frames, lines of code and items of lists are no tables. The rules are part of the reader's
 identity: raise READER in `reader` with each change.
 """
 
@@ -18,24 +18,24 @@ from operator import itemgetter
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
-GAP = 1.5  # heights of a letter between two cells; the widest space of justified prose here has 1.2
-DASH = 0.70  # of the height of its line that the lowest sign counts as
-PROSE = 14  # heights of a letter that lines of prose are wide, at least: some 28 letters
-LABEL = 80  # characters of a merged cell that is a label, as in a docx
-CELL = 400  # characters above which what stands in a frame is prose
-NEAR = 2.5  # points between two ruled lines that meet
-RULES = 150  # on a page; a chart has more
-COLUMNS = 63  # of a table, as in a docx
+GAP = 1.5  # least gap between two cells, in letter heights; the widest space in justified prose here is 1.2
+DASH = 0.70  # least height of a box in a gap's rule, as a share of its line's height; a dash is lower
+PROSE = 14  # least width of a line of prose, in letter heights: some 28 letters
+LABEL = 80  # most characters of a merged cell that counts as a label, as in a docx
+CELL = 400  # most characters of a cell; longer text in a frame is prose
+NEAR = 2.5  # points, the tolerance within which two ruled lines meet
+RULES = 150  # most ruled lines of a page with tables; a chart has more
+COLUMNS = 63  # most columns of a table, as in a docx
 LEADER = ". . ."
-FILLED = 0.3  # share of the rows of a table that have a cell in each column
-ORPHANS = 4  # lines of one piece between two rows of a table
-_NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # but for a year
-_ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # the mark of an item of a list
-_HEADING = re.compile(r"\A\d+\.\d+\.\d+(?:\.\d+)?\.?")  # the number of one; two dots are no decimal
+FILLED = 0.3  # least share of a table's rows that have a cell in each column
+ORPHANS = 4  # most consecutive lines of one piece between two rows of a table
+_NUMBER = re.compile(r"(?!(?:1[0-9]|20)\d\d\Z)[-+]?[\d.,]+\s?%?")  # a number other than a year
+_ITEM = re.compile(r"[^\w\s]{1,2}|\(?\w{1,3}[.)]|\[\w+\]")  # mark of a list's item
+_HEADING = re.compile(r"\A\d+\.\d+\.\d+(?:\.\d+)?\.?")  # number of a heading; with two dots it is no decimal
 _SECTION = re.compile(r"\d+(?:\.\d+)*\.?")
 
 Words: TypeAlias = Callable[[int], str]
-"""What the box of a number says, its white space folded."""
+"""Function from the number of a box to its text, in which white space is folded."""
 
 
 class Box(NamedTuple):
@@ -46,17 +46,17 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Size of its letters, about."""
+        """Approximate height of its letters, in points."""
         return max(self.top - self.bottom, 1.0)
 
     def level_with(self, other: Box) -> bool:
-        """Returns whether they share a line: half of the lower one's height."""
+        """Returns whether two boxes are on one line: they share half of the smaller height."""
         shared = min(self.top, other.top) - max(self.bottom, other.bottom)
         return 2 * shared >= min(self.height, other.height)
 
 
 class Rule(NamedTuple):
-    """A ruled line: at `at` of one axis, from `start` to `end` of the other."""
+    """A ruled line: at position `at` of one axis, from `start` to `end` of the other axis."""
 
     at: float
     start: float
@@ -64,9 +64,9 @@ class Rule(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a table, or of several that name its columns."""
+    """A row of a table, or several rows of headings merged to one row."""
 
-    boxes: tuple[int, ...]  # numbers of those that it takes the place of
+    boxes: tuple[int, ...]  # numbers of the boxes that the row replaces in the text
     cells: tuple[str, ...]
 
 
@@ -76,7 +76,7 @@ class Row(NamedTuple):
 def ruled(
     boxes: Sequence[Box], words: Words, across: Sequence[Rule], down: Sequence[Rule]
 ) -> Iterator[list[Row]]:
-    """The tables whose columns and rows are parted by ruled lines."""
+    """Yields the tables whose columns and rows are separated by ruled lines."""
     across, down = joined_rules(across), joined_rules(down)
     if len(across) + len(down) > RULES:
         return
@@ -87,7 +87,7 @@ def ruled(
 
 
 def joined_rules(rules: Sequence[Rule]) -> list[Rule]:
-    """The rules, those that go on in one another as one."""
+    """Merges rules that continue each other."""
     found: list[Rule] = []
     for rule in sorted(rules, key=lambda r: (round(r.at / NEAR), r.start)):
         last = found[-1] if found else None
@@ -99,7 +99,7 @@ def joined_rules(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _frames(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[list[Rule], list[Rule]]]:
-    """The rules that hang together, horizontal and vertical ones."""
+    """Yields each group of connected rules, as (horizontal, vertical)."""
     left = set(range(len(across) + len(down)))
     rules = [*across, *down]
 
@@ -112,7 +112,7 @@ def _frames(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[list
 
     while left:
         some = [left.pop()]
-        for i in some:  # grows
+        for i in some:  # the list grows during the loop
             more = [j for j in left if meet(i, j)]
             some += more
             left -= set(more)
@@ -120,7 +120,7 @@ def _frames(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[list
 
 
 def _places(at: Sequence[float]) -> list[float]:
-    """The places, ascending, of those that are near each other the first."""
+    """Sorts positions and drops each that is near the one before it."""
     found: list[float] = []
     for x in sorted(at):
         if not found or x - found[-1] > 2 * NEAR:
@@ -130,7 +130,7 @@ def _places(at: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The cells that ruled lines make: row 0 is the highest."""
+    """Cells between ruled lines; row 0 is at the top."""
 
     xs: list[float]  # ascending
     ys: list[float]  # ascending
@@ -139,14 +139,14 @@ class Grid:
 
     @classmethod
     def of(cls, frame: tuple[list[Rule], list[Rule]]) -> Grid | None:
-        """None where they part no text into two columns and two rows."""
+        """Makes the grid of connected rules; None if it has fewer than two columns or two rows."""
         across, down = frame
         xs = _places([r.at for r in down] + [x for r in across for x in (r.start, r.end)])
         ys = _places([r.at for r in across] + [y for r in down for y in (r.start, r.end)])
         return cls(xs, ys, across, down) if len(xs) > 2 and len(ys) > 2 else None
 
     def rows(self, boxes: Sequence[Box], words: Words) -> list[Row]:
-        """The rows of a table in this grid; none where it frames prose, or columns without lines between."""
+        """Returns the rows of the grid's table; none if it frames prose, or columns without rules between."""
         held: dict[tuple[int, int], list[int]] = {}  # (row, column) -> boxes
         for i, box in enumerate(boxes):
             column = bisect_left(self.xs, (box.left + box.right) / 2) - 1
@@ -176,19 +176,19 @@ class Grid:
                 [" ".join(words(i) for i in line if i in held.get((row, c), ())) for c in columns]
                 for line in apart
             ]
-            many = len(apart) > 3 or len(filled) < 4  # lines, of which no rule parts one from the next
+            many = len(apart) > 3 or len(filled) < 4  # several rows of text without rules between them
             if len(apart) > 1 and many and all(e[0] and any(e[1:]) for e in each):
                 found += [Row(tuple(line), tuple(e)) for line, e in zip(apart, each, strict=True)]
                 continue
             texts = tuple(said.get((row, c), "") for c in columns)
             if len(set(texts)) > 1:
                 found.append(Row(tuple(some), texts))
-            elif found:  # over all columns: what it is about; above all rows it is a title, and no row
+            elif found:  # a cell over all columns is a subheading, or above the first row the table's title
                 found.append(Row(tuple(some), texts[:1]))
         return found
 
     def _merged(self) -> list[set[tuple[int, int]]]:
-        """The cells (row, column) that no line parts from each other."""
+        """Returns the groups of cells (row, column) with no rule between them."""
         of: dict[tuple[int, int], set[tuple[int, int]]] = {}
         rows, columns = len(self.ys) - 1, len(self.xs) - 1
         for row in range(rows):
@@ -213,7 +213,7 @@ def _covered(rules: Sequence[Rule], at: float, along: float) -> bool:
 
 
 def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
-    """The boxes of these numbers by line, from above, each from the left."""
+    """Groups the boxes `some` by line, from top to bottom; a line is ordered from left to right."""
     found: list[list[int]] = []
     for i in sorted(some, key=lambda i: (-boxes[i].top, boxes[i].left)):
         if found and boxes[found[-1][0]].level_with(boxes[i]):
@@ -224,8 +224,8 @@ def _lines(boxes: Sequence[Box], some: Sequence[int]) -> list[list[int]]:
 
 
 def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[list[int]]:
-    """The boxes of a line, those together that no white space parts: `gap` heights of their letters, of
-    which a dash has those of its neighbours."""
+    """Groups the boxes of a line into cells, split at white space wider than `gap` letter heights. A low box,
+    such as a dash, counts with at least DASH of the line's height."""
     found = [[*line[:1]]] if line else []
     least = DASH * max((boxes[i].height for i in line), default=0.0)
     for i, j in pairwise(line):
@@ -238,7 +238,7 @@ def _cells(boxes: Sequence[Box], line: Sequence[int], gap: float = GAP) -> list[
 
 
 def headed(rows: list[Row]) -> list[Row]:
-    """The rows of a table, those that name its columns as one: `2024` under `Sales` is `Sales 2024`."""
+    """Merges the rows of headings of a table to one row: `2024` under `Sales` becomes `Sales 2024`."""
     while len(rows) > 2 and len(rows[0].cells) == len(rows[1].cells):
         first, second = rows[:2]
         above = _spread(first.cells, second.cells)
@@ -252,8 +252,8 @@ def headed(rows: list[Row]) -> list[Row]:
 
 
 def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Returns what stands above names of columns, each over all of its own: where names repeat, such as
-    years, a name that is there again begins the columns of the next."""
+    """Returns the heading above each column's name; a heading is repeated over all columns that it covers. If
+    names repeat, as years do, a repeated name begins the columns of the next heading."""
     found, counts, group = list(above), Counter(names), list[int]()
     for k, name in enumerate([*names, ""]):
         if k == len(names) or name in [names[i] for i in group]:
@@ -269,8 +269,8 @@ def _spread(above: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: float) -> Iterator[list[Row]]:
-    """The tables of lines, one after the other in the order of the file, that white space parts into cells.
-    A line of one piece near a row of several continues a cell of that row."""
+    """Yields the tables of consecutive lines, in the file's order, that white space splits into cells. A line
+    of one piece near a row continues a cell of that row. Boxes in `taken` end a table."""
     lines: list[list[int]] = []
     for i, box in enumerate(boxes):
         last = boxes[lines[-1][-1]] if lines and lines[-1] else None
@@ -280,7 +280,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
             lines[-1].append(i)
         else:
             lines.append([i])
-    block: list[list[list[int]]] = []  # rows of cells of boxes
+    block: list[list[list[int]]] = []  # per row, per cell: numbers of its boxes
     for line in [*lines, *[[]] * (ORPHANS + 1)]:
         cells = _cells(boxes, line, gap)
         if len(cells) > 1:
@@ -296,7 +296,7 @@ def aligned(boxes: Sequence[Box], words: Words, taken: Container[int], gap: floa
 
 
 def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]]) -> list[Row]:
-    """The rows of a block of lines, each cell in its column; none where it is prose in columns, or a list."""
+    """Places the cells of a block's lines in columns. Returns no rows if it is prose in columns or a list."""
     rows = [cells for cells in block if len(cells) > 1]
     count = max(map(len, rows))
     if count > COLUMNS:
@@ -309,15 +309,15 @@ def _aligned(boxes: Sequence[Box], words: Words, block: Sequence[list[list[int]]
     if count < 4 and (_is_list(words, rows) or _is_prose(boxes, full)):
         return []
     apart = all(right < left for (_, right), (left, _) in pairwise(columns))
-    names = rows.index(full[0])  # of rows that may name columns
+    names = rows.index(full[0])  # number of rows that may be headings
     placed = [_placed(boxes, row, columns, n < names) for n, row in enumerate(rows)]
     filled = sum(len(row) == count for row in placed)
     if count > 2 and (not apart or filled < max(2, FILLED * len(rows))):
-        return []  # lines with some spaces, as of a program
+        return []  # lines with scattered spaces, such as code
     if not apart:
         return [Row(tuple(chain(*row)), tuple(" ".join(map(words, c)) for c in row)) for row in rows]
     between = [max(0.0, _edges(boxes, a)[0] - _edges(boxes, b)[1]) for a, b in pairwise(placed)]
-    after = 0  # the number of the row behind a piece
+    after = 0  # number of the row after the current piece
     for cells in block:
         if len(cells) > 1:
             after += 1
@@ -350,8 +350,8 @@ def _over(cell: tuple[float, float], columns: Sequence[tuple[float, float]]) -> 
 def _placed(
     boxes: Sequence[Box], row: Sequence[list[int]], columns: Sequence[tuple[float, float]], spans: bool
 ) -> dict[int, list[int]]:
-    """Column -> boxes of its cell; one over several columns is in each if it `spans`, else in the first.
-    Cells of a row that share a column stand in it together."""
+    """Maps the columns of a row to the boxes of their cells. A cell over several columns belongs to each of
+    them if `spans`, else to the first. Cells in the same column are merged."""
     found: dict[int, list[int]] = {}
     for cell in row:
         pieces = [[i] for i in cell]
@@ -367,7 +367,7 @@ def _placed(
 
 
 def _edges(boxes: Sequence[Box], row: Mapping[int, Sequence[int]]) -> tuple[float, float]:
-    """Bottom and top of a row."""
+    """Returns the bottom and the top of a row."""
     some = [boxes[i] for cell in row.values() for i in cell]
     return min(b.bottom for b in some), max(b.top for b in some)
 
@@ -377,14 +377,13 @@ def _away(box: Box, edges: tuple[float, float]) -> float:
 
 
 def _is_list(words: Words, rows: Sequence[list[list[int]]]) -> bool:
-    """Returns whether lines of two cells are a mark and its item, a number and its heading, or an entry of a
-    table of contents."""
+    """Returns whether rows are items with marks, a numbered heading, or entries of a table of contents."""
     marks = [words(row[0][-1]) for row in rows]
     items = sum(bool(_ITEM.fullmatch(mark) or LEADER in mark) for mark in marks)
     return 2 * items > len(rows) or (len(rows) == 1 and bool(_SECTION.fullmatch(marks[0])))
 
 
 def _is_prose(boxes: Sequence[Box], rows: Sequence[list[list[int]]]) -> bool:
-    """Returns whether the cells of every column are as wide as lines of prose."""
+    """Returns whether every column is as wide as lines of prose, by the median of its cells."""
     each = zip(*(((_cell(boxes, c), boxes[c[0]].height) for c in row) for row in rows), strict=True)
     return all(median((b - a) / h for (a, b), h in column) > PROSE for column in each)

@@ -1,8 +1,8 @@
-"""The text of a document from the text of its pages: headers dropped, hyphens decided, spans kept.
+"""Text of a document from the texts of its pages: drops headers, resolves hyphens, records spans.
 
-Pure. A page comes as PDFium gives it: lines, and U+FFFE in the place of a hyphen at a line's end. Spans are
-made from the pieces that are joined here, in characters of the text that `parse` will give: white space
-folded. These rules are identity: raise READER in `reader` with each change.
+All functions are pure. The text of a page is PDFium's: lines, with U+FFFE instead of a hyphen at the end of a
+line. Spans count characters of the text that the step `parse` will make, in which white space is folded.
+The rules are part of the reader's identity: raise READER in `reader` with each change.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from raypipe.core.records import Mark
 from raypipe.text.html import shown
 
 EDGE = 2  # lines at the top and at the bottom of a page that may be a header or a footer
-HEADER_PAGES = 3  # that must have it, and half of all pages
-RUNNING_WORDS = 3  # of a header next to its page's number; a "Letter 2" on page 2 is none
-OFFSET_WORDS = 4  # of one next to an offset number; a "Certificate of conformity 881" on page 1 is none
-SHORT = 0.75  # of a full line: a line below it ends its paragraph
+HEADER_PAGES = 3  # least pages that share a header; half of all pages must share it too
+RUNNING_WORDS = 3  # least words of a header with the page's number; "Letter 2" on page 2 is no header
+OFFSET_WORDS = 4  # least words with an offset number; "Certificate of conformity 881" on page 1 is no header
+SHORT = 0.75  # share of a full line's length; a line shorter than this ends its paragraph
 _BREAK = re.compile(r"[\ufffe\u00ad]\s*|[-\u2010][ \t]*\n\s*")
-WORD = 60  # characters on each side of a hyphen that are looked at
+WORD = 60  # characters on each side of a hyphen that are examined
 _LEFT, _RIGHT = re.compile(rf"\w{{1,{WORD}}}\Z"), re.compile(rf"\w{{1,{WORD}}}")
 _AT_END = re.compile(r"(?<!\S)(\S*\w)(?:\ufffe|\u00ad|[-\u2010])\s*$")
 _WORD = re.compile(r"[\w\ufffe]+(?:[-\u2010][\w\ufffe]+)*")
@@ -31,23 +31,23 @@ _NAMES = """page pages pg pp seite página pagina pág pag sida side sivu strona
     ページ 페이지"""
 _PAGE_NAMES = frozenset(_NAMES.split())
 _JOINTS = "p of s von de di sur av af str z ze из 共"
-_PAGE_WORDS = _PAGE_NAMES.union(_JOINTS.split())  # of a line of page numbers alone
+_PAGE_WORDS = _PAGE_NAMES.union(_JOINTS.split())  # words of a line that holds only page numbers
 _COUNTED = frozenset(("no", "nr", "num", "number", "nummer", "numero", "número", "numéro", "id", "ref"))
 _UNSTORABLE = re.compile("[\0-\x08\x0e-\x1f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    content: str  # paragraphs and short lines end in newlines; pages and parts are apart by an empty line
+    content: str  # paragraphs and short lines end in newlines; an empty line separates pages and parts
     pages: tuple[Mark, ...]
 
 
 def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
-    """The pages as one text. Each has its label; one without text has an empty span."""
+    """Joins pages to one text, with the span and label of each. A page without text has an empty span."""
     lines = [p.replace("\r\n", "\n").replace("\r", "\n").split("\n") for p in pages]
     kept = _without_headers([[x for x in p if x.strip()] for p in lines], labels)
     texts = ["\n".join(page) for page in kept]
-    for i in range(len(texts) - 1):  # the begin of a word that a page's end cuts goes where it ends
+    for i in range(len(texts) - 1):  # if the end of a page cuts a word, its beginning moves to the next page
         cut = _AT_END.search(texts[i][-200:])
         if cut and texts[i + 1][:1].islower():
             texts[i] = texts[i][: len(texts[i]) - len(cut[0])]
@@ -57,7 +57,7 @@ def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
 
 
 def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
-    """Texts joined, with the span of each in the folded whole; an empty one stands where it would begin."""
+    """Joins texts and records the span of each in the folded whole. Empty texts have empty spans."""
     sizes = [len(" ".join(text.split())) for text in texts]
     whole = max(sum(n + 1 for n in sizes if n) - 1, 0)
     marks, at = [], 0
@@ -69,7 +69,7 @@ def with_marks(texts: Sequence[str], labels: Sequence[str]) -> Joined:
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """The row of a table as a line of Markdown, which `text.candidates` reads again.
+    """Formats a row of a table as a line of Markdown, which `text.candidates` parses.
 
     >>> table_row(["Weight", "17 kg"])
     '| Weight | 17 kg |'
@@ -78,14 +78,15 @@ def table_row(cells: Sequence[str]) -> str:
 
 
 def storable(text: str) -> str:
-    """The text without control characters, noncharacters, lone surrogates and what has no width: as `parse`
-    gives it, so that spans agree."""
+    """Removes control characters, noncharacters, lone surrogates and zero-width characters. The step `parse`
+    removes the same characters, so spans agree with its text."""
     return shown(_UNSTORABLE.sub("", text))
 
 
 def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list[str]]:
-    """Drops lines at the edges that stand on half of the pages and on three: with the page's number all of
-    them, equal ones but for the first. A line with another number, such as an invoice's, is no header."""
+    """Drops headers and footers: lines at the edges of half of the pages, and of at least three. Lines that
+    differ only in the page's number are all dropped. Of equal lines the first is kept. A line with another
+    number, such as that of an invoice, is no header."""
     edges = ([*page[:EDGE], *page[-EDGE:]] for page in pages)
     seen = Counter(
         key for n, lines in enumerate(edges) for key in set().union(*(_keys(x, n, labels[n]) for x in lines))
@@ -95,7 +96,7 @@ def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list
     shown = set[str]()
 
     def is_header(line: str, page: int) -> bool:
-        """Returns whether to drop a line; the first of equal ones stays, so that no word is lost."""
+        """Returns whether to drop a line. The first of equal lines is kept, so that no word is lost."""
         keys = _keys(line, page, labels[page]) & common
         first = _folded(line) in keys - shown
         shown.update(keys)
@@ -108,8 +109,9 @@ def _without_headers(pages: list[list[str]], labels: Sequence[str]) -> list[list
 
 
 def _keys(line: str, page: int, label: str) -> set[str]:
-    """The line itself, and a form of it that is one for all pages if its number counts them, from 1 or from
-    another number, as the pages of a chapter or an article."""
+    """Returns keys that are equal for the same header of two pages: the line, and forms without page number.
+    A number may be the page's if it is next to a word for pages or to enough other words. Numbers may count
+    pages from 1 or from another number, as in a chapter or an article."""
     text = _folded(line).strip(" |")
     words = _LETTERS.findall(text.lower())
     bare = _PAGE_WORDS.issuperset(words)
@@ -134,16 +136,18 @@ def _folded(line: str) -> str:
 
 
 def dehyphenated(texts: Sequence[str]) -> list[str]:
-    """Hyphens at line ends, decided by what else the document says: joined where the joined word occurs, kept
-    where the compound does, or where both halves are words of it; else joined. Measured over 12 files: 62
-    wrong tokens; always joining 85, always keeping 630."""
+    """Resolves hyphens at line ends by the other words of the document.
+
+    If the joined word occurs, the hyphen is dropped. Else it is kept if the compound occurs, or if both
+    halves occur as words. Otherwise it is dropped. Over 12 files this gave 62 wrong tokens; always dropping
+    the hyphen gave 85, always keeping it 630."""
     whole = (w for t in texts for w in _WORD.findall(_BREAK.sub("\ufffe", t)) if "\ufffe" not in w)
     known = {w.lower() for w in whole}
     return [_decided(t, known) for t in texts]
 
 
 def _decided(text: str, known: Collection[str]) -> str:
-    """The text with its hyphens at line ends decided by what words are known."""
+    """Resolves the hyphens at line ends of one text, given the `known` words of the document."""
     out, at = [], 0
     for found in _BREAK.finditer(text):
         before = _LEFT.search(text, max(at, found.start() - WORD), found.start())
@@ -160,7 +164,7 @@ def _decided(text: str, known: Collection[str]) -> str:
 
 
 def _reflowed(text: str) -> str:
-    """Lines of a paragraph joined: a line that is short, and a row of a table, ends one."""
+    """Joins the lines of each paragraph. A short line ends a paragraph, and so does a row of a table."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines)
     full = lengths[int(0.8 * (len(lengths) - 1))] if lengths else 0

@@ -1,8 +1,8 @@
-"""Work of the limited child (`core.sandbox`): a PDF through PDFium, page by page, images, and a docx.
+"""Code of the child process with limits (`core.sandbox`): reads PDFs by PDFium, images, and docx.
 
-PDFium aborts where memory ends, is not safe for threads, and its character indices disagree with themselves:
-so it lives in a child, alone, and nothing here counts on an index of it. What the document as a whole needs
-(hyphens, headers, spans) is done by `page_text` in the parent.
+PDFium aborts if memory runs out, and is not thread-safe, so it runs alone in a child. Its character indices
+are inconsistent, so no code here relies on them. Hyphens, headers and spans need the whole document;
+`page_text` handles them in the parent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from raypipe.readers.documents.ocr import Images
 
 PDFIUM = str(pdfium.PDFIUM_INFO)
-"""The build: the text of a page can differ between two."""
+"""Build of PDFium; another build can read another text from a page."""
 
-FEW_LETTERS = 20  # a page with fewer is looked at for pictures: a scan has none, with a stamp 10
-BOXES = 5_000  # of text on a page; a page of a paper has some 120
-PICTURES = 200  # looked at on a page
-MOSTLY = 0.5  # share of a scan that its pictures cover
-OUTLINE = 2_000  # entries
-_PASSWORD = 4  # what `err_code` of an error says then; its text may change
-PATHS = 2_000  # looked at on a page for the lines of tables
-SEGMENTS = 400  # of a path; a curve of a chart has more
-THIN = 3.0  # points that a line is thick
-DENSEST = 200  # dots per inch of a page that is drawn
+FEW_LETTERS = 20  # a page with fewer letters may be a scan: a scan has none, or 10 with a stamp
+BOXES = 5_000  # most boxes of text on a page; a page of a paper has some 120
+PICTURES = 200  # most pictures that are examined on a page
+MOSTLY = 0.5  # least share of a scan that its pictures cover
+OUTLINE = 2_000  # most entries of an outline
+_PASSWORD = 4  # `err_code` of PDFium's error for a password; the text of the error may change
+PATHS = 2_000  # most paths on a page that are searched for the lines of tables
+SEGMENTS = 400  # most segments of a path; a curve of a chart has more
+THIN = 3.0  # points, the greatest thickness of a line
+DENSEST = 200  # dots per inch, the most at which a page is drawn
 
 OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"
 
@@ -45,9 +45,8 @@ _open: list[Pdf | Images] = []  # at most one
 
 
 def answer(request: bytes) -> bytes:
-    """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
-
-    The child keeps the file that it opened last. PROBE asks whether it is well: a PDF of one page."""
+    """Answers a request with JSON. A request is one byte, the command, followed by data. The child holds the
+    last opened file. PROBE tests the child by reading a generated PDF of one page."""
     try:
         said = _answer(request[:1], request[1:])
     except UnusableLine as e:
@@ -79,10 +78,10 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
 
 
 def _ocr() -> Any:
-    """The module for text recognition."""
-    # The buffers of its threads are addresses, which are what a child is limited in.
+    """Imports the module for text recognition."""
+    # The buffers of its threads take address space, and the child's address space is limited.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from raypipe.readers.documents import ocr  # with NumPy, which text needs nothing of
+    from raypipe.readers.documents import ocr  # it imports NumPy, which PDFs with text do not need
 
     return ocr
 
@@ -92,8 +91,8 @@ class Pdf:
         self._document = document
 
     def about(self) -> dict[str, Any]:
-        """Number of pages, title, outline; whether an owner's password restricts it, and whether it is a form
-        of XFA, whose pages say that they are none."""
+        """Returns the number of pages, title, outline, and two flags. `protected`: an owner's password
+        restricts the file. `xfa`: it is a form of XFA, whose pages are only placeholders."""
         return {
             "pages": len(self._document),
             "title": self._document.get_metadata_value("Title"),
@@ -108,11 +107,11 @@ class Pdf:
             pages = ((e, e.get_dest() and e.get_dest().get_index()) for e in entries)
             return [(e.get_title(), page) for e, page in pages if page is not None and page >= 0]
         except pdfium.PdfiumError:
-            return []  # an outline is a help, no more
+            return []  # a document can be read without its outline
 
     def page(self, index: int) -> dict[str, Any]:
-        """Text of a page, with U+FFFE for each hyphen at a line's end, and its printed label. Raises
-        UnusableLine."""
+        """Reads the text of a page and its printed label. U+FFFE replaces each hyphen at the end of a line.
+        Raises UnusableLine if PDFium cannot read the page or its text is too long."""
         try:
             page = self._document[index]
         except (pdfium.PdfiumError, IndexError) as e:
@@ -140,7 +139,7 @@ class Pdf:
             page.close()
 
     def scan(self, index: int) -> dict[str, Any]:
-        """Returns what text recognition reads on the picture of a page: text, its confidence."""
+        """Draws a page and returns the text that text recognition reads, with its confidence."""
         ocr, page = _ocr(), self._document[index]
         try:
             bitmap = page.render(scale=min(ocr.scale(*page.get_size()), DENSEST / 72))
@@ -155,7 +154,7 @@ class Pdf:
 
 
 def opened(data: bytes) -> Pdf:
-    """The PDF in these bytes. Raises UnusableLine: encrypted, broken, too_large."""
+    """Opens a PDF. Raises UnusableLine with the reason encrypted, broken or too_large."""
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as e:
@@ -172,7 +171,7 @@ def opened(data: bytes) -> Pdf:
 
 
 def _rules(page: pdfium.PdfPage) -> tuple[list[Rule], list[Rule]]:
-    """The horizontal and the vertical lines that a page draws."""
+    """Returns the horizontal lines and the vertical lines that a page draws."""
     across, down = list[Rule](), list[Rule]()
     for path in itertools.islice(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1), PATHS):
         left, bottom, right, top = path.get_bounds()
@@ -189,7 +188,7 @@ def _rules(page: pdfium.PdfPage) -> tuple[list[Rule], list[Rule]]:
 
 
 def _edges(path: pdfium.PdfObject) -> Iterator[tuple[float, float, float, float]]:
-    """The straight pieces of a path, on the page."""
+    """Yields the straight segments of a path as (x, y, x2, y2) on the page."""
     matrix, x, y = path.get_matrix(), c_float(), c_float()
     first = last = (0.0, 0.0)
     for i in range(raw.FPDFPath_CountSegments(path)):
@@ -206,7 +205,7 @@ def _edges(path: pdfium.PdfObject) -> Iterator[tuple[float, float, float, float]
 
 
 def _image_share(page: pdfium.PdfPage) -> float:
-    """Returns how much of a page its largest images cover, about: 0..1."""
+    """Returns the approximate share of a page that its images cover, 0..1."""
     width, height = page.get_size()
     area = 0.0
     images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)

@@ -1,7 +1,8 @@
-"""Files that are text already: encodings, Markdown's headings, rows of a CSV, an HTML page's title.
+"""Readers of text files: encodings, headings of Markdown, rows of CSV, titles of HTML pages.
 
-Pure and linear in the size of the file, so they need no child. An HTML page stays HTML: `parse` reads it.
-Cells of a CSV are parted by what its first line says: Excel's `sep=;`, else what it has most of.
+All functions are pure and take time linear in the file's size, so they need no child process. An HTML page
+remains HTML; the step `parse` reads it. The separator of a CSV is the one named by Excel's line `sep=;`, or
+else the most frequent one in the first line.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ _NAMED = re.compile(r"\"?sep=(.)\"?\s*", re.IGNORECASE)
 
 
 def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> Any:
-    """The `csv.reader` of these lines; it raises csv.Error. A line `sep=` is a blank row of it.
+    """Makes a `csv.reader`, which raises csv.Error, and detects its separator.
 
-    Of `separators` the one counts that the first line has most of, outside of quotes; of equals the first.
-    `titled`: lines without any may stand above it.
+    The separator is the one of `separators` that is most frequent in the first line, outside of quotes; ties
+    go to the earlier one. A line `sep=` overrides this, and gives a blank row. If `titled`, lines without any
+    separator may precede the first line.
     """
-    # The library's own limit is 131,072 characters. It is one for the process, so all set the same.
+    # The library's default is 131,072 characters. The limit is global, so all callers set the same value.
     csv.field_size_limit(LIMITS.line_bytes)
     given, before, named = iter(lines), list[str](), None
     for first in given:
@@ -47,10 +49,10 @@ def csv_reader(lines: Iterable[str], separators: str, titled: bool = False) -> A
     return csv.reader(chain(before, [first], given), delimiter=separator, strict=True)
 
 
-GUESS_BYTES = 1 << 18  # that the guess of an encoding looks at: .05 s
-HEAD_BYTES = 1 << 16  # in which a page may name its encoding: browsers look on behind the first 1,024
-UNREAD = 20  # characters beyond ASCII for each U+FFFD of a text that was read rightly
-_BOMS = {  # those of UTF-32 first: one begins as UTF-16's
+GUESS_BYTES = 1 << 18  # first bytes of a file from which its encoding is guessed: .05 s
+HEAD_BYTES = 1 << 16  # first bytes of a page that may name its encoding; browsers too read more than 1,024
+UNREAD = 20  # least non-ASCII characters per U+FFFD in a text that was decoded correctly
+_BOMS = {  # UTF-32 before UTF-16, since a mark of UTF-32 begins with one of UTF-16
     "utf-8": (codecs.BOM_UTF8,),
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
@@ -61,9 +63,9 @@ _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
 _TAG = re.compile(r"<[^<>]{0,500}>")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]++(.*)")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
-_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")  # of a heading with a line under it
+_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")  # the line under a heading
 _EMPHASIS = re.compile(r"[*_`]")
-_MARKUP = re.compile(r"[*_`]|\[([^\]]*+)(?:\]\([^)]*+(\))?)?")  # without its end a link is none
+_MARKUP = re.compile(r"[*_`]|\[([^\]]*+)(?:\]\([^)]*+(\))?)?")  # an unclosed link is kept as text
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
@@ -72,8 +74,9 @@ _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
     """Decodes a file as browsers do, by the WHATWG's labels of encodings.
 
-    By its byte order mark, by what its server `named`, by what an HTML page says, as UTF-8; else by a guess.
-    A reading that mostly fails gives way to the next. Raises UnusableLine: an encoding that no browser reads.
+    Tries in this order: the byte order mark, the encoding that the server `named`, the one that an HTML page
+    declares, UTF-8, a guess. An encoding that fails on many characters is skipped. Raises UnusableLine if
+    browsers do not support the encoding.
     """
     for name, marks in _BOMS.items():
         if data.startswith(marks):
@@ -88,7 +91,7 @@ def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
         raise UnusableLine("unsupported", "an encoding that browsers do not read, such as ISO-2022-KR or HZ")
     readings = [data.decode(f"whatwg-{name}") for name in (*names, "UTF-8")]
     whole = (text for text in readings if "\ufffd" not in text)
-    # Nearly all characters beyond ASCII were read: a file may be cut within one.
+    # Readings in which nearly all non-ASCII characters are good: a file may be cut within a character.
     nearly = (t for t in readings if t.count("\ufffd") * UNREAD <= sum(char > "\x7f" for char in t))
     if (text := next(chain(whole, nearly), None)) is None:
         name = detect(_META.sub(b"<", data[:GUESS_BYTES])).encoding or "windows-1252"
@@ -97,7 +100,7 @@ def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
 
 
 def _by_label(label: str) -> str:
-    """The name of the encoding that has this label; "" for a label that is none."""
+    """Returns the name of the encoding with this label; "" if the label is unknown."""
     try:
         return turbohtml.parse(b"", encoding=label.lower()).encoding or ""
     except LookupError:
@@ -114,8 +117,8 @@ def html_title(text: str) -> str:
 
 
 def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Title, and heading and text of each section of a Markdown file, the headings in the text."""
-    sections: list[tuple[str, list[str]]] = [("", [])]  # heading and lines
+    """Splits a Markdown file into its title and (heading, text) of each section; texts include headings."""
+    sections: list[tuple[str, list[str]]] = [("", [])]  # (heading, lines) of each section
     fenced = before = ""
     for line in text.split("\n"):
         if mark := _FENCE.match(line):
@@ -135,14 +138,15 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
-    """The rows of a CSV file as rows of a table: each cell with the name of its column, where the first row
-    has names; and line and fault of each row with more cells than the first, which is left out. The last
-    cells of a shorter one are empty. Lines of a single cell above the first row are titles.
+    """Converts a CSV file to table rows; if the first row has column names, they precede the cells.
+
+    Also returns (line, fault) for each row with more cells than the first row; such rows are left out.
+    Missing last cells are empty. Lines of one cell above the first row are titles.
 
     >>> table("part,days\\nIM-60,21\\nIM-90\\n")[0].split("\\n")
     ['| part: IM-60 | days: 21 |', '| part: IM-90 |']
     """
-    rows = list[tuple[int, list[str]]]()  # those that are not blank, with the number of their last line
+    rows = list[tuple[int, list[str]]]()  # (number of the row's last line, cells) of rows that are not blank
     reader = csv_reader(io.StringIO(text, newline=""), ",;\t|", titled=True)
     try:
         for row in reader:
@@ -155,12 +159,12 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         raise UnusableLine("empty", "expected rows, found none")
     titles = list(takewhile(lambda row: not any(row[1][1:]), rows))
     if len(titles) == len(rows):
-        titles = []  # a table of one column
+        titles = []  # no titles: the table has one column
     rows = rows[len(titles) :]
     names, faults, kept = rows[0][1], list[tuple[int, Fault]](), list[list[str]]()
     for number, row in rows:
         while len(row) > len(names) and not row[-1]:
-            row.pop()  # a separator at the line's end
+            row.pop()  # a separator at the end of the line
         if len(row) > len(names):
             expected = f"expected at most {len(names)} cells, as the first row has"
             found = f"found {len(row)}: {', '.join(row)[:80]!r}"
@@ -168,11 +172,11 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
         else:
             kept.append(row)
     above = [table_row(row[:1]) for _, row in titles]
-    # names of columns: all of them others; the first may lack, as above the rows' own names, and the last
+    # Column names must differ. The first may be empty, as above the names of rows; so may the last ones.
     labels = names[: max((n for n, name in enumerate(names, 1) if name), default=0)]
     header = all(labels[1:]) and len(set(labels)) == len(labels)
     if header and any(numbers := [_NUMBER.fullmatch(name) is not None for name in labels]):
-        # years or evenly spaced, as the numbers of most rows below are not
+        # Numbers are column names if they are years or evenly spaced, and those of most rows below are not.
         header = not all(numbers) and _is_series(labels) and 2 * sum(map(_is_series, kept[1:])) < len(kept)
     if not header or len(kept) == 1:
         return "\n".join([*above, *(table_row([c for c in row if c]) for row in kept)]), faults
@@ -190,8 +194,9 @@ def table(text: str) -> tuple[str, list[tuple[int, Fault]]]:
 
 
 def _heads(row: list[str], names: list[str], numeric: bool) -> bool:
-    """Returns whether a row names the columns of those below it: the header again, or another one with the
-    same first cell, whose other cells are years as there, or texts in a table of numbers."""
+    """Returns whether a row is a header: it repeats the header, or is another one for the rows below. Another
+    header has the same first cell. Its other cells are years like those of the header, or texts in a table of
+    numbers."""
     if row[0] != names[0] or len(row) < 2:
         return False
     numbers = any(map(_NUMBER.fullmatch, row))

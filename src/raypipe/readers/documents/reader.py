@@ -1,7 +1,7 @@
-"""A file read as a document: title, text, pages, sections, and the pages that were lost.
+"""Reader of one file as a document: title, text, pages, sections, and faults of unreadable pages.
 
-A reader has an identity: what it read is read again when that changes. Files that rows of a data set name as
-documents lie next to the data, and are read here, too.
+A reader has an identity: if it changes, the files that it read are read again. The files that rows of a data
+set name as documents are read here too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from raypipe.readers.documents.walk import FileKind, file_kind
 from raypipe.readers.fields import front_matter
 from raypipe.readers.rows import DOCUMENT_LIMITS, LIMITS, STEP, DocumentLimits, UnusableLine
 
-READER = "5"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text or field
-RAISED = {"md": "6", "txt": "6"}  # of a kind alone: no scan is read again for a rule of texts
-PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
-GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
+READER = "5"  # raised if the rules here, or of `page_text`, `plain` and `docx`, give another text or field
+RAISED = {"md": "6", "txt": "6"}  # version of single kinds: a rule of texts makes no scan be read again
+PAGES_AT_ONCE = 64  # pages requested from the child between two checks of the time limit
+GARBLED = 0.05  # share of characters without a meaning above which a page counts as unsearchable
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
-XFA_CHARS = 2_000  # of the page that a form of XFA shows where it is not drawn; Adobe's has 700
+XFA_CHARS = 2_000  # most characters of the placeholder page of an XFA form; Adobe's has 700
 _XFA = re.compile(
     r"not\s+eventually\s+replaced\s+by\s+the\s+proper\s+content|adobe\.com/go/(?:reader_down|acrreader)", re.I
 )
 _FILE_NAME = re.compile(
     r"\A(?:.*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*)", re.I
 )
-OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"  # of `pdf`, which is not imported
+OPEN, IMAGES, PAGE, SCAN, DOCX, PROBE = b"O", b"I", b"P", b"S", b"D", b"?"  # as in `pdf`, not imported
 UNREAD = "none"  # kind of a file that no reader takes
 PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown"), (".pdf", ".docx")
 
@@ -44,39 +44,40 @@ PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown")
 @dataclass(frozen=True, slots=True)
 class FileText:
     kind: FileKind
-    title: str  # as the file gives it; "" where it gives none
-    content: str  # of a source; HTML where the kind is html
+    title: str  # title in the file's metadata or text; "" if there is none
+    content: str  # content of the source: HTML if the kind is html, else text
     source_kind: Literal["page", "document"]
     pages: tuple[Mark, ...] = ()
     sections: tuple[Mark, ...] = ()
-    faults: tuple[tuple[int, Fault], ...] = ()  # page, of a csv line, from 1, and why it has no text
-    protected: bool = False  # an owner's password restricts its use; reading it is common practice
-    repaired: int = 0  # pages whose order was put right
-    fields: Mapping[str, str] = field(default_factory=dict)  # of its front matter
-    recognised: int = 0  # pages that text recognition read
-    scans: bool = False  # whether it has pages that only text recognition can read
+    faults: tuple[tuple[int, Fault], ...] = ()  # (page or csv line, from 1; why its text is missing)
+    protected: bool = False  # whether an owner's password restricts its use; reading it is common practice
+    repaired: int = 0  # number of pages whose columns were put in order
+    fields: Mapping[str, str] = field(default_factory=dict)  # fields of its front matter
+    recognised: int = 0  # number of pages that text recognition read
+    scans: bool = False  # whether some pages can only be read by text recognition
 
 
 @cache
 def reader_of(kind: str, scans: bool = False) -> str:
-    """Names the reader of a kind: the rules here, the build of PDFium where it took part, and what read scans
-    or would, if there are any. A file that cannot be read may be one."""
+    """Returns the identity of the reader of a kind: version of the rules, PDFium's build, recogniser. The
+    build is part of it for PDFs and images. The program for text recognition is part of it if there are
+    `scans`. The kind UNREAD has both, since an unreadable file may be a scan."""
     if kind not in ("pdf", "image", UNREAD):
         return f"{kind}/{RAISED.get(kind, READER)}"
-    from raypipe.readers.documents.pdf import PDFIUM  # its library
+    from raypipe.readers.documents.pdf import PDFIUM  # imported here, since it loads PDFium's library
 
     return f"{kind}/{READER}/{PDFIUM}{f'/{ocr.engine()}' if scans or kind != 'pdf' else ''}"
 
 
 def reads_as(reader: str) -> bool:
-    """Returns whether the reader of this identity is the one that would read the same file now."""
+    """Returns whether the current reader of the same file has this identity."""
     kind, *parts = reader.split("/")
     return reader == reader_of(kind, len(parts) > 2)
 
 
 class DocumentReader:
-    """Reads files one by one. It has child processes for pages, scans and docx, which start with the first of
-    each."""
+    """Reader of files, one at a time, with child processes for pages, scans and docx. Each child process
+    starts with its first request."""
 
     def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
         child = "raypipe.readers.documents.pdf:answer"
@@ -88,8 +89,9 @@ class DocumentReader:
         self._scans = Sandbox(child, scan, PROBE)
 
     def read(self, name: str, data: bytes) -> FileText:
-        """The document in the bytes of a file. Raises UnusableLine (docs/files.md has the reasons), and
-        WorkerBroken where this machine cannot read any PDF or docx now."""
+        """Reads the document in the bytes of a file. Raises UnusableLine if the file cannot be read
+        (docs/files.md lists the reasons). Raises WorkerBroken if this machine can read no PDF or docx at
+        all."""
         kind = file_kind(name, data)
         if kind == "image" and not (ocr.engine() and find_spec("PIL")):
             raise UnusableLine("no_text", ocr.no_text())
@@ -135,7 +137,7 @@ class DocumentReader:
             raise error
         joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
         given = " ".join(page_text.storable(about["title"]).split())
-        title = "" if _FILE_NAME.fullmatch(given) else given  # the name of a file is no title
+        title = "" if _FILE_NAME.fullmatch(given) else given  # a file name is not used as title
         repaired = sum(bool(a.get("repaired")) for a in answers)
         sure = [a.get("confidence") if text else None for a, text in zip(answers, texts, strict=True)]
         marks = (
@@ -148,7 +150,7 @@ class DocumentReader:
         return replace(found, recognised=recognised, scans=bool(scans))
 
     def _recognise(self, opening: Parts, answers: list[dict[str, Any]], scans: Sequence[int]) -> None:
-        """Puts what text recognition reads in the place of the replies about scans."""
+        """Replaces the answers about scans by the texts that text recognition reads."""
         lost = 0
         for n in scans:
             if lost > self._limits.lost_pages:
@@ -162,7 +164,8 @@ class DocumentReader:
                 answers[n] = {"label": answers[n]["label"], **json.loads(reply)}
 
     def _page_answers(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
-        """The reply about each page. A page that ends the child costs itself."""
+        """Returns an answer for each page. A page that ends the child loses only its own text. `until`: time
+        of the monotonic clock after which the remaining pages are given up."""
         answers, limits = list[dict[str, Any]](), self._limits
         lost, chars = 0, 0
         while len(answers) < count:
@@ -199,7 +202,7 @@ def _reply(answer: bytes | Refused) -> dict[str, Any]:
 
 
 def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tuple[int, Fault]]]:
-    """The text of each page, "" where there is none, and a fault for each page that has lost it."""
+    """Returns the text of each page ("" if it has none), and a fault for each unreadable page."""
     texts, faults = [], []
     for number, answer in enumerate(answers, 1):
         text = answer.get("text", "")
@@ -240,9 +243,9 @@ def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]
 
 
 def read_named(folder: Path, documents: DocumentReader, named: str, where: str) -> FileText:
-    """The text of a file below a folder that a row names as a document. Pages and texts are read as they are,
-    a PDF or docx as in a folder of documents. Raises UnusableLine for one that is not there or cannot be
-    read; `where`: in the row."""
+    """Reads a file below a folder that a row names as its document. HTML pages and texts are only decoded; a
+    PDF or docx is read as in a folder of documents. `where`: place in the row, for messages. Raises
+    UnusableLine if the file is missing or cannot be read."""
     file = inside(folder, named)
     if isinstance(file, str):
         raise UnusableLine("no_file", f"{where}: {file}")
@@ -278,7 +281,7 @@ def read_named(folder: Path, documents: DocumentReader, named: str, where: str) 
 
 
 def inside(folder: Path, named: str) -> Path | str:
-    """The file of this name below a folder; or why there is none."""
+    """Resolves the path of a file below a folder. Returns a message if there is no such file."""
     root = folder.resolve()
     try:
         file = (root / named).resolve()
@@ -292,6 +295,6 @@ def inside(folder: Path, named: str) -> Path | str:
 
 
 def read_by(file: Path) -> str | None:
-    """Names what reads a PDF or docx; None for other files, whose text is their bytes."""
+    """Returns the identity of the reader of a PDF or docx; None for other files."""
     ending = file.suffix.lower()
     return reader_of(ending.removeprefix("."), scans=True) if ending in MARKED else None

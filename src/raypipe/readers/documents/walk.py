@@ -1,9 +1,10 @@
-"""The files of a folder, found and opened safely, and their types.
+"""Walk of a folder: finds its files, opens them safely and detects their kinds.
 
-A file is judged by its `stat` before it is opened: opening a pipe blocks, and two gigabytes of nothing cost
-as much as two gigabytes. Links are followed where they stay inside the folder, each file once. A type is
-known by the first bytes; a name only tells kinds of text apart. The table of magics is our own: the libraries
-for it call a truncated docx a docx, a bare zip a docx, and miss HTML and a PDF with a line before its head.
+The `stat` of a file is checked before the file is opened: opening a pipe blocks, and a sparse file of two
+gigabytes costs as much as a full one. Links inside the folder are followed, and each file is read once. The
+first bytes decide the kind; the name only distinguishes kinds of text. The table of magic numbers is our own:
+the libraries for it take a truncated docx or a bare zip for a docx. They also miss HTML, and PDFs with a line
+before the header.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from urllib.parse import quote
 from raypipe.core.errors import DataError
 from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits, UnusableLine
 
-LEVELS = 100  # of folders in folders
+LEVELS = 100  # most levels of nested folders
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file of a folder, not opened yet; or an entry that is none."""
+    """A file of a folder, not opened; or another entry, with the reason why it cannot be read."""
 
-    name: str  # path from the folder, with /; what is no UTF-8 in it as Python has it, as surrogates
-    path: str  # where it is opened
-    size: int
+    name: str  # path relative to the folder, with /; bytes that are no UTF-8 are surrogates, as in Python
+    path: str  # absolute path, links resolved, under which the file is opened
+    size: int  # bytes
     mtime_ns: int
     inode: int
     device: int
@@ -43,26 +44,24 @@ class FoundFile:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Equal states mean that a file was not written since."""
+        """Size, time and inode; two equal states mean that the file was not written in between."""
         return self.size, self.mtime_ns, self.inode
 
     @property
     def url(self) -> str:
-        """The path as a relative address: the bytes of its name, so a name in Latin-1 has one, too."""
+        """The name as a relative URL, made from its bytes, so that names in Latin-1 work too."""
         return quote(os.fsencode(self.name))
 
     @property
     def shown(self) -> str:
-        """The path as text that can be stored."""
+        """The name as text that can be stored."""
         return os.fsencode(self.name).decode(errors="replace")
 
 
 def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[FoundFile]:
-    """The files under a folder, or the file itself, in name order. Names that begin with a dot are left out.
-
-    `globs` are patterns of paths from the folder, `*` for anything; a file must match one of them, and none
-    that begins with `!`. Raises DataError for a folder that is not there or cannot be listed.
-    """
+    """Yields the files under a folder, or the file `root` itself, in name order. Skips hidden names (`.x`).
+    `globs` are patterns of relative paths, in which `*` matches anything. A file must match one of them, and
+    none that begins with `!`. Raises DataError if `root` is missing."""
     if not root.exists():
         raise DataError(f"{root}: no such file or folder. Check the path")
     if not root.is_dir():
@@ -77,13 +76,13 @@ def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[F
         found = _found(path, name, real, limits)
         if found.trouble is None:
             if (found.device, found.inode) in seen:
-                continue  # a second link to a file that is read already
+                continue  # a second link to the same file
             seen.add((found.device, found.inode))
         yield found
 
 
 def wanted(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Returns the test of whether a path matches.
+    """Returns a predicate that tests whether a path matches the patterns (see `walk`).
 
     >>> [wanted(globs)("a/b.pdf") for globs in (["*.pdf"], ["*.pdf", "!a/*"], [])]
     [True, False, True]
@@ -104,18 +103,18 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _entries(folder: str, name: str, real: Path, above: set[tuple[int, int]]) -> Iterator[tuple[str, str]]:
-    """Everything below a folder that is no folder, and folders that cannot be entered, in name order: where
-    it lies, with no link but for the last part, and its path from the first folder."""
+    """Yields (path, relative path) for the entries below a folder, recursively, in name order. A folder is
+    yielded only if it cannot be entered. In the path only the last part may be a link."""
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
-        yield folder, name or "."  # `_found` says why
+        yield folder, name or "."  # `_found` reports the fault
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
         path, inner, identity = entry.path, f"{name}/{entry.name}" if name else entry.name, None
-        with suppress(OSError, RuntimeError):  # a link to itself
+        with suppress(OSError, RuntimeError):  # raised for a link to itself
             if entry.is_dir() and (place := Path(path).resolve()).is_relative_to(real):
                 identity = _identity(place)
         if identity is None or identity in above or len(above) > LEVELS:
@@ -139,7 +138,7 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
         elif isinstance(e, PermissionError):
             why = "permission denied"
         return bad("loop" if "symbolic link" in why.lower() else "unreadable", why)
-    place = str(Path(path).resolve()) if linked else path  # a Path takes as long as all else here
+    place = str(Path(path).resolve()) if linked else path  # making a Path takes as long as all else here
     if linked and root.is_dir() and not Path(place).is_relative_to(root):
         return bad("outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
@@ -158,8 +157,8 @@ def _found(path: str, name: str, root: Path, limits: DocumentLimits) -> FoundFil
 
 
 def fresh_bytes(file: FoundFile) -> bytes:
-    """The content of a file. Raises UnusableLine where it cannot be read, or is no longer the file that was
-    found: opened without waiting, following no link."""
+    """Reads a file that `walk` found; opens it without blocking and without following links. Raises
+    UnusableLine if the file cannot be read, or has changed since it was found."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(file.path, flags)
@@ -179,7 +178,7 @@ def content_digest(data: bytes) -> str:
 FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx", "image"]
 
 HEAD_BYTES = 4096
-_PDF_WITHIN = 1024  # bytes that may stand before %PDF-
+_PDF_WITHIN = 1024  # first bytes of a file, in which %PDF- must occur
 _HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|meta|title)\b", re.I)
 _XML = re.compile(rb"<\?xml\b", re.I)
 _IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"II*\0", b"MM\0*")  # PNG, JPEG, TIFF
@@ -201,9 +200,9 @@ _OTHER: dict[bytes, str] = {
     b"OggS": "a sound file",
     b"RIFF": "a sound, image or film file",
 }
-_MAIN_TYPE = re.compile(  # of the main part of a package, whatever its name
+_MAIN_TYPE = re.compile(  # content type of a package's main part, under any name
     rb"(wordprocessingml|ms-word|presentationml|ms-powerpoint|spreadsheetml|ms-excel)"
-    rb"[\w.-]{0,40}\.main\+xml",  # the longest, that of a binary sheet with macros, has 26
+    rb"[\w.-]{0,40}\.main\+xml",  # the longest, of a binary sheet with macros, has 26 characters here
     re.I,
 )
 _OFFICE = {b"": "a zip file"}
@@ -221,10 +220,8 @@ _READ = "expected txt, md, html, csv, pdf, docx, png, jpg or tiff"
 
 
 def file_kind(name: str, data: bytes) -> FileKind:
-    """Returns what a file of this name and content is read as.
-
-    Raises UnusableLine: unsupported, encrypted, broken, empty, kind_mismatch.
-    """
+    """Detects the kind of a file from its content and its name. Raises UnusableLine with the reason
+    unsupported, encrypted, broken, empty or kind_mismatch."""
     base = name.rpartition("/")[2].lower()
     suffix = base[base.rindex(".") :] if "." in base[1:] else ""
     if not data.strip(b"\0 \t\r\n"):
@@ -276,7 +273,7 @@ def _zip_kind(data: bytes) -> FileKind:
             names = {name.lower(): name for name in archive.namelist()}
             types = b""
             if _TYPES in names:
-                with suppress(RuntimeError), archive.open(names[_TYPES]) as stream:  # of a password
+                with suppress(RuntimeError), archive.open(names[_TYPES]) as stream:  # raised for a password
                     types = stream.read(TYPES_BYTES)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, zlib.error) as e:
         raise UnusableLine("broken", f"expected a docx, found a zip file that cannot be opened: {e}") from e

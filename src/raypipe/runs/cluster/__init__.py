@@ -1,1 +1,1 @@
-"""Places of a run: cluster files, what fits on which machine, and the pools and engines that Ray starts."""
+"""Places of a run: cluster files, capacity of machines, and the pools and engines that Ray starts."""

@@ -1,7 +1,7 @@
 """Capacity of machines: pools and engines against the nodes of a cluster, in CPUs and GPUs.
 
-Everything that could never start is refused here, with numbers, before anything is started; what says `fit`
-gets its number. Knows the cluster file, not Ray; memory is the matter of `placement.py`.
+Refuses whatever could never start, with numbers, before anything starts. Replaces each `fit` of a cluster
+file by a number. Reads cluster files and does not use Ray; `placement.py` checks memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from raypipe.models import load, vllm_terms
 from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool, PoolName
 from raypipe.runs.pipeline.tasks import Verb, Workers
 
-# Rows of a task below which it wastes. Storing one takes 15 to 35 ms, one of answers 60: as long as parsing a
-# dozen pages, and some 4 % of embedding four sources or reranking for one question on a CPU. The 10 real CRAG
-# questions (73 sources, 1,353 chunks of 700 characters) pad batches of a CPU's 1,024 tokens by 3.6 % at most,
-# those of a GPU's 32,768 by 19 % with 8 sources, 9 % with 32, 4 % with 128; reranking 50 passages for each
-# question by 26 % with 2 questions, 9 % with 10, 4 % with 50.
+# Least rows of a task; a smaller task wastes time. Storing one takes 15 to 35 ms, or 60 ms for answers. That
+# is as long as parsing a dozen pages, and some 4 % of embedding four sources or reranking for one question on
+# a CPU. Padding was measured with the 10 real CRAG questions (73 sources, 1,353 chunks of 700 characters). A
+# CPU's batches of 1,024 tokens get 3.6 % padding at most. A GPU's batches of 32,768 get 19 % with 8 sources,
+# 9 % with 32, 4 % with 128. Reranking 50 passages per question gets 26 % with 2 questions, 9 % with 10, 4 %
+# with 50.
 LEAST: Mapping[Verb, int] = {"parse": 16, "embed": 4, "answer": 1, "index": 16}
 LEAST_ON_GPU: Mapping[Verb, int] = {"parse": 16, "embed": 32, "answer": 10, "index": 32}
 
 Node: TypeAlias = Mapping[str, float]
-"""What one machine of the cluster has: CPU, GPU, and whatever else Ray names."""
+"""Resources of one machine: CPU, GPU, and any other that Ray names."""
 
 
 def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
-    """The vLLM models among these, each once. Raises ConfError for a cluster without room for engines, and
-    ModelMissing or ConfError for a model that could not be started."""
+    """Returns the vLLM models among these, each once. Raises ConfError if the cluster file has no engines or
+    a wrong argument for them, and ModelMissing or ConfError if a model could not start."""
     wanted = list({own_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
@@ -51,11 +52,11 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
 
 
 def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
-    """The workers of one pool of a sized cluster; `engines`: answers come from engines, whose pool takes
-    the place of `answer`. Its tasks hold as many questions as keep the engines full: a task ends with its
-    last reply, and an engine with few chats takes as long for each step as with many."""
+    """Returns the workers of one pool of a sized cluster. `engines`: engines give the answers, so their pool
+    takes the place of `answer`. Its tasks hold enough questions to keep the engines full: a task ends with
+    its last reply, and an engine with few chats takes as long per step as one with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
-    if verb == "index":  # tasks enough that no worker waits for another
+    if verb == "index":  # enough tasks to keep all workers busy
         return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
     if not (engines and verb == "answer" and (some := cluster.engines)):
         return Workers(cluster.pools[verb].size, least)
@@ -64,9 +65,9 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
 
 
 def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] | None:
-    """The pools that parse and that embed at the same time on a sized cluster: all workers that embed, each
-    with a GPU, and next to them as many that parse as there is room for. None where embedders have no GPU, or
-    where not one that parses has room."""
+    """Returns the pools that parse and embed at the same time on a sized cluster. All embedding workers have
+    a GPU; next to them are as many parsing workers as there is room for. Returns None if embedders have no
+    GPU, or if no parsing worker fits."""
     prepare, embed = cluster.pools["parse"], cluster.pools["embed"]
     if not embed.gpus:
         return None
@@ -80,8 +81,7 @@ def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] |
 def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall with numbers if a pool could never start.
 
-    Ray itself would wait without end and without an error, also for an actor that no node can hold, whatever
-    all nodes have together.
+    Ray itself would wait without end and without an error, even for an actor that is larger than any node.
     """
     for name, pool in pools.items():
         _require_room(name, f"pools.{name}", pool, (), nodes)
@@ -96,7 +96,8 @@ def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence
 def _require_room(
     name: str, field: str, pool: Pool, engines: Sequence[Mapping[str, float]], nodes: Sequence[Node]
 ) -> None:
-    """`field`: of the cluster file, to be lowered; `engines`: what each that is next to the pool needs."""
+    """Raises ClusterTooSmall if a pool has no room next to engines. `field`: of the cluster file, to be
+    lowered; `engines`: resources of each engine."""
     for kind, each in pool.needs.items():
         taken = sum(n[kind] for n in engines)
         need, have = taken + pool.size * each, total(nodes, kind)
@@ -129,12 +130,12 @@ def total(nodes: Sequence[Node], kind: str) -> float:
 
 
 def holds(node: Node, needs: Mapping[str, float]) -> int:
-    """Returns how many actors of these needs fit on an empty node; needs of 0 do not count.
+    """Returns the number of actors with these needs that fit on an empty node. Needs of 0 do not count.
 
     >>> holds({"CPU": 4.0}, {"CPU": 1.5, "GPU": 0.0}), holds({"CPU": 4.0}, {"CPU": 1.0, "GPU": 0.5})
     (2, 0)
     """
-    # Shares as .1 are not exact in binary: ten of them fit one CPU.
+    # Shares such as .1 are not exact in binary, but ten of them must fit one CPU.
     return min(int(node.get(kind, 0.0) / each + 1e-6) for kind, each in needs.items() if each)
 
 
@@ -148,8 +149,7 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
-    """Returns what is left of the nodes when one actor of these needs has taken its place, on the roomiest;
-    as they are if none can hold it."""
+    """Returns the nodes' resources after placing one actor on the roomiest; unchanged if none can hold it."""
     best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
     if best is None or not holds(nodes[best], needs):
         return list(nodes)
@@ -158,18 +158,18 @@ def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
 
 
 def declared_nodes(cluster: Cluster) -> list[Node]:
-    """The machines that a cluster file is written for."""
+    """Returns the machines that a cluster file is written for, as nodes."""
     return [{"CPU": m.cpus, "GPU": m.gpus} for m in cluster.machines for _ in range(m.nodes)]
 
 
 def reachable(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that there are; with an autoscaler, those that there will be when work waits."""
+    """Returns the present nodes; with an autoscaler, the nodes that it can start."""
     return declared_nodes(cluster) if cluster.grows else list(nodes)
 
 
 def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
-    """The file with a number wherever it says `fit`. `models`: those that get engines. At least one of each:
-    what then does not fit is refused like any other number."""
+    """Replaces each `fit` in a cluster file by a number, at least 1. `models`: those that get engines. A
+    number that does not fit is refused later, like any other."""
     pools = {verb: _sized(pool, nodes) for verb, pool in cluster.pools.items()}
     engines = cluster.engines
     if engines is None:
@@ -183,7 +183,8 @@ def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> C
 
 
 def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
-    """As `sized`. Raises ClusterTooSmall with numbers for what could not start on the nodes."""
+    """Replaces each `fit` (`sized`) and checks the numbers. Raises ClusterTooSmall with numbers if something
+    could never start on the nodes."""
     file = sized(cluster, models, nodes)
     preflight(file.pools, nodes)
     if models and file.engines is not None:
@@ -192,16 +193,15 @@ def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) ->
 
 
 def this_machine() -> Node:
-    """The most that a Ray of this machine has: the cores that it may use, and the GPUs that NVIDIA's driver
-    lists."""
+    """Returns the most that a Ray on this machine can have: the cores that this process may use, and the GPUs
+    that NVIDIA's driver lists."""
     gpus = Path("/proc/driver/nvidia/gpus")
     count = len(list(gpus.iterdir())) if gpus.is_dir() else 0
     return {"CPU": float(cores()), "GPU": float(count)}
 
 
 def is_here(cluster: Cluster) -> bool:
-    """Returns whether the machines that a file is written for can be this one alone: what was measured here
-    then says how fast they are."""
+    """Returns whether a file's machines can be this one only, so that rates measured here apply to them."""
     alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 
@@ -218,7 +218,7 @@ def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node
 
 
 def _beside(engines: Engines, models: Sequence[Model], each: int, nodes: Sequence[Node]) -> list[Node] | None:
-    """Returns what is left of the nodes after `each` engines of each model; None if they do not fit."""
+    """Returns the nodes' resources after placing `each` engines of each model; None if they do not fit."""
     left = list(nodes)
     for needs in [engines.needs(m) for m in models] * each:
         if not any(needs.values()):

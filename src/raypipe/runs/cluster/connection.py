@@ -1,6 +1,6 @@
-"""The connection of this process to a Ray: joined, or started here, with retries.
+"""Connection of this process to a Ray that it joins or starts, with retries.
 
-Silences what Ray's core prints that is no news. Knows nothing of what runs there (`pools`).
+Silences prints of Ray's core that tell nothing new. Does not depend on what runs there (`pools`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from raypipe.core.textfile import replacing
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster.capacity import Node
 
-JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
-LONGEST_FOLDER = 40  # characters: a socket's path may have 107, and Ray puts some 66 behind its folder
-LISTENS_S = 5.0  # for a connection to a Ray's port
+JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray; seconds before the second, doubling
+LONGEST_FOLDER = 40  # characters: a socket's path may have 107, and Ray appends some 66 to its folder
+LISTENS_S = 5.0  # seconds to wait for a connection to a Ray's port
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's token
 
 
 def carry(recipe: Recipe) -> None:
-    """Lets workers have the recipe's steps from outside: their modules travel with what is sent, so that a
-    node needs neither the folder nor an installed package."""
+    """Makes workers receive the modules of the recipe's steps from outside. A node then needs neither the
+    folder nor an installed package."""
     for stage in (*recipe.corpus, *recipe.question):
         if stage.plugin is not None and stage.plugin.package != "raypipe":
             for module in modules_of(stage.plugin):
@@ -44,14 +44,14 @@ def carry(recipe: Recipe) -> None:
 
 
 def connect(address: str, imports: str = "") -> None:
-    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises as
-    `join`.
+    """Joins the Ray at `address`, unless this process has joined one; "local" starts one. Raises as `join`.
 
-    `imports`: a module that the processes of a Ray which is started here import when they start: a process
-    for each CPU does, while Ray's own are awaited.
+    `imports`: a module that the processes of a Ray started here import at their start, one process per CPU.
+    They do so while Ray's own processes start.
 
-    A Ray that is started here is without Ray's dashboard, ten more processes that take two CPU seconds to
-    start and look at all others every few seconds."""
+    A Ray started here has no dashboard. Its ten processes would take two CPU seconds to start, and look at
+    all others every few seconds.
+    """
     if not ray.is_initialized():
         options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
@@ -59,20 +59,20 @@ def connect(address: str, imports: str = "") -> None:
             options |= _short_folder(os.environ)
             if imports:
                 options["_system_config"] = {"preload_python_modules": [imports]}
-            # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
-            # others started has the niceness that they gave it.
+            # Ray's default of 15 leaves a worker a thirtieth of a core if another process wants the core. A
+            # Ray that others started keeps the niceness that they gave it.
             os.environ.setdefault("RAY_worker_niceness", "0")
-            # Version 1 of the autoscaler, told to end, writes to the GCS, which has ended by then: 1 s.
+            # Version 1 of the autoscaler takes 1 s to end: it writes to the GCS, which has ended before.
             os.environ.setdefault("RAY_enable_autoscaler_v2", "1")
-            # Serve kills a proxy that takes 5 s to start, as on a busy machine, and its own start fails.
+            # By default Serve kills a proxy that takes 5 s to start, as on a busy machine, and fails itself.
             os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
-            # Ray listens on every address of the machine and asks for a token. One that Ray makes stays in
-            # ~/.ray, and from then on `ray start` demands it while `ray job submit` does not send it.
+            # Ray listens on every address of the machine and requires a token. A token made by Ray stays in
+            # ~/.ray: from then on `ray start` requires it, while `ray job submit` does not send it.
             if os.environ.keys().isdisjoint(TOKENS):
                 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # as long as Ray's own
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
+        # Silences progress lines, since ours are in report/, and dead workers, which are retried or raised.
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             # Lance warns of forks. Ray forks to start its processes and executes them at once.
@@ -80,7 +80,7 @@ def connect(address: str, imports: str = "") -> None:
             stop = signal.getsignal(signal.SIGTERM)
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
                 join(address, **options)
-            signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
+            signal.signal(signal.SIGTERM, stop)  # Ray's core sets a handler that aborts the process
         held = (ray.cluster_resources(), ray.available_resources())
         if address != "local" and (line := no_cpu_free(address, *held)):
             print(line, file=sys.stderr, flush=True)
@@ -97,7 +97,7 @@ def write_timeline(file: Path) -> None:
 
 
 def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, float]) -> str:
-    """Says that a Ray which others use has no CPU free, so that work waits; "": it has.
+    """Returns a line for people if no CPU is free in a Ray that others use, so that work waits; else "".
 
     >>> no_cpu_free("auto", {"CPU": 2.0}, {"memory": 1.0})
     'no CPU is free in the Ray at auto: others hold all 2. Work waits for one; RAY_ADDRESS names another Ray'
@@ -115,8 +115,8 @@ def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, fl
 
 
 def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
-    """The folder of a Ray that is started here, where the one that it would take is too long for its sockets.
-    Raises ConfError where it was named for Ray.
+    """Returns options with a short folder for a Ray started here, if its default is too long for its sockets.
+    Raises ConfError if the user named the long folder for Ray.
 
     >>> _short_folder({"TMPDIR": "/tmp"}), _short_folder({"TMPDIR": "/scratch" * 9})
     ({}, {'_temp_dir': '/tmp/ray'})
@@ -127,7 +127,7 @@ def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
             f"in it, found {len(named)}: {named}. Name a shorter one"
         )
     short = named or len(environ.get("TMPDIR", "")) <= LONGEST_FOLDER
-    return {} if short else {"_temp_dir": "/tmp/ray"}  # Ray's own, where no variable names another
+    return {} if short else {"_temp_dir": "/tmp/ray"}  # Ray's default if no variable is set
 
 
 def join(
@@ -137,14 +137,15 @@ def join(
     init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
-    """`ray.init` with these options, tried again after pauses from `pause_s` (`core.calls.Backoff`): on a
-    busy machine a Ray that is starting, or that has much to do, is not there in time. Raises ConfError."""
+    """Calls `ray.init` with these options, and again after pauses from `pause_s` (`core.calls.Backoff`). On a
+    busy machine, a Ray that starts or is overloaded may not reply in time. Raises ConfError after the last
+    try, and ValueError for an option or address that can never be right."""
     backoff = Backoff(tries, pause_s)
     host, colon, port = address.rpartition(":")
     elsewhere = colon and port.isdigit() and "/" not in host
     while True:
         try:
-            if elsewhere:  # Ray itself tries for a quarter of an hour before it says that nothing listens
+            if elsewhere:  # Ray itself tries for a quarter of an hour before it reports that nothing listens
                 try:
                     socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
                 except OSError as e:
@@ -154,7 +155,7 @@ def join(
         except ValueError:
             raise  # options or an address that can never be right
         except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
-            ray.shutdown()  # what of it has started
+            ray.shutdown()  # ends the part that has started
             if (wait_s := backoff.next_s()) is None:
                 how = (
                     f"no Ray could be started on this machine in {tries} tries: {e}. See whether it is very "
@@ -170,8 +171,8 @@ def join(
 
 @contextmanager
 def _stderr_without(words: bytes) -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 until the block ends, then hands it on but for lines
-    with these words: Ray's core says from C++ that its log level was set. Python's prints come at once."""
+    """Holds back output to file descriptor 2 until the block ends, then writes it without lines that contain
+    `words`. Ray's core prints from C++ that its log level was set. Python's prints are not held back."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held, open(os.dup(2), "w", 1) as kept, redirect_stderr(kept):
         os.dup2(held.fileno(), 2)
@@ -184,5 +185,5 @@ def _stderr_without(words: bytes) -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Returns what each living node of the joined cluster has."""
+    """Returns the resources of each living node of the joined cluster."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -1,6 +1,7 @@
-"""The cluster file (conf/clusters/*.yaml): where a recipe runs. Plain values, checked one by one.
+"""Cluster file (conf/clusters/*.yaml): the machines, pools and engines that run a recipe.
 
-What fits where is in `capacity.py` and `placement.py`, what starts it in `pools.py`. In no digest.
+Its values are plain, and each is checked by itself. `capacity.py` and `placement.py` compute what fits on the
+machines; `pools.py` starts engines. Part of no digest.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from raypipe.core.protocols import Model
 from raypipe.models.hosts import KEY_VARIABLES, EngineLimits
 
 FEW = 0.05
-"""The share of its rows that a small run may leave undone: one in twenty. Our own choice."""
+"""Largest share of its rows that a small run may leave undone: one in twenty. Our own choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Rows of a kind that a run may leave undone: the greater of `share` and `rows`, but of few rows no
-    more than the share `FEW`. And for how many of its rows a step may get no reply, whatever another step
-    makes of them. In no digest."""
+    """Limits of undone rows. A run may leave the greater of `share` and `rows` undone, but a small run at
+    most the share `FEW`. A step may get no reply for `step_share` of its rows, even if other steps answer
+    them. Part of no digest."""
 
     share: float = 0.005  # of the rows
     rows: int = 10
-    # Of the rows that a step asks a model or a graph about. Our own choice: beyond half, most answers rest on
-    # other steps, and the score is theirs.
+    # Share of the rows for which a step calls a model or a graph. Our own choice: beyond half, most answers
+    # come from other steps, and so does the score.
     step_share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -34,7 +35,7 @@ class Budget:
             raise ValueError("faults: expected share and step_share of 0 to 1, and rows of at least 0")
 
     def allowed(self, rows: int) -> int:
-        """Of this number of rows.
+        """Returns the number of rows that may be undone, of `rows` rows.
 
         >>> [Budget().allowed(rows) for rows in (1, 6, 20, 100, 200, 2_706)]
         [0, 0, 1, 5, 10, 13]
@@ -49,12 +50,12 @@ PoolName: TypeAlias = Literal["parse", "embed", "answer"]
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Some equal machines of a cluster."""
+    """A group of equal machines in a cluster."""
 
     nodes: int
-    cpus: float  # of each
-    gpus: float = 0.0  # of each
-    gpu_gib: float = 0.0  # memory of one of its GPUs
+    cpus: float  # of each machine
+    gpus: float = 0.0  # of each machine
+    gpu_gib: float = 0.0  # memory of one GPU
     usd_per_hour: float | None = None  # of one machine; None: not known
 
     def __post_init__(self) -> None:
@@ -68,9 +69,9 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool of equal actors, and what each of them holds."""
+    """A pool of equal actors, and the resources of each."""
 
-    actors: int | Literal["fit"]  # fit: as many as the cluster has room for, engines first
+    actors: int | Literal["fit"]  # fit: as many as the cluster has room for after its engines
     cpus: float  # per actor; also the threads of its model
     gpus: float = 0.0  # per actor
 
@@ -82,23 +83,23 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Returns how many actors. Raises ValueError for a pool that is not fitted to a cluster yet."""
+        """Number of actors. Raises ValueError if the pool is not fitted to a cluster yet."""
         if isinstance(self.actors, str):
             raise ValueError("this pool takes as many actors as fit; capacity.sized says how many")
         return self.actors
 
     @property
     def needs(self) -> dict[str, float]:
-        """Returns what one actor holds, in Ray's words."""
+        """Resources of one actor, by Ray's names."""
         return {"CPU": self.cpus, "GPU": self.gpus}
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Engines of one model whose number changes while a job runs."""
+    """Limits for the number of engines of one model, which changes while a job runs."""
 
-    min: int  # that the job waits for before its first question
-    max: int  # that it takes where there is room next to the workers, until another job waits for room
+    min: int  # engines that the job waits for before its first question
+    max: int  # engines that it may have if the workers keep their room and no other job waits for room
 
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.max:
@@ -109,16 +110,16 @@ class Replicas:
 class Engines:
     """Resources of the engines of a recipe's vLLM models, and of the workers next to them."""
 
-    answer: Pool  # in place of pools.answer, since engines take their share of the cluster
-    cpus: float = 0.5  # that Ray sets aside for one
-    gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
-    replicas: int | Literal["fit"] | Replicas = 1  # engines of one model; fit: one for each place
-    kv_cache_gib: float = 1.0  # cpu: memory for keys and values
-    gpu_memory_utilization: float = 0.9  # cuda: share of its GPUs' memory
-    max_num_seqs: int = 128  # replies written at the same time, at most
-    batch_invariant: bool = False  # a reply is the same whatever its batch: GPUs of capability 8.0 and up
-    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments, which change no reply
-    wait_s: float = 120.0  # for room that others hold, or for machines that an autoscaler starts
+    answer: Pool  # replaces pools.answer, since engines take a share of the cluster
+    cpus: float = 0.5  # that Ray reserves for one engine
+    gpus: float = 0.0  # that Ray reserves for one engine; with tensor_parallel: that many whole GPUs
+    replicas: int | Literal["fit"] | Replicas = 1  # engines per model; fit: as many as there is room for
+    kv_cache_gib: float = 1.0  # on a CPU: memory for keys and values
+    gpu_memory_utilization: float = 0.9  # on GPUs: share of their memory
+    max_num_seqs: int = 128  # replies generated at the same time, at most
+    batch_invariant: bool = False  # a reply does not depend on its batch; needs GPUs of capability 8.0
+    engine: Mapping[str, Any] = field(default_factory=dict)  # vLLM's own arguments; they change no reply
+    wait_s: float = 120.0  # for room that others hold, or for an autoscaler to start machines
 
     def __post_init__(self) -> None:
         if (isinstance(self.replicas, int) and self.replicas < 1) or self.cpus < 0 or self.gpus < 0:
@@ -129,7 +130,7 @@ class Engines:
 
     @property
     def count(self) -> int:
-        """Returns how many engines each model has as long as the job runs. Raises ValueError for a file not
+        """Number of engines per model that run as long as the job. Raises ValueError if the file is not
         fitted to a cluster yet."""
         if isinstance(self.replicas, str):
             raise ValueError("a model has as many engines as fit; capacity.sized says how many")
@@ -137,11 +138,11 @@ class Engines:
 
     @property
     def most(self) -> int:
-        """Returns how many engines each model may have at a time."""
+        """Largest number of engines per model at a time."""
         return self.replicas.max if isinstance(self.replicas, Replicas) else self.count
 
     def needs(self, model: Model) -> dict[str, float]:
-        """Returns what Ray sets aside for one engine of a model."""
+        """Returns the resources that Ray reserves for one engine of a model."""
         whole = model.tensor_parallel > 1
         return {"CPU": self.cpus, "GPU": float(model.tensor_parallel) if whole else self.gpus}
 
@@ -159,26 +160,26 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class EndpointEntry:
-    """An endpoint that speaks the OpenAI chat protocol: one server, or several of one model."""
+    """An endpoint with the OpenAI chat protocol: one server, or several servers of one model."""
 
-    url: str  # up to and with /v1; of several servers: with commas between them
-    key_env: str = ""  # the environment variable that has its key; "": it takes none
-    concurrency: int = 16  # requests in flight at each address, of one worker
-    per_minute: float = math.inf  # requests sent to each address, of one worker
-    tokens_per_minute: float = math.inf  # of these requests, the longest replies included
+    url: str  # up to and including /v1; addresses of several servers are separated by commas
+    key_env: str = ""  # environment variable with the endpoint's key; "": it needs none
+    concurrency: int = 16  # requests in flight, per address and worker
+    per_minute: float = math.inf  # requests sent, per address and worker
+    tokens_per_minute: float = math.inf  # of these requests, with the longest possible replies
     timeout_s: float = 120.0  # of one try
     tries: int = 5
-    batch: Literal["", "openai"] = ""  # openai: jobs send chats in files to its batch API, at half the price
+    batch: Literal["", "openai"] = ""  # openai: jobs send chats as files to its batch API, at half the price
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Limits of time for one row outside the child process that pages are parsed in (text/html.py)."""
+    """Time limits for a row. The child process that parses pages has its own (text/html.py)."""
 
-    row_timeout_s: float = 120.0  # wall time; a task may take as often that as it has rows
-    open_timeout_s: float = 300.0  # on top, for a worker to load its models
+    row_timeout_s: float = 120.0  # wall time; the limit of a task is the sum over its rows
+    open_timeout_s: float = 300.0  # added to a task, for its worker to load models
     question_timeout_s: float | None = (
-        None  # for one question; what is not done by then is omitted, and pending for the next run
+        None  # per question; stages not done by then are omitted, and pending for the next run
     )
 
     def __post_init__(self) -> None:
@@ -193,7 +194,7 @@ class Timeouts:
         return self.open_timeout_s + self.row_timeout_s * rows
 
 
-LIMITS = Timeouts()  # unless a file says otherwise
+LIMITS = Timeouts()  # defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +202,17 @@ class Cluster:
     """A cluster file."""
 
     about: str  # one line for people
-    backend: Literal["transformers", "flagembedding"]  # how embedders and rerankers are run: kit.LocalKit
+    backend: Literal["transformers", "flagembedding"]  # library of embedders and rerankers: kit.LocalKit
     device: str  # cpu, cuda, cuda:0
     sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
     questions_per_task: int  # per completion record of the question half, at most
     pools: Mapping[PoolName, Pool]
-    machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
-    grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
+    machines: tuple[Machines, ...]  # of the cluster; plans assume them
+    grows: bool = False  # True: an autoscaler starts machines when work waits, up to these
     engines: Engines | None = None  # None: recipes with vLLM models are refused
-    endpoints: Mapping[str, EndpointEntry] = field(default_factory=dict)  # by the names that models.yaml uses
+    endpoints: Mapping[str, EndpointEntry] = field(default_factory=dict)  # name in models.yaml -> endpoint
     limits: Timeouts = field(default_factory=Timeouts)
-    faults: Budget = field(default_factory=Budget)  # rows that a run may leave undone
+    faults: Budget = field(default_factory=Budget)  # limits of undone rows
 
     def __post_init__(self) -> None:
         missing = {"parse", "embed", "answer"} - set(self.pools)
@@ -226,17 +227,17 @@ class Cluster:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all machines that the file is written for; None where one of them has no price."""
+        """Price of all machines of the file; None if one of them has no price."""
         prices = [m.nodes * m.usd_per_hour for m in self.machines if m.usd_per_hour is not None]
         return sum(prices) if len(prices) == len(self.machines) else None
 
     def with_endpoint(self, name: str, url: str, keys: Mapping[str, str]) -> Cluster:
-        """The file with the address of an endpoint; limits stay as it says them. `keys`: the environment."""
+        """Returns the file with an endpoint at this address and its limits. `keys`: environment variables."""
         key = KEY_VARIABLES[name] if keys.get(KEY_VARIABLES[name]) else ""
         at = replace(self.endpoints.get(name, EndpointEntry(url)), url=url, key_env=key)
         return replace(self, endpoints={**self.endpoints, name: at})
 
     @property
     def gpu_gib(self) -> float:
-        """Memory of the smallest GPU that the file is written for; 0 without GPUs."""
+        """Memory of the smallest GPU of the file; 0 without GPUs."""
         return min((m.gpu_gib for m in self.machines if m.gpus), default=0.0)

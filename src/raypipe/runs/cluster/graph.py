@@ -1,8 +1,8 @@
-"""Work on some tables as a graph of Ray Data: `Missing`, its operators, `Parts`; and all that sets its speed.
+"""Graph of Ray Data that does work on tables: `Missing`, operators, `Parts`; and all settings of its speed.
 
-A block is a part: it goes whole from operator to operator, so no size cuts or joins blocks. Operators on CPUs
-are tasks: Ray Data fuses neighbours of equal needs into one, and Ray keeps their processes, so models stay
-loaded from graph to graph (`process.HERE`). Operators with a GPU are a pool of actors.
+A block is a part. It passes whole from operator to operator, so Ray Data never cuts or joins blocks by size.
+Operators on CPUs are tasks. Ray Data fuses neighbours with equal needs into one, and Ray reuses their
+processes, so models stay loaded between graphs (`process.HERE`). Operators with a GPU are a pool of actors.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from raypipe.runs.cluster.process import HERE, GraphRun
 from raypipe.runs.pipeline.operators import Key, Operate, Operator, Outcome, PartRows, Sink, StagedWork
 from raypipe.runs.pipeline.tasks import HandedBack, Share, TableTask, Task, TaskResult, Verb, WorkerConfig
 
-TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
+TRIES = 2  # of a part whose worker dies; Ray's default has no limit. A row alone gets one more
 
 IN_FLIGHT, CALLS = 4, 2
-"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, two wait. Ray's own are 2 and 1.
-Pools have a fixed size: one that may shrink does so while the first pages are parsed, and did not grow again
-(four fake GPUs, 40 parts of 2 s: one did them all; bench/drills/streamed.py)."""
+"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, two wait. Ray's defaults are 2
+and 1. Pools have a fixed size: a pool that could shrink did so while the first pages were parsed, and did not
+grow again (four fake GPUs, 40 parts of 2 s: one did them all; bench/drills/streamed.py)."""
 
 LIGHT = {"num_cpus": 0}
-"""Needs of reading ids and of storing rows where they are not one task with an operator: they compute
-nothing, and wait for no core that a pool holds."""
+"""Needs of reading ids and of storing rows, if these are not fused with an operator. They compute nothing,
+and wait for no core that a pool holds."""
 
-INIT_DEATHS = 3  # actors in a row that may die before they are ready: a node may go while a model loads
+INIT_DEATHS = 3  # actors in a row that may die before they are ready: a node may fail while a model loads
 
-LEFT: set[str] = set()  # names of graphs that this driver has left: Ray Data's loop has no other door
-NAME = "raypipe.graph"  # the key of a graph's name in its context
+LEFT: set[str] = set()  # names of graphs that this driver has left; Ray Data's loop offers no other way out
+NAME = "raypipe.graph"  # key of a graph's name in its context
 
 RETRIES = {"max_retries": TRIES - 1}
 
@@ -55,7 +55,7 @@ Pools: TypeAlias = Mapping[PoolName, Pool]
 
 @dataclass(frozen=True)
 class Whole:
-    """Work that is one operator, which stores its part itself."""
+    """Work of a single operator, which stores its part itself."""
 
     work: TableTask
     verb: Verb
@@ -104,11 +104,11 @@ class Whole:
 
 
 class GraphLeft(Exception):
-    """Raised in Ray Data's loop: the driver does not want the graph any more."""
+    """Exception that ends Ray Data's loop when the driver has left the graph."""
 
 
 class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
-    """The ids that a table lacks: a column, one block for each part. A worker reads those of its part."""
+    """Source of the ids that a table lacks: one column, one block per part. A worker reads its part's ids."""
 
     def __init__(self, graph: GraphRun, tasks: Sequence[Task], key: Key) -> None:
         super().__init__()
@@ -130,11 +130,11 @@ def _read(graph: GraphRun, task: Task, key: Key) -> list[pa.Table]:
 
 
 class Parts(Datasink[list[str]]):  # type: ignore[misc]
-    """Stores each part, its faults, and the completion record that makes it done; the driver commits them."""
+    """Sink that stores each part, its faults, and the record that completes it. The driver commits parts."""
 
     def __init__(self, graph: GraphRun, work: StagedWork) -> None:
         self._graph, self._work = graph, work
-        self.outcomes: list[str] = []  # of all parts, once the graph has ended
+        self.outcomes: list[str] = []  # of all parts, after the graph has ended
 
     def write(self, blocks: Iterable[pa.Table], ctx: Any) -> list[str]:
         return [HERE.store(self._graph, self._work, block) for block in blocks if block.num_rows]
@@ -144,7 +144,7 @@ class Parts(Datasink[list[str]]):  # type: ignore[misc]
 
 
 class _Operating:
-    """An operator in a process. Its subclass bears the name that Ray Data's statistics show."""
+    """An operator in a process. A subclass carries the name that Ray Data's statistics show."""
 
     def __init__(self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig) -> None:
         self._given = graph, place, operator, worker
@@ -154,7 +154,7 @@ class _Operating:
 
 
 class _Leaving(ExecutionCallback):  # type: ignore[misc]
-    """Ends a graph that its driver has left (`LEFT`)."""
+    """Callback that ends a graph after its driver has left it (`LEFT`)."""
 
     def on_execution_step(self, executor: Any) -> None:
         if executor._data_context.get_config(NAME) in LEFT:
@@ -162,13 +162,13 @@ class _Leaving(ExecutionCallback):  # type: ignore[misc]
 
 
 def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Pools) -> tuple[Dataset, Parts]:
-    """The graph, which has not begun, and its sink."""
+    """Builds the graph, without starting it, and its sink."""
     operators, parts = list(work.operators()), len(tasks)
     first = pools[operators[0].pool]
     apart = first.gpus or operators[0].in_hand
     on = {"compute": TaskPoolStrategy(), **LIGHT} if apart else _tasks(first, parts)
     with warnings.catch_warnings():
-        # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
+        # Only these arguments bound restarts; Ray 2.64 will rename them.
         warnings.filterwarnings("ignore", category=RayDeprecationWarning)
         rows = ray.data.read_datasource(
             Missing(graph, tasks, work.key), override_num_blocks=parts, ray_remote_args=RETRIES, **on
@@ -182,8 +182,8 @@ def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Po
 
 def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
     """Runs a graph to its end."""
-    # These would stand between our progress: Ray Data's lines on each graph, its bars, CPUs that processes
-    # which load models hold for a moment, CPUs needed next to GPUs. Making a dataset sets the first level.
+    # Silences lines that would interrupt our progress: Ray Data's lines on each graph, its bars, CPUs held by
+    # loading processes for a moment, CPUs needed next to GPUs. Making a dataset sets the first level.
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     for name in ("_internal.progress", "dataset", "_internal.execution.operators.map_operator"):
         logging.getLogger(f"ray.data.{name}").setLevel(logging.ERROR)
@@ -210,7 +210,7 @@ def _mapped(
     pool: Pool,
     tasks: Sequence[Task],
 ) -> Dataset:
-    worker = replace(work.worker, threads=max(1, int(pool.cpus)))  # torch would take others' cores
+    worker = replace(work.worker, threads=max(1, int(pool.cpus)))  # else torch takes others' cores
     named = type(operator.name, (_Operating,), {})
     given = graph, place, operator, worker
     whole: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
@@ -219,7 +219,7 @@ def _mapped(
     if operator.in_hand:
         rows_a_part = max(task.rows for task in tasks)
         calls, needs = math.ceil(operator.in_hand / size / rows_a_part), LIGHT
-        if calls == 1:  # else one process has several blocks
+        if calls == 1:  # otherwise a process holds several blocks
             return rows.map_batches(
                 named(*given), **whole, **LIGHT, compute=TaskPoolStrategy(size), **RETRIES
             )
@@ -229,9 +229,9 @@ def _mapped(
         size=size,
         max_tasks_in_flight_per_actor=IN_FLIGHT - CALLS + calls,
         max_concurrent_calls_per_actor=calls,
-        enable_true_multi_threading=bool(operator.in_hand),  # else one of the calls computes at a time
+        enable_true_multi_threading=bool(operator.in_hand),  # else only one call computes at a time
     )
-    # `map_batches` wants a number of rows where there is a GPU; a batch is a part here, whole.
+    # With a GPU `map_batches` requires a number of rows; here a batch is a whole part.
     return rows.map_batches_internal(
         named,
         fn_constructor_args=given,
@@ -244,18 +244,18 @@ def _mapped(
 
 
 def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> None:
-    """Sets what a graph of this kind needs of Ray Data; this dataset's alone."""
+    """Sets the options of Ray Data that a graph of this kind needs, for this dataset only."""
     context.enable_progress_bars = False  # ours are in evaluation.report
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []  # they advise on memory, which a cluster file decides
     context.target_max_block_size = None  # a block is a part: never cut
     # A part whose processes died is dropped, and the driver finds its record missing. 0 would end the graph,
-    # and with it the models of all pools. That actors are dead hides nothing here: no record, no part.
+    # and with it the models of all pools. Dead actors stay visible: their parts have no record.
     context.max_errored_blocks = -1
     context.max_consecutive_actor_init_deaths = INIT_DEATHS
-    context.wait_for_min_actors_s = -1  # an autoscaler's nodes come as they come
-    # A process that takes longer for a part ends itself (`process.Alarm`), so nothing that works is still for
-    # twice as long. Then Ray Data says which operators wait.
+    context.wait_for_min_actors_s = -1  # an autoscaler's nodes may start late
+    # A process that exceeds its time for a part ends itself (`process.Alarm`), so a working graph is never
+    # still for twice that time. After it, Ray Data reports which operators wait.
     longest = max((task.rows for task in tasks), default=1)
     context.execution_no_progress_timeout_s = 2 * graph.limits.task_timeout_s(longest)
     context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, _Leaving]
@@ -263,12 +263,12 @@ def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> N
 
 
 AHEAD, AHEAD_S = 8, 0.2
-"""Processes that load models before it is known how many parts there are; and how long each is held after, so
-that no two loads go to one process."""
+"""Processes that load models before the number of parts is known; and seconds for which each is held after
+its load, so that no two loads go to one process."""
 
 
 def load_ahead(config: WorkerConfig, models: Sequence[Model], pool: Pool) -> list[Any]:
-    """Has processes of a pool of CPUs load models for a graph that is still to come."""
+    """Makes processes of a CPU pool load models for a later graph. Returns Ray's references to the tasks."""
     config = replace(config, threads=max(1, int(pool.cpus)))
     task = ray.remote(_load).options(num_cpus=pool.cpus, max_retries=0)
     return [task.remote(config, models) for _ in range(min(pool.size, AHEAD))]

@@ -1,6 +1,6 @@
-"""Which pool and engine runs on which device, and what memory it takes there, with the arithmetic.
+"""Placement of pools and engines on devices, and the memory that each takes there, with the arithmetic.
 
-Models that are larger than the memory they would get are refused before anything is started.
+Refuses models that are larger than their memory, before anything starts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from raypipe.recipes.step_contract import named_by, table_of
 from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool
 
 ENGINE_GIB = 2.0
-"""GiB that an engine takes of each GPU on top of weights, keys and values: CUDA's context, graphs,
-activations. An estimate, not measured here; vLLM measures it itself when it starts, and refuses what is then
-too small."""
+"""GiB of each GPU that an engine takes on top of weights, keys and values: CUDA's context, graphs,
+activations. An estimate, not measured here. vLLM measures it at its start, and refuses too small a GPU."""
 
 ENCODER_GIB = 1.5
-"""GiB that one process with embedders or rerankers takes of a GPU on top of their weights. An estimate."""
+"""GiB of a GPU that one process with embedders or rerankers takes on top of their weights. An estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """A thing that takes memory of a device."""
+    """A use of a device's memory."""
 
     item: str
     gib: float
@@ -37,16 +36,16 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pool, or the engines of one model, and where it runs."""
+    """A pool, or the engines of one model, with its device and memory."""
 
     name: str  # pool parse, engines llama-3-8b, ...
     actors: int
     cpus: float  # of each
     gpus: float  # of each
-    device: str  # cpu, or which share of a GPU
+    device: str  # cpu, or the share of a GPU
     models: tuple[str, ...]
     memory: tuple[MemoryUse, ...]  # of one device, or of one process on a CPU
-    available_gib: float | None  # memory that it may take there; None: not known
+    available_gib: float | None  # memory that it may take there; None: no limit is known
     note: str = ""
 
     @property
@@ -54,7 +53,7 @@ class Placement:
         return sum(h.gib for h in self.memory)
 
     def arithmetic(self) -> str:
-        """The sum, in words.
+        """Returns the sum in words.
 
         >>> held = (MemoryUse("a", 1.0), MemoryUse("b", 0.25))
         >>> Placement("x", 1, 1, 1, "1 GPU", (), held, 8.0).arithmetic()
@@ -69,10 +68,11 @@ class Placement:
 
 
 def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
-    """The file, changed where the workers next to an engine hold more than the engine leaves of their GPU.
+    """Adapts a cluster file if the workers next to an engine need more of their GPU than the engine leaves.
 
-    Each of them holds all embedders and rerankers that the question half asks. Fewer of them share a GPU
-    then; where not even one fits, the engines there take less than `gpu_memory_utilization` says."""
+    Each worker holds all embedders and rerankers of the question half. So fewer workers share a GPU. If not
+    even one fits, the engines there take less than `gpu_memory_utilization`.
+    """
     engines, own = cluster.engines, _engined(asked)
     if engines is None or not own or not engines.answer.gpus:
         return cluster
@@ -93,9 +93,9 @@ def sharing(cluster: Cluster, asked: Sequence[Model]) -> Cluster:
 
 
 def placement(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> list[Placement]:
-    """Every pool and every engine of a run on a sized cluster. `embedders`: of the corpus half, all of which
-    a worker of `embed` holds; `asked`: by the question half. Models whose files are not here count what their
-    entries say, else nothing, and are noted."""
+    """Returns every pool and engine of a run on a sized cluster. `embedders`: of the corpus half; each worker
+    of `embed` holds all of them. `asked`: models that the question half calls. Models without files count by
+    their entries, or not at all, and are noted."""
     own, encoders = _engined(asked), _encoders(asked)
     placed = [_pool("parse", cluster.pools["parse"], (), cluster)]
     if embedders:
@@ -118,14 +118,14 @@ def _encoders(asked: Sequence[Model]) -> list[Model]:
 
 
 def _held(models: Sequence[Model]) -> list[MemoryUse]:
-    """Memory that models take in a process. Weights that several share lie there once."""
+    """Returns the memory that models take in a process. Shared weights count once."""
     sizes = {(m.weights.partition("+maxsim@")[0], m.dtype): (m.name, model_size(m)) for m in models}
     return [MemoryUse(name, size.bytes / GIB) for name, size in sizes.values() if size is not None]
 
 
 def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
-    """Counts the engines of these models that one GPU can have next to workers, and the part of it that they
-    hold as Ray counts: a whole GPU is not shared."""
+    """Returns the number of these models' engines that one GPU can have next to workers, and their share of
+    the GPU in Ray's count. A whole GPU is not shared."""
     shares = [need for m in own if (need := engines.needs(m)["GPU"]) < 1]
     if not shares or not engines.gpus:
         return 0, 0.0
@@ -136,15 +136,15 @@ def _on_one_gpu(engines: Engines, own: Sequence[Model]) -> tuple[int, float]:
 
 
 def _together(pool: Pool, taken: float) -> int:
-    """Counts the workers of a pool that may share one GPU, of which engines hold `taken`."""
+    """Returns the number of a pool's workers that can share one GPU. `taken`: engines' share of the GPU."""
     return max(1, int((1 - taken) / pool.gpus + 1e-6))
 
 
 def _pool(
     who: str, pool: Pool, models: Sequence[Model], cluster: Cluster, taken: float = 0.0, share: float = 0.0
 ) -> Placement:
-    """`taken` and `share`: what engines have of the GPU that these actors are on, as Ray counts and of its
-    memory."""
+    """Returns the placement of a pool. `taken`, `share`: engines' share of the actors' GPU in Ray's count,
+    and of its memory."""
     absent = [m.name for m in models if m.loader not in WEIGHTLESS | REMOTE and model_size(m) is None]
     held, device = _held(models), "cpu"
     if pool.gpus:
@@ -213,8 +213,8 @@ def _context_gib(model: Model, size: ModelSize) -> float:
 
 
 def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model]) -> None:
-    """Raises ClusterTooSmall with the arithmetic if a model is larger than the memory that it would get, and
-    ConfError for one of a dtype that the device does not compute."""
+    """Raises ClusterTooSmall with the arithmetic if a model is larger than its memory, and ConfError if the
+    device cannot compute a model's dtype."""
     for model in (*embedders, *asked):
         load.require_computable(model, cluster.backend, cluster.device)
     for placed in placement(cluster, embedders, asked):
@@ -245,7 +245,7 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
-    """Stage -> the pool that does it, of those with these names (`placement`)."""
+    """Maps each stage to the pool that does it. `pools`: names of the run's pools (`placement`)."""
     answers = "pool engines.answer" if "pool engines.answer" in pools else "pool answer"
     where: dict[str, str] = {}
     for c in recipe.corpus:
@@ -255,6 +255,6 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
-    """The models that a recipe's questions ask, and the language models that its corpus half does."""
+    """Returns the models that a recipe's questions call, and the language models of its corpus half."""
     asked = named_by(Model, *(s.step for s in recipe.question))
     return list(dict.fromkeys([*asked, *recipe.writers()]))

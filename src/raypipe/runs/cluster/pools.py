@@ -1,13 +1,13 @@
-"""The engines of a job, those that come and go among them, and tasks on one pool next to them.
+"""Engines of a job, some of which come and go; and tasks on one pool next to them.
 
-The job's first engines have their places all or none. Each further one (`engines.replicas` with `min` and
-`max`) has a placement group of its own, asked for only where the nodes that there are leave the workers their
-room. One that dies is given up and asked for again; all of them go where another job waits for its first
-engines, so that no two jobs hold half of what each needs. A thread of the driver does this; workers learn of
-it by `models.engine_actors`.
+A job's first engines get their places together or not at all. Each further engine (`engines.replicas` with
+`min` and `max`) has its own placement group. It is requested only if the present nodes leave the workers
+their room. A dead engine is given up and requested again. If another job waits for its first engines, all
+further engines end, so that no two jobs hold half of what each needs. A thread of the driver does this;
+workers learn of it from `models.engine_actors`.
 
-What a task computes and stores is in `runs.pipeline`, what an engine is in `models.engine_actors`, what fits
-is checked by `capacity.py` before anything starts, and how tasks run is in `running.py`.
+Tasks compute and store in `runs.pipeline`; engines are in `models.engine_actors`. `capacity.py` checks what
+fits before anything starts, and `running.py` runs tasks.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from raypipe.runs.cluster.file import LIMITS, Cluster, Engines, Pool, PoolName, 
 from raypipe.runs.cluster.running import run
 from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb
 
-FIRST = "raypipe-first-engines"  # name of the placement group that a job's engines wait for
-TURN_S = 1.0  # between two looks at what is there
-MOST_FAILURES = 3  # starts of one engine that may fail; then it is started no more
+FIRST = "raypipe-first-engines"  # name of the placement groups that jobs' first engines wait for
+TURN_S = 1.0  # seconds between two looks at the cluster
+MOST_FAILURES = 3  # failed starts of an engine, after which it is not started again
 
 log = logging.getLogger("raypipe.engines")
 
@@ -50,15 +50,17 @@ class _Slot:
     name: str
     place: engines.Needs
     make: Make
-    group: Any = None  # its placement group, once it is asked for
-    client: engines.Client | None = None  # once it is started
-    loading: Any = None  # reference to its answer that it has loaded
-    lives: Any = None  # reference that is ready when it has died; None: it takes no chats yet
-    failures: int = 0
+    group: Any = None  # its placement group; None: not requested
+    client: engines.Client | None = None  # client of the engine; None: not started
+    loading: Any = None  # Ray reference that is ready once the engine has loaded
+    lives: Any = None  # Ray reference that is ready once the engine has died; None: it takes no chats yet
+    failures: int = 0  # failed starts of the engine
 
 
 @dataclass(slots=True)
 class Joining:
+    """Engines that come and go while a job runs."""
+
     slots: list[_Slot] = field(default_factory=list)
 
     def add(self, name: str, place: engines.Needs, make: Make) -> None:
@@ -66,8 +68,8 @@ class Joining:
 
     @contextmanager
     def running(self, room: Callable[[], int]) -> Iterator[None]:
-        """Starts and ends engines until the block ends, and then ends all. `room`: how many there may be on
-        the nodes that there are."""
+        """Starts and ends engines until the block ends, then ends all. `room`: returns the number of engines
+        that the present nodes have room for."""
         if not self.slots:
             yield
             return
@@ -75,7 +77,7 @@ class Joining:
         work = (lambda: self._turn(room())), stop, TURN_S
         thread = threading.Thread(target=take_turns, args=work, name="joining engines", daemon=True)
         thread.start()
-        with ExitStack() as ending:  # one that cannot be ended keeps none of the others
+        with ExitStack() as ending:  # an engine that cannot be ended does not keep the others
             for slot in self.slots:
                 ending.callback(_give_up, slot)
             try:
@@ -87,12 +89,12 @@ class Joining:
     def _turn(self, room: int) -> None:
         tables: Sequence[Any] = list(placement_group_table().values())
         if any(t["name"].startswith(FIRST) and t["state"] == "PENDING" for t in tables):
-            # A job waits for the place of its first engines.
+            # Another job waits for the place of its first engines.
             leaving = [slot for slot in self.slots if slot.group is not None]
             for slot in leaving:
                 withdraw(slot.name)
             if any(slot.lives is not None for slot in leaving):
-                time.sleep(2 * LOOK_S)  # until no worker sends them more
+                time.sleep(2 * LOOK_S)  # until no worker sends them chats
             for slot in leaving:
                 _give_up(slot)
             return
@@ -116,7 +118,7 @@ class Joining:
             return
         try:
             ray.get(slot.loading)
-        except RayError:  # the others serve; the first engines have shown that the model loads
+        except RayError:  # the others serve; the first engines prove that the model loads
             slot.failures += 1
             _give_up(slot)
             return
@@ -126,23 +128,23 @@ class Joining:
 
 
 def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) -> None:
-    """Takes a turn every so often until `stop` is set. One that raises is reported, the same trouble once as
-    long as it lasts, and the next turn tries again: else no engine would join any more."""
-    said = ""
+    """Calls `turn` every `every_s` seconds until `stop` is set. Logs an error of a turn, a repeated one only
+    once, and tries again in the next turn; otherwise no engine would join any more."""
+    logged = ""
     while not stop.wait(every_s):
         try:
             turn()
         except Exception as e:
-            if (why := f"{type(e).__name__}: {e}") != said:
+            if (why := f"{type(e).__name__}: {e}") != logged:
                 log.warning(
                     "engines that join: expected a look at the cluster, found %s; it is tried again every "
                     "%g s, and the engines that are there keep working",
                     why,
                     every_s,
                 )
-            said = why
+            logged = why
         else:
-            said = ""
+            logged = ""
 
 
 def _give_up(slot: _Slot) -> None:
@@ -157,24 +159,24 @@ def _give_up(slot: _Slot) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EngineGroup:
-    """The engines that a job may start, by name. They are the job's own: it ends them."""
+    """Engines that a job may start, by name. The job owns them and ends them."""
 
     engines: Engines
     device: str
     models: tuple[Model, ...]
-    names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any is started
-    # Nodes that an autoscaler may make of the cluster; none: it does not grow.
+    names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any engine starts
+    # Nodes that an autoscaler may start; empty: the cluster does not grow.
     declared: tuple[Node, ...] = ()
-    passing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of engines that come and go
+    passing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of engines that come and go
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
-        """The group for the vLLM models among these on a sized cluster; None if there are none. Raises as
-        `startable`."""
+        """Makes the group for the vLLM models among these on a sized cluster; returns None if there are none.
+        Raises as `startable`."""
         wanted = {own_identity(m): m for m in startable(cluster, models)}
         if not wanted or (some := cluster.engines) is None:
             return None
-        job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
+        job = uuid.uuid4().hex  # concurrent jobs have separate engines, and each ends its own
         names = {i: [engines.name_of(f"{job}/{i}", n) for n in range(some.most)] for i in wanted}
         stay = {i: tuple(of[: some.count]) for i, of in names.items()}
         passing = {i: tuple(of[some.count :]) for i, of in names.items() if some.most > some.count}
@@ -187,8 +189,8 @@ class EngineGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Starts the engines that stay, at the same time, and ends all however the block ends. Others come
-        and go meanwhile."""
+        """Starts the engines that stay, all at the same time, and ends them however the block ends. Other
+        engines come and go meanwhile."""
         wanted = [(model, name) for model in self.models for name in self.names[own_identity(model)]]
         places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
@@ -200,7 +202,7 @@ class EngineGroup:
                 stack.callback(client.close)
             for client in starting:
                 client.ready()
-            joining = Joining()  # those that come and go, one of each model after the other
+            joining = Joining()  # engines that come and go, one of each model in turn
             for number in range(self.engines.most - self.engines.count):
                 for model in self.models:
                     name = self.passing[own_identity(model)][number]
@@ -209,7 +211,7 @@ class EngineGroup:
                 yield
 
     def _room(self) -> int:
-        """Returns how many engines may come, on the nodes that there are or will be."""
+        """Returns the number of further engines that the present or declared nodes have room for."""
         nodes = self.declared or connection.nodes()
         each = most_engines(self.engines, self.models, nodes) - self.engines.count
         return max(0, each) * len(self.models)
@@ -226,7 +228,7 @@ def run_with_engines(
     limits: Timeouts = LIMITS,
     said: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[TaskResult | HandedBack]:
-    """As `run_tasks`, with the group's engines up as long as it takes. Without tasks nothing is started."""
+    """Runs tasks (`run_tasks`) while the group's engines are up. Starts nothing if there are no tasks."""
     if tasks:
         with group.running():
             yield from run_tasks(work, tasks, group.engines.answer, limits, "answer", said)

@@ -1,7 +1,7 @@
-"""Worker processes: what one keeps from block to block and from graph to graph, and how it does a block.
+"""Worker processes: the state that a process keeps between blocks and graphs, and its work on a block.
 
-Ray keeps the processes of tasks, so the kit with its models stays loaded. Trouble that is no row's fault
-becomes a row that the driver reads (`halt`), or a part that comes back; the process never raises.
+Ray reuses the processes of tasks, so a kit stays loaded with its models. Trouble that is no row's fault
+becomes a record that the driver reads (`halt`), or a part that is handed back. The process never raises.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from raypipe.store.parts import halt, halted
 
 T = TypeVar("T")
 
-NOTE_S = 1.0  # between two notes of a process on its part; a note takes a millisecond
+NOTE_S = 1.0  # seconds between two notes of a process on its part; a note takes a millisecond
 
 
 class Alarm:
-    """Limits on several pieces of work of one process at a time: the first that is over ends the process.
+    """Time limits on several concurrent pieces of work; exceeding one ends the process.
 
-    No thread and no signal handler interrupts a library that loops inside its C code; a timer of the kernel
-    whose signal has no handler does. The owner of the process sees it die and decides what that means."""
+    No thread and no signal handler can interrupt a library that loops inside its C code. A kernel timer whose
+    signal has no handler ends the process instead. Its owner sees it die and decides what follows.
+    """
 
     def __init__(self) -> None:
-        self._ends: dict[int, float] = {}  # piece -> when it must be over, on the monotonic clock
+        self._ends: dict[int, float] = {}  # piece -> its deadline on the monotonic clock
         self._names, self._lock = itertools.count(), threading.Lock()
 
     @contextmanager
@@ -64,45 +65,45 @@ class Alarm:
 
     def _set(self) -> None:
         left = max(0.001, min(self._ends.values()) - time.monotonic()) if self._ends else 0.0
-        signal.setitimer(signal.ITIMER_REAL, left)  # 0: none; SIGALRM ends a process that does not handle it
+        signal.setitimer(signal.ITIMER_REAL, left)  # 0: no timer; SIGALRM without a handler ends the process
 
 
 def worker_name() -> str:
-    """Says which process this is: its node, and its GPUs where it has some."""
+    """Returns a name of this process: its node with its GPUs, or with its process id."""
     context = ray.get_runtime_context()
     gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
-    node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
+    node = f"node {context.get_node_id()[:8]}"  # a host may have several
     return f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
 
 
 def notes_of(graph: str) -> str:
-    """Begins the keys of a graph's notes in Ray's own store of keys and values."""
+    """Returns the prefix of the keys of a graph's notes in Ray's internal key-value store."""
     return f"raypipe-in-hand-{graph}-"
 
 
 def noting(graph: str) -> Callable[[str, int], None]:
-    """Makes a listener (`PartInHand`) that lets the driver read how far this process is."""
+    """Makes a listener (`PartInHand`) that stores the progress of this process for the driver."""
     last = -NOTE_S
 
     def note(part: str, units: int) -> None:
         nonlocal last
         if time.monotonic() - last >= NOTE_S:
             last = time.monotonic()
-            with suppress(Exception):  # no row waits for what people are shown
+            with suppress(Exception):  # progress is only for display: a failed note stops no row
                 _internal_kv_put(notes_of(graph) + worker_name(), json.dumps([part, units]), overwrite=True)
 
     return note
 
 
 def notes(graph: str) -> dict[str, int]:
-    """Reads part -> units of it, of the processes of a graph."""
+    """Reads the progress of a graph's processes: part -> units done."""
     found = [_internal_kv_get(key) for key in _internal_kv_list(notes_of(graph))]
     return dict(json.loads(note) for note in found if note)
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of a worker, as JSON: its class by name, its message, its trace."""
+    """An exception of a worker, as JSON: name of its class, message, trace."""
 
     kind: str  # module:name
     text: str
@@ -119,7 +120,8 @@ class Raised:
 
     @classmethod
     def revived(cls, text: str) -> Exception:
-        """The exception with its message; a RuntimeError with the trace where its class cannot say that."""
+        """Returns the exception, or a RuntimeError with the trace if its class cannot be rebuilt from its
+        text."""
         tree = json.loads(text)
         module, _, name = tree["kind"].partition(":")
         with suppress(Exception):
@@ -135,34 +137,34 @@ class Raised:
 class GraphRun:
     """Facts of a graph that each of its processes has."""
 
-    name: str  # another for each graph
+    name: str  # unique for each graph
     worker: WorkerConfig
     limits: Timeouts
-    records: tuple[str, str] | None  # table and run whose completion records say that a part is done
+    records: tuple[str, str] | None  # table and run whose completion records mark parts as done; None: none
 
     def halted(self) -> bool:
         return self.records is not None and halted(Store.open(self.worker.store), *self.records) is not None
 
     def halt(self, block: PartRows) -> None:
-        """Says to the driver, and to the parts that have not begun, why the run is to end. Where the store
-        does not take it, the sink says so at the end."""
+        """Stores the reason why the run must end, for the driver and for parts that have not begun. If the
+        store refuses it, the sink reports it at the end."""
         if self.records is not None:
             with suppress(Exception):
                 halt(Store.open(self.worker.store), *self.records, block.note.text())
 
 
 class Process:
-    """A worker process, and all that it keeps."""
+    """State of a worker process."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kits: list[tuple[WorkerConfig, LocalKit]] = []
-        self._opened: dict[tuple[str, int], list[Any]] = {}  # graph, place in it -> what no block uses now
+        self._opened: dict[tuple[str, int], list[Any]] = {}  # (graph, place in it) -> opened, unused ones
         self._alarm, self._lock, self._starting = Alarm(), threading.Lock(), threading.Lock()
-        self._broken = False  # True: nothing more is computed in this process
+        self._broken = False  # True: the process ends instead of computing more
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does some work on the loop of this process, which blocks that only wait share."""
+        """Runs work on this process's event loop, and waits for it. Blocks that only wait share the loop."""
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -175,8 +177,8 @@ class Process:
             raise
 
     def load(self, config: WorkerConfig, models: Sequence[Model]) -> None:
-        """Loads models before a row needs them. One that cannot be loaded is left to the part that asks it
-        first, which says why."""
+        """Loads models before a row needs them. Ignores a model that cannot be loaded: the first part that
+        needs the model reports why."""
 
         async def loaded() -> None:
             await warm_up(await self._kit(config), models)
@@ -185,7 +187,7 @@ class Process:
             self.wait(loaded())
 
     def read(self, graph: GraphRun, task: Task, key: Key) -> pa.Table:
-        """The first rows of a part: its ids, out of the plan of the run."""
+        """Returns the first rows of a part: its ids, read from the plan of the run."""
 
         async def read() -> PartRows:
             if task.planned is None:
@@ -215,7 +217,7 @@ class Process:
         return self._done(graph, block, operated(), alone=not operator.in_hand).table()
 
     def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
-        """Returns what came of a part, as JSON (`tasks.OUTCOME`)."""
+        """Stores a part and returns its outcome, as JSON (`tasks.OUTCOME`)."""
         block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
             return OUTCOME.dump_json(block.note.ended).decode()
@@ -233,9 +235,10 @@ class Process:
     def _done(
         self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows], alone: bool = True
     ) -> PartRows:
-        """`alone`: while no other such work is done in this process."""
+        """Does work on a block within its time limit; an error becomes the block's end. `alone`: no other
+        such work runs in this process meanwhile."""
         if self._broken:
-            os._exit(1)  # Ray starts another in its place, and sends it this block again
+            os._exit(1)  # Ray starts another process and sends it this block again
         try:
             limit = self._alarm.limit(graph.limits.task_timeout_s(block.note.ids))
             with self._alone(graph.name, block.part) if alone else nullcontext(), limit:
@@ -250,22 +253,22 @@ class Process:
 
     @contextmanager
     def _alone(self, graph: str, part: str) -> Iterator[None]:
-        """Keeps other blocks waiting; models say how far this one is."""
+        """Makes other blocks wait, and notes the progress of this one."""
         with self._lock, IN_HAND.heard_by(noting(graph)), IN_HAND.of(part):
             yield
 
     def _free(self, graph: GraphRun, place: int) -> list[Any]:
-        """Lists what was opened at a place of a graph and no block uses; drops what is of another graph."""
+        """Returns unused operators or sinks opened at a place of a graph. Drops those of other graphs."""
         self._opened = {at: it for at, it in self._opened.items() if at[0] == graph.name}
         return self._opened.setdefault((graph.name, place), [])
 
     async def _kit(self, config: WorkerConfig) -> LocalKit:
-        """The kit of a configuration. Those that differ in nothing but threads stay next to each other: the
-        processes of Ray's tasks serve operators of several needs."""
+        """Returns the kit of a configuration. Keeps kits that differ only in threads: the processes of Ray's
+        tasks serve operators with different needs. Closes other kits."""
         for held, kit in self._kits:
             if held == config:
                 return kit
-        # The threads of the tokenizers: else as many as the machine has cores, in each process.
+        # Threads of tokenizers. By default each process has as many as the machine has cores.
         os.environ.setdefault("RAYON_NUM_THREADS", str(config.threads))
         made = config.kit(None, worker_name())
         gone = [kit for c, kit in self._kits if replace(c, threads=config.threads) != config]
@@ -276,4 +279,4 @@ class Process:
 
 
 HERE = Process()
-"""This worker process: Ray has no other place for what its tasks keep."""
+"""State of this worker process. Ray offers no other place to keep things between tasks."""

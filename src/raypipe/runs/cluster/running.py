@@ -1,8 +1,8 @@
-"""Tasks on Ray: a graph of Ray Data, the records that its parts leave, and what did not come to an end.
+"""Tasks on Ray: run as a graph of Ray Data, followed by the parts' records, and retried row by row.
 
-`write_datasink` blocks, so a thread runs the graph, and the driver reads completion records meanwhile. Parts
-without one when the graph has ended took their processes with them: their rows are tried alone, which finds a
-row that takes its process with it.
+`write_datasink` blocks, so a thread runs the graph, while the driver reads completion records. A part without
+a record at the end of the graph has lost its processes. Its rows are then tried one by one, which finds a row
+that kills its process.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from raypipe.runs.pipeline.tasks import (
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
 
-DIED = (RayActorError, OutOfMemoryError)  # the second: ended by Ray, whose node had no memory left
+DIED = (RayActorError, OutOfMemoryError)  # out of memory: Ray ended the worker, as its node had none left
 
 
 class WorkerDied(RaypipeError):
-    """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
+    """Death of a worker on a task whose rows are fine alone, caused by the machine or by the rows' sum."""
 
 
 class TrialWorker:
-    """A process that opens its work once, then does task after task under a limit."""
+    """A process that opens its work once, then does task after task under a time limit."""
 
     def __init__(self, limits: Timeouts, work: TableTask) -> None:
         self._limits, self._work, self._alarm = limits, work, Alarm()
         self._do: RunTask | None = None
 
     async def open(self) -> None:
-        """Ready to work: from here on the time of rows counts. The first row that needs a model loads it."""
+        """Opens the work; from then on the time of rows counts. The first row that needs a model loads it."""
         if self._do is None:
             self._do = await self._work.open(self._work.worker.kit(None, worker_name()))
 
@@ -68,8 +68,8 @@ class TrialWorker:
 
 
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
-    """A task of which workers died: each row alone, then all that can be done; it comes back where no row
-    can. Raises what a worker raises, and WorkerDied."""
+    """Retries a task whose workers died: each row alone, then together all rows that succeeded. Hands the
+    task back if no row succeeds. Raises any error of a worker, and WorkerDied."""
     worker = ray.remote(TrialWorker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     task = task.with_ids(Store.open(work.worker.store))
     lost: dict[str, FailedRow] = {}
@@ -79,7 +79,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         for id in task.ids:
             try:
                 ray.get(actor.open.remote())
-            except DIED:  # it died between two rows: of something else
+            except DIED:  # it died between two rows, so from another cause
                 actor = worker.remote(limits, work)
                 ray.get(actor.open.remote())
             tried = _tried(actor, Task(task.name, (id,), trial=True), limits)
@@ -96,12 +96,12 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
             why = f"each of the {len(lost)} rows of a task ends its worker alone, so no row is blamed"
             return HandedBack(task.name, why, "replace", Suspects(), asked)
         done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
-        counts = summed(done.counts, asked)  # what the trials computed is cached now, and was computed
+        counts = summed(done.counts, asked)  # the trials' values count as computed, though cached now
         if isinstance(done, HandedBack):
             return replace(done, counts=counts)
         last = {name: replace(s, counts=summed(s.counts, asked)) for name, s in [*done.by.items()][-1:]}
         return replace(done, by={**done.by, **last})
-    except RayTaskError as e:  # what a worker raised; Ray's own error where that could not be sent
+    except RayTaskError as e:  # the worker's error, or Ray's own if that could not be sent
         raise (e.cause if isinstance(e.cause, Exception) else e) from e
     except DIED as e:
         raise WorkerDied(
@@ -114,12 +114,12 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
-    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
+    """Does one row alone. Returns its result, or a fault if its worker died or took too long."""
     start, limit_s = time.monotonic(), limits.task_timeout_s(1)
     try:
         done: TaskResult | HandedBack = ray.get(actor.do.remote(task), timeout=limit_s)
     except (GetTimeoutError, *DIED) as e:
-        if isinstance(e, GetTimeoutError) or time.monotonic() - start >= limit_s:  # its own alarm was faster
+        if isinstance(e, GetTimeoutError) or time.monotonic() - start >= limit_s:  # its own alarm came first
             most = f"expected at most {limits.row_timeout_s:g} s, it took more"
             return Fault("worker", "timeout", most, transient=False)
         dead = "expected a result, found its worker dead, three times"
@@ -128,13 +128,13 @@ def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack 
 
 
 LOOK_S, MOST_LOOK_S, LOOKS = 0.05, 0.5, 50
-"""Seconds between two looks at the records, which progress and caps are read from, at least and at most; and
-how often as long as a look it is: a fiftieth of the driver's time. With a tenth the driver of four fake GPUs
+"""Least and most seconds between two reads of the records, for progress and caps. A pause is also LOOKS times
+as long as the read, so reads take a fiftieth of the driver's time. With a tenth the driver of four fake GPUs
 took 3.8 CPU seconds in place of 3.1 (bench/drills/streamed.py, 40 parts of 2 s)."""
 STILL_S = 30.0
-"""Without a record, on a cluster that lost nodes, until the graph is left: at least. A head takes 10 to 20 s
-to count a silent node out, and Ray then starts its tasks elsewhere by itself, if it can."""
-END_S = 10.0  # for a graph that is left to end its tasks
+"""Least seconds without a record, on a cluster that lost nodes, before the graph is left. A head takes 10 to
+20 s to declare a silent node dead. Ray then starts its tasks elsewhere by itself, if it can."""
+END_S = 10.0  # seconds for a left graph to end its tasks
 
 
 def run(
@@ -145,13 +145,13 @@ def run(
     limits: Timeouts = LIMITS,
     said: Callable[[str], None] = lambda stats: None,
 ) -> Iterator[Outcome]:
-    """Does every task and yields what came of them, in any order.
+    """Does all tasks and yields their outcomes, in any order.
 
     A part whose process dies is tried TRIES times in all, then row by row. A process that hands a part back
-    since it is broken is replaced. Raises what an operator raises; parts that were done before stay done. A
-    list of tasks that the caller empties begins no more: those that run come to their end. A generator that
-    is closed ends them. Where nodes are gone and nothing ends any more, another graph does the rest on the
-    nodes that there are: `pools` are asked again. `said` gets the statistics of each graph.
+    because it is broken is replaced. Raises any error of an operator; parts that were done before stay done.
+    If the caller empties `tasks`, no more of them begin, and running ones finish. Closing the generator ends
+    them. If nodes are gone and nothing finishes any more, another graph does the rest on the remaining nodes,
+    with new `pools()`. `said` receives the statistics of each graph.
     """
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
@@ -164,10 +164,10 @@ def run(
                     yield outcome
         if not running.nodes_gone:
             break
-        for outcome in running.recorded():  # what ended while the graph was left
+        for outcome in running.recorded():  # parts that finished while the graph was left
             if left.pop(outcome.name, None) is not None:
                 yield outcome
-    if tasks:  # else the caller wants no more
+    if tasks:  # empty: the caller wants no more
         pool = pools()[list(staged.operators())[-1].pool]
         for task in left.values():
             yield row_by_row(work, task, pool, limits)
@@ -175,7 +175,7 @@ def run(
 
 @dataclass
 class _Running:
-    """A graph while it runs."""
+    """A running graph."""
 
     graph: GraphRun
     work: StagedWork
@@ -185,7 +185,7 @@ class _Running:
     _ended: threading.Event = field(default_factory=threading.Event)
     _seen: set[str] = field(default_factory=set)  # parts whose record was read
     _error: Exception | None = None
-    _heard: float = 0.0  # when notes were read last
+    _heard: float = 0.0  # time of the last read of notes
 
     def __enter__(self) -> None:
         self._nodes, self._last, self._slowest = _nodes(), time.monotonic(), 0.0
@@ -200,8 +200,8 @@ class _Running:
         LEFT.add(self.graph.name)
         if self._ended.wait(END_S):
             LEFT.discard(self.graph.name)
-        # Ray Data lets actors of a graph that was left go with the last reference to them: those are in the
-        # frames of its exception, a cycle. As long as they stand, another graph gets none of their GPUs.
+        # Ray Data frees the actors of a left graph with the last reference to them. These references are in
+        # the frames of its exception, a cycle. Until then, another graph gets none of their GPUs.
         del self._rows
         gc.collect()
 
@@ -221,14 +221,14 @@ class _Running:
             self._ended.set()
 
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
-        """Yields what came of parts, as their records come, and at the end what the sink returned. Once
-        `wanted` is empty no more parts begin."""
+        """Yields outcomes of parts as their records appear, and at the end those that the sink returned.
+        Begins no more parts once `wanted` is empty."""
         halting, pause_s, backoff = False, LOOK_S, self.graph.worker.backoff()
         while not self._ended.wait(pause_s):
             start = time.monotonic()
             try:
                 came = list(self.recorded())
-            except Unavailable:  # workers wait as long before they give up
+            except Unavailable:  # workers retry as long before they give up
                 if (wait_s := backoff.next_s()) is None:
                     raise
                 pause_s = wait_s
@@ -236,7 +236,7 @@ class _Running:
             backoff.reset()
             if IN_HAND.listener is not None and time.monotonic() - self._heard >= NOTE_S:
                 self._heard = time.monotonic()
-                for part, units in notes(self.graph.name).items():  # how far those in hand are
+                for part, units in notes(self.graph.name).items():  # progress of unfinished parts
                     if part not in self._seen:
                         IN_HAND.listener(part, units)
             pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
@@ -258,12 +258,12 @@ class _Running:
                 raise Raised.revived(outcome)
 
     def recorded(self) -> Iterator[Outcome]:
-        """Parts whose records came since the last look. Raises what an operator raised."""
+        """Yields outcomes of parts recorded since the last call. Raises any error of an operator."""
         if self.graph.records is None:
             return
         mine = {task.name for task in self.tasks}
         for part, facts in new_parts(self._store, *self.graph.records, self._seen):
-            if part not in mine:  # of a run before
+            if part not in mine:  # of an earlier attempt
                 continue
             result = TaskResult.of(part, facts)
             self._last = time.monotonic()
@@ -278,7 +278,7 @@ class _Running:
 
     @property
     def nodes_gone(self) -> bool:
-        """Says if a node of the start is gone: rows that it had in hand are not to blame."""
+        """True if a node that was there at the start is gone: its rows are not to blame."""
         return not self._nodes <= _nodes()
 
 

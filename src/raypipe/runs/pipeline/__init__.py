@@ -1,1 +1,1 @@
-"""Tables brought up to date: what each lacks, cut into tasks, done by any runner, committed once."""
+"""Updates of tables: the missing rows of a table are cut into tasks, computed by a runner, committed once."""

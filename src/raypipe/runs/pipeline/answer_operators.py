@@ -1,11 +1,11 @@
-"""The question half as operators: slices of a recipe's stages, run by the one executor.
+"""Operators of the question half: slices of neighbouring stages, which `QuestionExecutor` runs.
 
     after        rows
-    Missing      one for each question: `id`
-    a slice      one for each question: its whole state, as the table `answers` has it
+    Missing      one per question: `id`
+    a slice      one per question: its whole state, in the columns of the table `answers`
 
-A slice ends where the next stage asks another kind of model, so that one block is reranked while language
-models write the replies of another. A step is never cut: `iterate` asks all its models in one slice.
+A slice ends where the next stage calls another kind of model. So one block is reranked while language models
+write the replies of another block. A step is never cut: `iterate` calls all its models in one slice.
 """
 
 from __future__ import annotations
@@ -46,38 +46,38 @@ from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo
 
 MEMOS: WeakKeyDictionary[LocalKit, tuple[str, StoreMemo]] = WeakKeyDictionary()
-"""Kit of a process -> the run that it answers, and the run's memo there."""
+"""Kit of a process -> (its current run, the run's memo in the process)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersTask:
-    """Questions through the question half."""
+    """Work that answers questions: the question half of a recipe."""
 
     worker: WorkerConfig
     recipe: Recipe
-    table: str  # that it fills
+    table: str  # filled by this work
     run: str
-    sources: AnswerSources  # what the questions are answered from
+    sources: AnswerSources  # evidence of the questions
     index: IndexSpec
     memo: Mapping[str, int]  # memo table -> pinned version
-    fresh: bool = False  # True: language models are asked again, whatever the memo has of them
-    twice: frozenset[str] = frozenset()  # ids of questions whose chats engines are asked again, alone
+    fresh: bool = False  # True: language models are called again even if the memo has their replies
+    twice: frozenset[str] = frozenset()  # ids of questions whose chats are sent to engines again, one by one
 
     key: ClassVar[Key] = "id"
 
     @property
     def records(self) -> tuple[str, str]:
-        """The table and run whose completion records say that a part is done."""
+        """Table and run of the completion records: a part with a record there is done."""
         return self.table, self.run
 
     def operators(self) -> Sequence[Operator]:
-        shared = self.worker.device.startswith("cuda")  # two pools cannot hold the same GPUs
+        shared = self.worker.device.startswith("cuda")  # no two pools can hold the same GPUs
         return [
             StageSlice(self, *cut) for cut in (cut_for_gpus if shared else cut_by_kind)(self.recipe.question)
         ]
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
-        """The memo of a process in this run: its slices share it, so that none asks what another asked."""
+        """Returns the memo of a process for this run. Slices share it, so no call is made by two of them."""
         if MEMOS.get(kit, ("",))[0] != self.run:
             MEMOS[kit] = self.run, StoreMemo(self.worker.store, self.memo, self.fresh)
         return MEMOS[kit][1]
@@ -86,7 +86,7 @@ class AnswersTask:
         return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
 
     async def open_sink(self, process: str) -> Sink:
-        """Stores answers and faults."""
+        """Opens the sink, which stores answers and faults."""
         store = await self.worker.open_store()
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
@@ -98,21 +98,21 @@ class AnswersTask:
 
 
 QUEUED = 2
-"""Questions in hand for each that a model answers at a time: half of them may wait for the longest reply of
-their block while others take their place."""
+"""Questions in flight per chat that a model takes at a time. Half of them may wait for the longest reply of
+their block while the others keep the model busy."""
 
 TWICE = "asked twice"
-"""Name of the counters of chats that are asked again: no stage is called so."""
+"""Name of the counters of chats that are sent twice. No stage can have this name."""
 
 NAMES = {"generator": "generate", "reranker": "rerank", "embedder": "rank"}
 
 Cut = tuple[str, int, int]
-"""Name of a slice, its first stage, the one after its last."""
+"""(name of a slice, index of its first stage, index after its last stage)."""
 
 
 def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
-    """A slice for each kind of model that neighbouring stages ask; a stage that asks none is of the slice
-    before it."""
+    """Cuts stages into slices of neighbours that call the same kind of model. A stage that calls none joins
+    the slice before it."""
     cuts, last = list[Cut](), ""
     for i, stage in enumerate(stages):
         kind = _kind(stage) or last
@@ -127,8 +127,8 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
 
 
 def cut_for_gpus(stages: Sequence[Stage[Step]]) -> list[Cut]:
-    """Makes a slice for the stages up to the last that needs the process's own models, which hold a GPU; and
-    one for those behind it, which ask engines."""
+    """Cuts stages into at most two slices: up to the last stage with a model of the process itself, which
+    holds a GPU; then the stages that only call engines."""
     own = [i for i, stage in enumerate(stages) if _kinds(stage) & {"embedder", "reranker"}]
     end = own[-1] + 1 if own else 0
     if not any("generator" in _kinds(stage) for stage in stages[end:]):
@@ -142,14 +142,14 @@ def _kinds(stage: Stage[Step]) -> set[str]:
 
 
 def _kind(stage: Stage[Step]) -> str:
-    """The kind of model that a stage is cut by; "": it asks none, or asks about few questions."""
+    """Returns the kind of model that decides a stage's slice; "" if it calls none, or about few questions."""
     kinds = set[str]() if of_turns(stage.step) else _kinds(stage)
     return next((k for k in ("generator", "reranker", "embedder") if k in kinds), "")
 
 
 @dataclass(frozen=True, slots=True)
 class StageSlice:
-    """Some neighbouring stages of the question half."""
+    """Operator of some neighbouring stages of the question half."""
 
     work: AnswersTask
     name: str
@@ -160,8 +160,8 @@ class StageSlice:
 
     @property
     def in_hand(self) -> int:
-        """Questions that keep engines full, or an address as busy as it may be; 0 unless it asks language
-        models alone, or, with GPUs, no model on one."""
+        """Questions in flight, enough to fill the engines or an endpoint's concurrency. 0 if the slice does
+        more than call language models; with GPUs, if it is not the slice `generate`."""
         worker, stages = self.work.worker, self.work.recipe.question[self.first : self.end]
         if worker.device.startswith("cuda"):
             light = self.name == "generate"
@@ -182,16 +182,16 @@ class StageSlice:
             work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages, clock=kit.spent
         )
         steps = [s.step for s in work.recipe.question[stages]]
-        asking = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
-        engines = [name for s in asking for name in named(s.writes(), "replies")]  # replies that these write
-        held: dict[str, tuple[Question, str, str]] = {}  # id -> its state, key and row of its answer
+        on_engines = [s for s in steps if any(m.loader == "vllm" for m in asked_models(s))]
+        replies = [name for s in on_engines for name in named(s.writes(), "replies")]  # their names
+        held: dict[str, tuple[Question, str, str]] = {}  # id -> state, key and row key of its answer
 
-        def asked(ids: Sequence[str]) -> None:
-            """Reads questions as they come into the recipe."""
+        def read(ids: Sequence[str]) -> None:
+            """Reads questions from the store into `held`."""
             limit_s = work.worker.question_timeout_s
             due = limit_s and time.time() + limit_s
             rows = in_order(store.rows("questions", "id", ids), "id", tuple(ids))
-            for q in arrow.question.records(rows):  # steps may narrow the citations: the key is of these
+            for q in arrow.question.records(rows):  # keys need all citations, before steps narrow them
                 held[q.id] = replace(q, due=due), work.sources.key(recipe, q), work.sources.row(q)
 
         def take(block: PartRows) -> None:
@@ -203,17 +203,17 @@ class StageSlice:
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             if not self.first:
-                asked(ids)
+                read(ids)
             before = _replied(ask)
             with about(run=work.run if work.fresh else ""):
                 answered = await ask([held[i][0] for i in ids])
-            if engines and _replied(ask) > before:
-                # One by one, past the memo: replies that differ are counted.
+            if replies and _replied(ask) > before:
+                # Sends the chats again, one by one and without the memo, and counts replies that differ.
                 again = QuestionExecutor(work.recipe, kit, stages=stages)
                 start, count = kit.spent(), ask.counts.setdefault(TWICE, StageCounters())
                 for q in (q for q in answered if q.id in work.twice):
                     [alone] = await again([held[q.id][0]])
-                    texts = [(q.replies[name].text, alone.replies[name].text) for name in engines]
+                    texts = [(q.replies[name].text, alone.replies[name].text) for name in replies]
                     count.rows += sum(bool(a) for a, _ in texts)
                     count.differ += sum(a != b for a, b in texts if a)
                 for one in again.counts.values():
@@ -221,7 +221,7 @@ class StageSlice:
                 count.seconds += kit.spent() - start
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
-                # With a transient fault or an omitted stage no answer is stored: the row stays pending.
+                # An answer with a transient fault or an omitted stage is not stored: its row stays pending.
                 lost = [(q.id, asdict(f)) for q in answered if not _complete(q) for f in _faults(q)[:1]]
                 answered = [q for q in answered if _complete(q)]
             rows = [(*held[q.id][1:], q) for q in answered]
@@ -229,14 +229,14 @@ class StageSlice:
 
         def key_of(id: str, stage: str) -> str:
             if id not in held:
-                asked((id,))
+                read((id,))
             return held[id][1]
 
         return step(self, work.worker, work.recipe, kit, ask.counts, compute, key_of, take)
 
 
 def _replied(ask: QuestionExecutor) -> int:
-    """Chats that models answered so far."""
+    """Returns the number of chats that models answered so far, without cached replies."""
     return sum(count.calls.replies.computed for count in ask.counts.values())
 
 
@@ -246,14 +246,14 @@ def _complete(question: Question) -> bool:
 
 
 def _faults(question: Question) -> tuple[Fault, ...]:
-    """The faults of an incomplete question; those of an omitted stage are its reply's."""
-    known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
+    """Returns faults of an incomplete question: its own, else of its replies, else one per omitted stage."""
+    transient = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
     omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
-    return question.faults or tuple(known) or tuple(omitted)
+    return question.faults or tuple(transient) or tuple(omitted)
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
-    """(key, row key, answered question) -> rows of the table `answers`."""
+    """Makes rows of the table `answers` from (key, row key, answered question). `recipe`: its digest."""
     table = arrow.question.table(q for _, _, q in rows)
     columns = {
         "key": arrow.id_column(k for k, _, _ in rows),

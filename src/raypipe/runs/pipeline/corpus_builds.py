@@ -1,4 +1,4 @@
-"""Work on a recipe's corpus half: what its tables lack, and the task that computes it."""
+"""Builds of a recipe's corpus half: the missing rows of each table, and the task that computes them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from raypipe.store.tables import LENGTHS, POSTINGS
 
 @dataclass(frozen=True, slots=True)
 class CorpusBuilds:
-    """The builds of a recipe's corpus half over a store."""
+    """Builds of the tables of a recipe's corpus half in a store."""
 
     store: Store
     recipe: Recipe
     worker: WorkerConfig
-    max_rows: int  # sources of a task, at most
+    max_rows: int  # largest number of sources of a task
 
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
-        """Yields what brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
-        embedding can run at the same time; then what lacks all of them gets them in one pass. What a
-        killed run has begun is finished as it was begun."""
+        """Yields the builds that bring texts, passages and vectors up to date, in order. `streams` returns
+        whether parsing and embedding can run at the same time. If so, sources without any rows first go
+        through all steps in one pass. A killed run is resumed in the form in which it began."""
         single = [self.texts(wanted), self.passages(wanted)]
         single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
         if (whole := self.whole(single, wanted)) is not None:
-            ours = begun(self.store, whole.work_id) is not None
-            if not ours and streams and not any(begun(self.store, build.work_id) for build in single):
-                ours = bool(whole.missing_ids()) and streams()
-            if ours:
+            one_pass = begun(self.store, whole.work_id) is not None
+            if not one_pass and streams and not any(begun(self.store, build.work_id) for build in single):
+                one_pass = bool(whole.missing_ids()) and streams()
+            if one_pass:
                 yield whole
         yield from single
 
@@ -75,7 +75,7 @@ class CorpusBuilds:
         return TableBuild(table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids, work)
 
     def vectors(self, model: Model, wanted: Ids) -> TableBuild:
-        """Passages to the vectors of one embedder."""
+        """Returns the build of the vectors of one embedder, from passages."""
         table = self.recipe.vectors_table(model)
 
         def work(run: TableRun) -> TableTask:
@@ -104,7 +104,7 @@ class CorpusBuilds:
         )
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
-        """Those with chunks that a table of vectors lacks, and that did not fail for good."""
+        """Returns the wanted sources with chunks that lack vectors in a table, except dead letters."""
         name = self.recipe.passages_table
         passages = self.store.dataset(name)
         at = rows_id(self.store, name, passages)
@@ -115,8 +115,8 @@ class CorpusBuilds:
         return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
-        """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a
-        recipe without an embedder, and for one that embeds from stored texts. `single`: the builds of these
+        """Returns the build of texts, passages and vectors in one pass, for sources without any of them.
+        Returns None if the recipe has no embedder, or embeds from stored texts. `single`: the builds of these
         tables, in this order."""
         if not (models := self.recipe.embedders()) or self.recipe.embeds_from_texts:
             return None
@@ -148,13 +148,12 @@ class CorpusBuilds:
         )
 
     def _memo_of(self, models: Sequence[Model]) -> dict[str, int]:
-        """Memo table -> version, of what is cached of some models that embed, or write what is embedded."""
+        """Returns memo table -> version, for the cached vectors of embedders and replies of generators."""
         known = {(vectors_of if m.kind == "embedder" else replies_of)(m).name for m in models}
         return {name: at for name, at in memo_versions(self.store).items() if name in known}
 
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
-        """Words of the passages of all sources, inverted."""
-
+        """Returns the build of an analyzer's postings and lengths, from the passages of all sources."""
         texts, passages = self.recipe.texts_table, self.recipe.passages_table
 
         def missing_ids() -> Ids:
@@ -175,17 +174,17 @@ class CorpusBuilds:
         )
 
     def missing(self, table: str, ids: Ids) -> Ids:
-        """The ids that a table lacks and that did not fail for good."""
-        left = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
-        return self._unfailed(table, left)
+        """Returns the ids that have no row in a table, except dead letters."""
+        missing = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
+        return self._unfailed(table, missing)
 
     def _unfailed(self, table: str, ids: Ids) -> Ids:
         return ids.without(failed_ids(self.store, {table})) if ids else ids
 
 
 def failed_ids(store: Store, work: Container[str]) -> set[str]:
-    """Ids of the rows that failed for good in some work, by its digests: a table of the corpus half, or the
-    key of an answer. A row with a transient fault is pending."""
+    """Returns the ids of dead letters of some work. `work`: tables of the corpus half, or keys of answers. A
+    row with a transient fault is pending, and not included."""
     faults = store.scan("faults", ["id", "digest"], filter="NOT transient")
     rows = zip(faults["id"].to_pylist(), faults["digest"].to_pylist(), strict=True)
     return {id for id, digest in rows if digest in work}

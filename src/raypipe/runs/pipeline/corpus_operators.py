@@ -1,14 +1,15 @@
-"""The corpus half as operators: sources to texts, passages and vectors.
+"""Operators of the corpus half: sources to texts, passages and vectors.
 
     after        rows
-    Missing      one for each source: `source`. What the first operator works on is read by these ids
-    parse        the columns of the table of texts
-    split        one for each chunk: `SPANS`, `chunk_text`
-    tokenize     the same with `tokens NAME` for each embedder, where embedders have GPUs
-    embed        one for each row of a table of vectors: `SPANS`, and `vector NAME` of the embedder it is of
+    Missing      one per source: `source`. The first operator reads its input by these ids
+    parse        one per source: the columns of the table of texts
+    split        one per chunk: `SPANS`, `chunk_text`
+    tokenize     the rows of split, with a column `tokens NAME` per embedder; only if embedders have GPUs
+    embed        one per row of a table of vectors: `SPANS`, and `vector NAME` of its embedder
 
-The sink stores the last operator's rows; an operator before it stores its own. A part is done when the table
-that the sink stores last has its record. What an operator loses of a row, the build of its table finds.
+Each operator before the last stores its own rows; the sink stores the rows of the last. A part is done once
+the last table of the sink has its completion record. A row that is lost on the way is missing in its table:
+the build of that table finds it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from raypipe.store import Store, with_chunkless, write_part
 from raypipe.store.memo.disk import StoreMemo
 from raypipe.store.parts import read_record, staged
 
-TOKENS, VECTOR = "tokens ", "vector "  # begin columns, then the name of an embedder
+TOKENS, VECTOR = "tokens ", "vector "  # prefixes of columns, before the name of an embedder
 
 
 CorpusStep: TypeAlias = Literal["parse", "split", "embed"]
@@ -56,24 +57,24 @@ ALL_STEPS: tuple[CorpusStep, ...] = ("parse", "split", "embed")
 
 @dataclass(frozen=True, slots=True)
 class CorpusTask:
-    """Sources through some steps of the corpus half, which follow each other."""
+    """Work that takes sources through some consecutive steps of the corpus half."""
 
     worker: WorkerConfig
     recipe: Recipe
     run: str
     steps: tuple[CorpusStep, ...] = ALL_STEPS
-    models: tuple[Model, ...] = ()  # embedders, where it embeds
+    models: tuple[Model, ...] = ()  # embedders; (): it does not embed
     memo: Mapping[str, int] = field(default_factory=dict)  # memo table -> pinned version
 
     key: ClassVar[Key] = "source"
 
     @property
     def records(self) -> tuple[str, str]:
-        """The table and run whose completion records say that a part is done."""
+        """Table and run of the completion records: a part with a record there is done."""
         return self.tables(self.steps[-1])[-1], self.run
 
     def tables(self, step: CorpusStep) -> Sequence[str]:
-        """The tables that a step fills."""
+        """Returns the tables that a step fills."""
         if step == "embed":
             return [self.recipe.vectors_table(model) for model in self.models]
         return [self.recipe.texts_table if step == "parse" else self.recipe.passages_table]
@@ -81,14 +82,14 @@ class CorpusTask:
     def operators(self) -> Sequence[Operator]:
         names: list[CorpusVerb] = [*self.steps]
         if self.worker.device.startswith("cuda") and {"split", "embed"} <= set(names):
-            names.insert(-1, "tokenize")  # where embedders have GPUs
+            names.insert(-1, "tokenize")  # so that no thread that feeds a GPU tokenizes
         return [CorpusOperator(self, name) for name in names]
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit)
 
     async def open_sink(self, process: str) -> Sink:
-        """Stores the rows of the last step, and faults."""
+        """Opens the sink, which stores the rows of the last step, and faults."""
         store, first, last = await self.worker.open_store(), self.tables(self.steps[0])[0], self.steps[-1]
 
         def write(block: PartRows, facts: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ class CorpusTask:
 
 @dataclass(frozen=True, slots=True)
 class CorpusOperator:
-    """An operator of the corpus half."""
+    """Operator of one step of the corpus half."""
 
     work: CorpusTask
     name: CorpusVerb
@@ -122,7 +123,7 @@ class CorpusOperator:
         return await opens[self.name](kit)
 
     async def _parse(self, kit: LocalKit) -> Operate:
-        """Sources through the stages before the split."""
+        """Opens `parse`: sources to texts, by the stages before the split."""
         work, store = self.work, await self.work.worker.open_store()
         corpus, table = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s), work.recipe.texts_table
 
@@ -141,20 +142,20 @@ class CorpusOperator:
         )
 
     async def _split(self, kit: LocalKit) -> Operate:
-        """Texts to chunks."""
+        """Opens `split`: texts to chunks."""
         work, store = self.work, await self.work.worker.open_store()
         corpus = CorpusExecutor(work.recipe, kit, loading_s=kit.loading_s)
         read, table = work.recipe.texts_table, work.recipe.passages_table
-        texts: list[pa.Table] = []  # of the block that is split now
-        split: list[str] = []  # the sources of these that did not fail
+        texts: list[pa.Table] = []  # of the current block
+        split: list[str] = []  # sources of the current block that did not fail
 
         def take(block: PartRows) -> None:
             texts[:] = [block.rows]
             split.clear()
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            given = texts[0] if "text" in texts[0].column_names else store.rows(read, "source", ids)
-            chunks = await corpus.passages(without_faults(in_order(given, "source", ids)))
+            block_texts = texts[0] if "text" in texts[0].column_names else store.rows(read, "source", ids)
+            chunks = await corpus.passages(without_faults(in_order(block_texts, "source", ids)))
             lost = failed_rows(chunks)
             split.extend(i for i in ids if i not in dict(lost))
             return fine(chunks).select([*SPANS, "chunk_text"]), lost
@@ -171,8 +172,8 @@ class CorpusOperator:
         )
 
     async def _tokenize(self, kit: LocalKit) -> Operate:
-        """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the
-        column of an embedder each text that it will be asked, over the rows in order."""
+        """Opens `tokenize`: adds a column of token arrays per embedder, so that no thread that feeds a GPU
+        tokenizes. The column has the tokens of all texts to embed, in order, spread over the rows."""
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
         asking = [s.step.open(token_arrays.FirstAskedKit(kit)) for s in stages]
         makers: dict[Model, token_arrays.TokenMaker] = {}
@@ -186,8 +187,8 @@ class CorpusOperator:
                 try:
                     await build(chunks)
                 except Exception as asked:
-                    # Those that take texts alone get none. A step that raises is no matter of this operator:
-                    # it raises again where it embeds, and its rows are found.
+                    # Embedders that take only texts get no tokens. Any other error is ignored here: the step
+                    # raises it again in `embed`, which finds the failing rows.
                     if (
                         isinstance(asked, token_arrays.FirstAsked)
                         and asked.texts
@@ -209,11 +210,11 @@ class CorpusOperator:
         return operate
 
     async def _embed(self, kit: LocalKit) -> Operate:
-        """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
+        """Opens `embed`: chunks to vectors of each embedder. The memo supplies vectors of known texts."""
         work, recipe, store = self.work, self.work.recipe, await self.work.worker.open_store()
         tokens = token_arrays.TokenKit(kit)
-        held: pa.Table | None = None  # chunks of the block that is embedded now; None: they are read
-        failed_in = dict[str, str]()  # of it: id -> the table that it failed for
+        held: pa.Table | None = None  # chunks of the current block; None: they are read from the store
+        failed_in = dict[str, str]()  # id in the current block -> table that it failed for
         memo = await work.worker.tried(lambda: StoreMemo(work.worker.store, work.memo))
         corpus = CorpusExecutor(recipe, tokens, memo, kit.loading_s)
 
@@ -258,18 +259,18 @@ class CorpusOperator:
 
 
 def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: pa.Table) -> pa.Table:
-    """Stores a part, then returns the rows of `on` whose source it contains. An earlier attempt may have
-    stored it already, with other rows missing since they had failed for now."""
+    """Stores a part, then returns the rows of `on` whose source is in the stored part. An earlier attempt may
+    have stored it already, without sources that had a transient fault then."""
     earlier = read_record(store, table, run, part) is not None
     write_part(store, table, run, part, rows, {})
     if not earlier:
         return on
-    here = id_column(staged(store, table, run, [part], "source"))
-    return on.filter(pc.is_in(on["source"], value_set=here))
+    stored = id_column(staged(store, table, run, [part], "source"))
+    return on.filter(pc.is_in(on["source"], value_set=stored))
 
 
 def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
-    """The chunks of some sources with their text, as the split put them out."""
+    """Reads the chunks of some sources with their text, in the form in which `split` returns them."""
     texts = store.rows(recipe.texts_table, "source", ids, ["source", "text"])
     text_of = dict(zip(*texts.to_pydict().values(), strict=True))
     spans = store.rows(recipe.passages_table, "source", ids, SPANS)
@@ -281,12 +282,12 @@ def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
 
 
 def without_faults(rows: pa.Table) -> pa.Table:
-    """Rows of the store as a corpus step takes them: with a column of faults, all null."""
+    """Adds an empty column `fault` to rows of the store, which corpus steps expect."""
     return rows.append_column("fault", arrow.fault_column([None] * rows.num_rows))
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Table:
-    """The token arrays of a column (`CorpusOperator`) as rows of their schema."""
+    """Flattens a column of token arrays into rows with their schema (`token_arrays.SCHEMA`)."""
     return pa.Table.from_batches(
         [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=token_arrays.SCHEMA
     )

@@ -1,9 +1,8 @@
-"""Counters of a run, accumulated across restarts; caps: what one command may spend; and where its time goes.
+"""Counters of a run, accumulated across restarts; caps on the spending of a command; a clock of its parts.
 
-Each task's counts are in its completion record. Those go when a table is committed; what they came to is
-then kept in one small file of the store until a report has said it. A run stops before a task that would
-begin beyond a cap. What is in flight then is still paid, and no more. Knows counts and prices; knows no table
-and no step.
+Each completion record of a task has the task's counts. A commit deletes these records, so their sums are
+first saved in one small file of the store, until a report contains them. Once a cap is reached, a run begins
+no task; running tasks still finish and are paid. Depends on counts and prices, not on tables or steps.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from raypipe.store.files import ATTEMPTS
 from raypipe.store.memo.cached import CallCounts, add_up
 
 Counts: TypeAlias = dict[str, StageCounters]
-"""By name of stage."""
+"""Stage name -> counters."""
 
 
 @dataclass(slots=True)
@@ -46,20 +45,20 @@ _TABLES = TypeAdapter(dict[str, TableCounters])
 
 @dataclass(slots=True)
 class RunCounters:
-    """Counters of a run: this attempt's, and those of earlier attempts that no report contains."""
+    """Counters of a run: of this attempt, and of earlier attempts that no report contains."""
 
-    tables: dict[str, TableCounters] = field(default_factory=dict)  # by run of a table, of all attempts
-    earlier: TableCounters = field(default_factory=TableCounters)  # of that, by attempts before this one
-    store: Store | None = None  # where it is kept until it is reported; None: it is not
-    name: str = ""  # of its file there
+    tables: dict[str, TableCounters] = field(default_factory=dict)  # run of a table -> counts of all attempts
+    earlier: TableCounters = field(default_factory=TableCounters)  # earlier attempts, summed over `tables`
+    store: Store | None = None  # the counters are saved here until reported; None: they are not saved
+    name: str = ""  # of the counters' file in the store
     seconds: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    """Question id -> stage -> seconds: its share of the task that answered it in this run."""
-    memo_damaged: int = 0  # tables and files of the memo that were damaged, in this attempt
-    rows_by_worker: dict[str, dict[str, int]] = field(default_factory=dict)  # pool -> who -> rows, likewise
+    """Question id -> stage -> seconds: the question's share of the task that answered it in this run."""
+    memo_damaged: int = 0  # damaged tables and files of the memo, in this attempt
+    rows_by_worker: dict[str, dict[str, int]] = field(default_factory=dict)  # pool -> worker -> rows
 
     @classmethod
     def load(cls, store: Store, what: str) -> RunCounters:
-        """Counters of attempts that no report contains. `what` names the work: a digest."""
+        """Loads the counters of attempts that no report contains. `what`: digest that names the work."""
         done = cls(store=store, name=f"{ATTEMPTS}/{what}.json")
         done.tables = _TABLES.validate_json(store.files.read(done.name) or b"{}")
         for table in done.tables.values():
@@ -68,14 +67,14 @@ class RunCounters:
 
     @property
     def counts(self) -> Counts:
-        """All of it, by stage."""
-        whole = TableCounters()
+        """Counts of all attempts, by stage."""
+        total = TableCounters()
         for filled in self.tables.values():
-            whole.add(filled.counts)
-        return whole.counts
+            total.add(filled.counts)
+        return total.counts
 
     def since(self) -> Counts:
-        """Returns what this attempt did, by stage: all of it without what earlier attempts did."""
+        """Returns the counts of this attempt, by stage: those of all attempts minus the earlier ones."""
         now = self.counts
         for name, before in self.earlier.counts.items():
             if name in now:
@@ -84,58 +83,58 @@ class RunCounters:
 
     @property
     def tasks_since(self) -> int:
-        """Tasks that this attempt did."""
+        """Number of tasks that this attempt finished."""
         return sum(t.tasks for t in self.tables.values()) - self.earlier.tasks
 
     @property
     def resumed(self) -> int:
-        """Parts that earlier attempts did."""
+        """Number of tasks that earlier attempts finished."""
         return self.earlier.tasks
 
     def add(
         self, run: str, counts: Mapping[str, StageCounters], earlier: bool = False, tasks: int = 1
     ) -> None:
-        """Counts one task, which ran now or in an earlier attempt. `tasks` 0: one that came to nothing."""
+        """Adds the counts of one task. `earlier`: an earlier attempt ran it. `tasks` 0: it did not finish."""
         self.tables.setdefault(run, TableCounters()).add(counts, tasks)
         if earlier:
             self.earlier.add(counts)
 
     def share(self, ids: Iterable[str], counts: Mapping[str, StageCounters]) -> None:
-        """Keeps what each question of a task took: questions of a task pass a stage together, so each has an
-        equal share of its seconds."""
+        """Records the seconds of each question of a task. Questions pass a stage together, so each gets an
+        equal share of the stage's seconds."""
         each = {s: c.seconds / (c.rows - c.skipped) for s, c in counts.items() if c.rows > c.skipped}
         self.seconds.update(dict.fromkeys(ids, each))
 
     def save(self, without: str = "") -> None:
-        """Keeps what was counted: before a table is committed, since its completion records go with that.
-        `without`: the run of a table whose completion records stay."""
+        """Saves the counters. Call it before a table is committed, since the commit deletes the completion
+        records. `without`: run of a table to leave out, since its completion records remain."""
         if self.store is not None:
             kept = {run: filled for run, filled in self.tables.items() if run != without}
             self.store.files.write(self.name, _TABLES.dump_json(kept))
 
     def clear(self) -> None:
-        """Forgets it: a report has said it."""
+        """Deletes the saved counters, once a report contains them."""
         if self.store is not None:
             self.store.files.remove(self.name)
 
 
 def forget_runs(store: Store, runs: Collection[str]) -> None:
-    """Forgets what runs of tables counted that were given up."""
+    """Deletes the saved counts of abandoned runs of tables, in all files of counters."""
     for name in store.files.names(ATTEMPTS) if runs else ():
         tree = json.loads(store.files.read(f"{ATTEMPTS}/{name}") or b"{}")
-        left = {name: counted for name, counted in tree.items() if name.partition(" ")[0] not in runs}
-        if not left:
+        kept = {name: counted for name, counted in tree.items() if name.partition(" ")[0] not in runs}
+        if not kept:
             store.files.remove(f"{ATTEMPTS}/{name}")
-        elif left != tree:
-            store.files.write(f"{ATTEMPTS}/{name}", json.dumps(left).encode())
+        elif kept != tree:
+            store.files.write(f"{ATTEMPTS}/{name}", json.dumps(kept).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Bounds of one command; what earlier attempts of the same work spent does not count."""
+    """Caps on one command. The spending of earlier attempts does not count. None: no cap."""
 
-    calls: int | None = None  # to models and graphs
-    usd: float | None = None  # of what has a price
+    calls: int | None = None  # computed calls to models and graphs; cached ones do not count
+    usd: float | None = None  # US dollars, for models and machines with a price
     hours: float | None = None  # wall time since the command began
     prices: Prices = NO_PRICES
 
@@ -154,18 +153,18 @@ class Caps:
 
     @property
     def any(self) -> bool:
-        """True if something is capped."""
+        """True if at least one cap is set."""
         return any(cap is not None for cap in (self.calls, self.usd, self.hours))
 
     def check(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> None:
-        """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began;
-        `judged`: what a judge was asked so far."""
+        """Raises CapReached if this attempt has reached a cap. `seconds`: since it began; `judged`: calls to
+        the judge so far."""
         if spent := self.reached(done, seconds, judged):
             raise CapReached(spent)
 
     def reached(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> str:
-        """Returns a message about the cap that is reached, or "". Each command does at least one task, or
-        judges some answers, before it stops: repeating it finishes the work."""
+        """Returns a message about the reached cap, or "". Before a cap stops it, each command finishes at
+        least one task or judges some answers: repeating the command finishes the work."""
         judged = judged or CallCounts()
         if done.tasks_since <= 0 and not judged.computed:
             return ""
@@ -175,8 +174,8 @@ class Caps:
         if self.calls is not None and calls >= self.calls:
             return f"--max-calls {self.calls} is reached after {calls} calls{_THEN}"
         tokens = {JUDGE: judged.tokens, **{name: c.calls.tokens for name, c in done.since().items()}}
-        asked = ((price, tokens[name]) for name, price in self.prices.tokens.items() if name in tokens)
-        usd = sum(price.usd(t.prompt, t.cached, t.generated) for price, t in asked)
+        priced = ((price, tokens[name]) for name, price in self.prices.tokens.items() if name in tokens)
+        usd = sum(price.usd(t.prompt, t.cached, t.generated) for price, t in priced)
         usd += (self.prices.machines or 0.0) * seconds / HOUR_S
         if self.usd is not None and usd >= self.usd:
             return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars{_THEN}"
@@ -191,14 +190,15 @@ NO_CAPS = Caps()
 
 
 PARTS = ("opening", "reading", "planning", "starting", "loading", "computing", "storing", "scoring", "rest")
-"""Python, imports and recipe; files into the store; the plan; Ray, engines and workers; imports and weights
-of models in workers; the steps; tables and cached values; answers to scores; all that no other part has."""
+"""Parts of a run's wall time: `opening` Python, imports and the recipe; `reading` files into the store;
+`planning`; `starting` Ray, engines and workers; `loading` models in workers (imports, weights); `computing`
+the steps; `storing` tables and cached values; `scoring` answers; `rest`: everything else."""
 
 
 class WallClock:
-    """Seconds by part. At any moment one part is on: a part inside another takes the time from it.
+    """Seconds by part of a run. At any moment exactly one part is timed: an inner part pauses the outer one.
 
-    So all parts add up to the wall time, whatever is forgotten: that is `rest`.
+    So the parts always add up to the wall time; time outside every part is `rest`.
 
     >>> moments = iter([10.0, 11.0, 14.0, 15.0, 17.0])
     >>> clock = WallClock(lambda: next(moments), began=9.0)
@@ -210,7 +210,7 @@ class WallClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter, began: float | None = None) -> None:
-        """`began`: when the run did, by the clock `now`; None: now."""
+        """Starts the clock. `began`: when the run began, by the clock `now`; None: at this call."""
         self._now, self._last, self._on = now, now(), ["rest"]
         self._seconds = dict.fromkeys(PARTS, 0.0)
         if began is not None:
@@ -218,7 +218,7 @@ class WallClock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Books the time of the block on a part."""
+        """Adds the block's wall time to a part."""
         self._book()
         self._on.append(name)
         try:
@@ -229,8 +229,8 @@ class WallClock:
 
     @contextmanager
     def tasks(self) -> Iterator[dict[str, dict[str, float]]]:
-        """Books the time of tasks that workers do: what the busiest of them did on its parts, and that for
-        which not even this one worked on `starting`. The block fills worker -> part -> seconds."""
+        """Adds the block's wall time to the parts that the busiest worker worked on, and its idle time to
+        `starting`. The block fills the yielded dictionary: worker -> part -> seconds."""
         busy: dict[str, dict[str, float]] = {}
         self._book()
         before = self._seconds["starting"]
@@ -239,8 +239,8 @@ class WallClock:
                 yield busy
         finally:
             busiest = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
-            whole, most = sum(busiest.values()), self._seconds["starting"] - before
-            share = min(1.0, most / whole) if whole > 0 else 0.0  # workers may do several tasks at once
+            worked, elapsed = sum(busiest.values()), self._seconds["starting"] - before
+            share = min(1.0, elapsed / worked) if worked > 0 else 0.0  # a worker may do several tasks at once
             for name, seconds in busiest.items():
                 self._seconds[name] += seconds * share
                 self._seconds["starting"] -= seconds * share
@@ -251,10 +251,10 @@ class WallClock:
         self._last = now
 
     def parts(self) -> dict[str, float]:
-        """Seconds of each part until the last change of part; their sum is the wall time until then."""
+        """Returns the seconds of each part, up to the last change of part; they add up to the wall time."""
         return dict(self._seconds)
 
     def total(self) -> float:
-        """The wall time until now, of which `parts` then gives the parts."""
+        """Returns the wall time until now, in seconds, and brings `parts` up to date."""
         self._book()
         return sum(self._seconds.values())

@@ -1,9 +1,9 @@
-"""Failed rows: finds them in a batch that raises, says whose fault it is, and makes the rows of `faults`.
+"""Failed rows: found in a batch that raises, then blamed or tried elsewhere; rows of the table `faults`.
 
-A row is blamed only if another row of its task passed on the same worker, and if the models of the stage that
-raised still compute there, which a probe shows. Rows none of which passes are never to blame: another worker
-gets them. Knows faults and batches; knows no recipe and no worker. A row that kills its worker is found by
-`runs.cluster.running`; whether too many rows failed is decided by `evaluation.fault_budget`.
+A row is blamed only if another row of its task passed on the same worker, and if a probe shows that the
+models of the stage that raised still compute there. If all rows of a task fail, none is blamed, and another
+worker gets the task. Depends on faults and batches, not on recipes or workers. `runs.cluster.running` finds
+rows that kill their worker; `evaluation.fault_budget` decides whether too many rows failed.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from raypipe.recipes.executor import StageCounters, StageError
 from raypipe.store.tables import FAULTS
 
 FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
-"""Rows that failed: id, fault as `dataclasses.asdict` makes it."""
+"""Failed rows: (id, fault as a dictionary of its fields)."""
 
 Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
-"""A row of the table `faults`: id, fault, attempts, and what names the work that it failed in."""
+"""A row of the table `faults`: (id, fault, attempts, digest of the table or answer that it failed in)."""
 
 Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
-"""Ids -> rows for the table, and those that failed. By the law of batches any cut of the ids gives the same
-rows."""
+"""Ids -> rows for the table, and failed rows. By the law of batches, any split of the ids gives the same."""
 
 Probe: TypeAlias = Callable[[str], Awaitable[None]]
-"""Returns if the models of a stage compute in this process. Raises WorkerBroken."""
+"""Calls the models of a stage in this process. Raises WorkerBroken if one of them does not compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRow:
-    """A row that broke the code or the worker that ran it."""
+    """A row that raised in the code or ended the worker that computed it."""
 
     fault: Fault
     attempts: int
 
 
 class Unproven(WorkerBroken):
-    """Some rows raised, and none that was computed after them passed. `rows`: these."""
+    """Error of rows that raised and after which no row passed: they or the worker may be to blame."""
 
     def __init__(self, message: str, rows: tuple[str, ...]) -> None:
         super().__init__(message, rows)
@@ -59,21 +58,21 @@ class Unproven(WorkerBroken):
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Another worker's knowledge of a task's rows that raised there."""
+    """Suspected rows of a task that another worker handed back."""
 
-    rows: tuple[str, ...] = ()  # that no row passed after; here they go first, so that others come after them
-    witnessed: bool = False  # True: that worker had done other rows before
+    rows: tuple[str, ...] = ()  # raised there, and no row passed after; the next worker tries them first
+    witnessed: bool = False  # True: other rows had passed on that worker before
 
 
 @dataclass(slots=True)
 class _Tried:
-    """The rows of one task, as far as they were tried."""
+    """Results so far of the rows of one task."""
 
     done: list[tuple[pa.Table, FailedRows]] = field(default_factory=list)
-    broken: dict[str, FailedRow] = field(default_factory=dict)  # rows that raised alone
-    stages: set[str] = field(default_factory=set)  # that raised, but not for want of memory
-    passed: int = 0  # rows that came back
-    since: list[str] = field(default_factory=list)  # rows that raised alone after the last one that passed
+    broken: dict[str, FailedRow] = field(default_factory=dict)  # id -> row that raised alone
+    stages: set[str] = field(default_factory=set)  # stages that raised, except for lack of memory
+    passed: int = 0  # rows that did not raise and have no transient fault
+    since: list[str] = field(default_factory=list)  # rows that raised alone after the last row that passed
 
 
 async def bisected(
@@ -85,14 +84,14 @@ async def bisected(
     suspects: Suspects | None = None,
     witnessed: bool = False,
 ) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
-    """Computes all ids, however many of them break the code that works on them.
+    """Computes all ids and isolates the rows that raise. Returns the results, and these rows by id.
 
-    A batch that raises is cut into the square root of its size, those into single rows: a row that still
-    raises alone, at its third attempt, is suspected. `witnessed`: this worker did other rows before.
-    `suspects`: of the worker that had the rows before, if one had them.
+    A batch of n ids that raises is split into batches of sqrt(n), and those into single rows. A row that
+    raises alone, at the latest in its third attempt, is suspected. `witnessed`: other rows passed on this
+    worker before. `suspects`: from the worker that handed the task back; None: no worker did.
 
-    Raises WorkerBroken where it cannot be known that the rows are to blame, and every RaypipeError: those are
-    no row's matter. What is unavailable is tried again after waits (`backoff`).
+    Raises WorkerBroken if the rows are not proven to blame, and passes on every RaypipeError, which no row
+    causes. Unavailable stores and services are tried again after the waits of `backoff`.
     """
     tried = _Tried()
     first = tuple(i for i in suspects.rows if i in ids) if suspects else ()
@@ -110,12 +109,12 @@ async def bisected(
             if len(some) > 1:
                 size = math.isqrt(len(some)) if attempt == 1 else 1
                 cut = [(some[at : at + size], attempt + 1) for at in range(0, len(some), size)]
-                waiting = cut + waiting  # at once: the others pass, or not, after what raised
+                waiting = cut + waiting  # first, so that other rows pass or fail after the ones that raised
                 continue
             stage = e.stage if isinstance(e, StageError) else next(iter(counts))
             cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
             counts[stage].faults += 1
-            memory = isinstance(cause, MemoryError | OutOfMemory)  # may be another's fault: it stays pending
+            memory = isinstance(cause, MemoryError | OutOfMemory)  # another process may use it up: pending
             if not memory:
                 tried.stages.add(stage)
             detail = f"expected a result, the stage raised {type(cause).__name__}: {cause}"
@@ -138,7 +137,7 @@ async def bisected(
 async def _counted(
     compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
 ) -> tuple[pa.Table, FailedRows]:
-    """Computes, and if that raises, counts no more than what it cost."""
+    """Computes the ids. If that raises, rolls back the row counts; computed calls and seconds remain."""
     before = copy.deepcopy(dict(counts))
     try:
         return await compute(ids)
@@ -149,22 +148,23 @@ async def _counted(
 
 
 async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool) -> None:
-    """Decides whether the rows that raised are to blame. Raises WorkerBroken or Unproven where that is not
-    known; a row that has no other next to it stays pending."""
+    """Decides whether the rows that raised are to blame. Raises WorkerBroken or Unproven if that is not
+    proven. A row that is alone in its task becomes pending if it raised on two workers, neither of which had
+    passed another row."""
     why = next(iter(tried.broken.values())).fault
-    said = f"{why.step}: {why.detail}"
+    reason = f"{why.step}: {why.detail}"
     if not tried.passed and rows > 1:
-        raise WorkerBroken(f"all {rows} rows of a task fail, so no row is blamed; the first at {said}")
+        raise WorkerBroken(f"all {rows} rows of a task fail, so no row is blamed; the first at {reason}")
     if not tried.passed and not witnessed and not (suspects and suspects.witnessed):
         if suspects is None:
-            raise Unproven(f"a row fails that is alone in its task, at {said}", tuple(tried.broken))
+            raise Unproven(f"a row fails that is alone in its task, at {reason}", tuple(tried.broken))
         for id, row in tried.broken.items():
             detail = f"{row.fault.detail}; no other row is next to it, so the worker may be to blame"
             tried.broken[id] = replace(row, fault=replace(row.fault, detail=detail, transient=True))
         return
     if len(tried.since) > 1 and suspects is None:
         raise Unproven(
-            f"{len(tried.since)} rows fail one after the other, and none passed since, at {said}",
+            f"{len(tried.since)} rows fail one after the other, and none passed since, at {reason}",
             tuple(tried.since),
         )
     for stage in sorted(tried.stages):
@@ -172,19 +172,20 @@ async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | No
 
 
 def failed_rows(table: pa.Table) -> FailedRows:
-    """The faulty rows of a corpus table, the first fault of each source."""
+    """Returns the first fault of each source that has faults in a corpus table."""
     rows = zip(id_texts(table["source"]), table["fault"].to_pylist(), strict=True)
-    found = [(source, fault) for source, fault in rows if fault]
-    return list(dict(found[::-1]).items())
+    faulty = [(source, fault) for source, fault in rows if fault]
+    return list(dict(faulty[::-1]).items())
 
 
 def faults_table(rows: Sequence[Failed], run: str) -> pa.Table:
-    """Rows of the table `faults`."""
+    """Makes rows of the table `faults` under the name of a run."""
     out = [{"id": id, **fault, "attempts": n, "digest": of, "run": run} for id, fault, n, of in rows]
     return pa.Table.from_pylist(out, schema=FAULTS)
 
 
 def final_last(faults: pa.Table) -> list[dict[str, Any]]:
-    """Rows of `faults`, transient ones first: a row may fail in passing often, and for good once."""
+    """Sorts rows of `faults`, transient ones first. In a dictionary by id, a final fault then wins over any
+    number of transient ones."""
     rows: list[dict[str, Any]] = faults.to_pylist()
     return sorted(rows, key=lambda r: not r["transient"])

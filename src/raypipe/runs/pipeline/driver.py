@@ -1,7 +1,8 @@
-"""A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
+"""Driver of a recipe over a store: indexes the corpus and answers questions, only where rows are missing.
 
-Which rows a table lacks is in `corpus_builds` and here; `table_build` has tasks run and commits. The runner
-decides where: workers on Ray (`cluster`) or this process (`tasks.inline`). One driver at a time.
+`corpus_builds` and this module find the missing rows; `table_build` has tasks compute them, and commits. The
+runner decides where tasks run: in workers on Ray (`runs.cluster`) or in this process (`tasks.inline`). Each
+store has one driver at a time.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from raypipe.store.keep import abandon
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.sources import all_sources, by_source, corpus_sum
 
-ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
+ANSWERS_AT_ONCE = 100  # read per batch: some 40 kB each with fifty citations and twenty hits
 
-SNAPSHOT_QUESTIONS = 128  # of a task; over 400,000 x 384 a question takes 1.9 ms at 256 and 3.3 at 50
+SNAPSHOT_QUESTIONS = 128  # per task; over 400,000 x 384 a question takes 1.9 ms in batches of 256, 3.3 of 50
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSizes:
-    """Work that one completion record stands for at most; in no digest."""
+    """Largest numbers of rows per task, and so per completion record. They are part of no digest."""
 
     sources: int
     questions: int
@@ -48,7 +49,7 @@ class TaskSizes:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A recipe over a store, and where its tasks run."""
+    """A recipe, the store that it fills, and the place where its tasks run."""
 
     store: Store
     recipe: Recipe
@@ -56,28 +57,28 @@ class Pipeline:
     sizes: TaskSizes
     runner: Runner
     progress: Progress
-    workers: Callable[[Verb], Workers] = alone  # asked only while something is missing: it may connect
-    connect: Callable[[], object] = nowhere  # to where tasks run; called before the first thing is done
-    clock: WallClock = field(default_factory=WallClock)  # where the time of a run goes
-    caps: Caps = NO_CAPS  # what a run may spend; no task begins beyond it
-    # Whether workers that parse and workers that embed run at the same time; asked only while something is
-    # missing, since it may connect. None: they never do.
+    workers: Callable[[Verb], Workers] = alone  # called only if rows are missing: it may connect to Ray
+    connect: Callable[[], object] = nowhere  # connects to Ray; called before the first task
+    clock: WallClock = field(default_factory=WallClock)  # wall time by part of the run
+    caps: Caps = NO_CAPS  # no task begins once a cap is reached
+    # Returns whether workers that parse and workers that embed run at the same time. Called only if rows are
+    # missing, since it may connect to Ray. None: they never do.
     streams: Callable[[], bool] | None = None
-    ahead: Callable[[], object] = nowhere  # starts workers for tasks that are still to be found
-    stats: Sequence[str] = ()  # of each graph that ran, as Ray Data says it
-    twice: int = 0  # questions of a run whose chats engines are asked again, alone
+    ahead: Callable[[], object] = nowhere  # starts workers before the missing rows are known
+    stats: Sequence[str] = ()  # Ray Data's statistics of each graph that ran
+    twice: int = 0  # questions of a run whose chats are sent to engines again, one by one
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
-        """Brings the tables of the corpus half up to date with every source that these questions may search
-        (None: every source in the store), and counts what it does on `done`. Raises what a stage raises;
-        whole tasks stay."""
+        """Brings the tables of the corpus half up to date, for every source that the questions may search
+        (None: every source in the store). Adds its counts to `done`. Raises errors of stages; finished tasks
+        are kept."""
         done = done or RunCounters()
-        questions = None if questions is None else list(questions)  # read twice
+        questions = None if questions is None else list(questions)  # iterated twice
         recipe_tables.require_fields(self.store, self.recipe, questions)
         wanted, build = self.sources(questions), self.builder.build
 
         def streams() -> bool:
-            with self.clock.part("starting"):  # it may connect
+            with self.clock.part("starting"):  # it may connect to Ray
                 return self.streams is not None and self.streams()
 
         for line in self.recipe.unread():
@@ -86,7 +87,7 @@ class Pipeline:
             for table in self.corpus.tables(wanted, streams if self.streams else None):
                 build(table, done)
             for analyzer, (postings, lengths) in recipe_tables.postings_tables(self.recipe).items():
-                # Once they are there, they keep up: a search of the whole store reads them alone.
+                # Existing postings are always kept up to date: searches of the whole store read only them.
                 if self.store.has(lengths) or self.searches_all(questions):
                     build(self.corpus.postings(analyzer, postings, lengths), done)
                     if not begun(self.store, lengths):
@@ -102,19 +103,20 @@ class Pipeline:
         done: RunCounters | None = None,
         renew: Collection[str] = (),
     ) -> RunCounters:
-        """Answers the questions that have no answer yet from this recipe and this evidence, and counts what
-        it does on `done`. `fresh`: all of them, and language models are called again whatever is cached;
-        vectors and scores are not computed again. `renew`: ids of those that are answered again, with what is
-        cached. Old answers go in the commit that brings the new ones; after a kill the next run, whether it
-        says `fresh` or not, does what is left. `questions` is iterated several times."""
+        """Answers the questions that have no answer from this recipe and evidence. Adds its counts to `done`.
+
+        `fresh`: answers all of them, and calls language models even for cached replies; cached vectors and
+        scores are used. `renew`: ids of questions to answer again, with the cache. The commit of new answers
+        removes the old ones. After a kill the next run finishes the work, even without `fresh`. `questions`
+        is iterated several times."""
         done = done or RunCounters()
         work_id = self.answers_work_id(self.snapshot())
-        # Killed runs are finished first: these questions are theirs, too.
+        # Killed runs are finished first, so the evidence of their questions is needed, too.
         runs = [run for id in (again_id(work_id), work_id) if (run := begun(self.store, id))]
-        here = {q.id for q in questions} if runs else ()
-        others = self.questions([id for run in runs for id in run.ids if id not in here])
+        given = {q.id for q in questions} if runs else ()
+        others = self.questions([id for run in runs for id in run.ids if id not in given])
         sources = self.answer_sources(chain(questions, others))
-        # Questions of one text make equal calls, so one task has them all.
+        # Questions with the same text make equal calls, so they go into the same task.
         numbers = dict[int, int]()
         groups = {q.id: numbers.setdefault(hash(q.text), len(numbers)) for q in questions}
         keys = self.keys(questions, sources)
@@ -145,7 +147,7 @@ class Pipeline:
         with driving(self.store, f"answer {self.recipe.name}"):
             if fresh:
                 for id in (work_id, again_id(work_id)):
-                    if (left := begun(self.store, id)) and not left.fresh:  # of cached replies
+                    if (unfinished := begun(self.store, id)) and not unfinished.fresh:  # of cached replies
                         abandon(self.store, id)
                 self.store.forget("faults", "digest", list(keys))
             self.builder.build(build, done)
@@ -159,7 +161,8 @@ class Pipeline:
         self.builder.start()
 
     def start_ahead(self) -> None:
-        """As `start`. Workers start, and load models, while files are read and the work is planned."""
+        """Connects as `start` does, and starts workers early: they load models while files are read and the
+        work is planned."""
         self.start()
         self.ahead()
 
@@ -169,20 +172,20 @@ class Pipeline:
         return TableBuilder(self.store, self.runner, self.progress, *how)
 
     def _per_answer_task(self, questions: Iterable[Question]) -> int:
-        """Returns how many questions make a task at most: more where all that they cost is a search of the
-        whole store, since a product of many costs little more than that of one."""
+        """Returns the largest number of questions per task. It is higher if questions only search the whole
+        store by vectors: the matrix product of many questions costs little more than that of one."""
         kinds = {m.kind for stage in self.recipe.question for m in asked_models(stage.step)}
         if kinds <= {"embedder"} and self.searches_all(questions):
             return max(self.sizes.questions, SNAPSHOT_QUESTIONS)
         return self.sizes.questions
 
     def searches_all(self, questions: Iterable[Question] | None) -> bool:
-        """Returns whether one of the questions (None: of any) is searched for in the whole store: it brings
-        no sources of its own, or the recipe says so."""
+        """Returns whether a question searches the whole store: it has no sources of its own, or the recipe
+        always does so. `questions` None: True."""
         return self.recipe.searches_all() or questions is None or any(q.sources() is None for q in questions)
 
     def renewing(self) -> TableRun | None:
-        """Returns what a command that answered questions again has left: it was killed, or met trouble."""
+        """Returns the unfinished run of a killed or failed command that answered questions again, or None."""
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
     def questions(self, ids: Sequence[str]) -> Iterator[Question]:
@@ -190,35 +193,34 @@ class Pipeline:
             yield from arrow.question.records(self.store.rows("questions", "id", some))
 
     def answers_work_id(self, snapshot: str) -> str:
-        """Names the work of answering from one snapshot."""
+        """Returns the name of the work of answering from one snapshot (a digest: `snapshot`)."""
         return f"answers-{digest(self.recipe.digest(), snapshot)}"
 
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
-        """Returns what these questions are answered from, as the tables are now."""
-        asked = list(questions)  # read twice
+        """Returns the evidence of these questions, at the current versions of the tables."""
+        listed = list(questions)  # iterated twice
         lacks = recipe_tables.lacking(
-            self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked)
+            self.store, self.recipe, self.sources(listed), {}, self.searches_all(listed)
         )
         return answer_sources(self.snapshot(), by_source(lacks), self.recipe)
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
-        """Key of its answer -> question id."""
+        """Returns answer key -> question id."""
         recipe = self.recipe.digest()
         return {sources.key(recipe, q): q.id for q in questions}
 
     def unanswered(self, keys: Mapping[str, str]) -> list[str]:
-        """Ids of the questions that have no answer under these keys (`keys`) and did not fail for good."""
-        left = self.store.missing("answers", "key", list(keys))
+        """Returns the ids of questions without an answer under their keys (`keys`), except dead letters."""
+        missing = self.store.missing("answers", "key", list(keys))
         lost = failed_ids(self.store, keys)
-        return [keys[k] for k in left if keys[k] not in lost]
+        return [keys[k] for k in missing if keys[k] not in lost]
 
     def answers(
         self, questions: Iterable[Question], sources: AnswerSources | None = None
     ) -> Iterator[Question]:
-        """The stored answers of these questions, in order, read a batch at a time. One that failed
-        has the outcome fault, one that was not reached yet has none; what stopped it then, if anything did,
-        is its fault. `sources`: what they are answered from; None: the questions are gone through once more
-        to find it."""
+        """Yields the stored answers of these questions, in order, read in batches. A dead letter has the
+        outcome fault. A question without an answer has the outcome "", with its last transient fault if there
+        is one. `sources`: evidence of the questions; None: computed, which iterates `questions` once more."""
         sources, recipe = sources or self.answer_sources(questions), self.recipe.digest()
         for some in batches(questions, ANSWERS_AT_ONCE):
             keys = [sources.key(recipe, q) for q in some]
@@ -228,25 +230,25 @@ class Pipeline:
             yield from (found.get(k) or _unanswered(q, lost.get(k)) for k, q in zip(keys, some, strict=True))
 
     def failed_sources(self, among: set[str] | None) -> list[dict[str, Any]]:
-        """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
-        each source; one that was done since is not among them."""
+        """Returns rows of `faults` for sources that are missing in a table of the corpus half: one fault per
+        table and source, final ones preferred. `among`: sources to look at; None: all."""
         rows = []
         for table in recipe_tables.table_names(self.store, self.recipe):
             last = {r["id"]: r for r in final_last(self.store.rows("faults", "digest", [table]))}
-            left = self.store.missing(table, "source", list(last))
-            rows += [last[id] for id in left if among is None or id in among]
+            missing = self.store.missing(table, "source", list(last))
+            rows += [last[id] for id in missing if among is None or id in among]
         return rows
 
     def snapshot(self) -> str:
-        """Names all that the store can search: the corpus of a question without citations, the approximate
-        indexes that the recipe searches it by, the files whose dates it reads, and the fields it tests."""
+        """Returns a digest of everything that a search of the whole store depends on: its sources, and the
+        approximate indexes, dates of files and fields of documents that the recipe uses."""
         of = self.store, self.recipe
         read = ann_names(*of) + recipe_tables.files_read(*of) + recipe_tables.fields_read(*of)
         return digest(corpus_sum(self.store), *read)
 
     def sources(self, questions: Iterable[Question] | None) -> Ids:
-        """Ids of the sources to index, of the kinds that the recipe parses: those cited in citation order, or
-        all of the store."""
+        """Returns the ids of the sources to index, of the kinds that the recipe parses: the cited ones in
+        citation order, or all of the store if a question searches it or `questions` is None."""
         kinds, cited = self.recipe.source_kinds(), dict[str, None]()
         for q in questions if questions is not None else ():
             if (sources := q.sources()) is None or self.recipe.searches_all():

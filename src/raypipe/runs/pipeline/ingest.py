@@ -1,9 +1,9 @@
-"""Files into a store: every line read once, equal sources stored once, all or nothing.
+"""Ingest of files into a store, all or nothing: reads each line once, stores equal sources once.
 
-What is read is staged in parts as it comes, so memory holds a part and the ids of questions, however large
-the files are. A damaged file raises before anything is committed. When all of it is staged, one small file
-says so (`ingest_log`): from then on the new state holds, and the next driver does what a killed process has
-left. So a kill leaves the old rows of all tables or the new ones of all tables.
+Rows are staged in parts while files are read, so memory holds one part and the ids of questions, for files of
+any size. A damaged file raises before anything is committed. Once all rows are staged, one small file records
+the decision to commit them (`ingest_log`). If the process is killed after that, the next driver finishes the
+commits. So a kill leaves either the old rows of all tables or the new rows of all tables.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from raypipe.runs.run_parts import ReplacedRows
 from raypipe.store import Store
 from raypipe.store.files import need
 
-PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three times as much memory
-ROW_BYTES = 500  # of a record on top of its content, about
-READER = "5"  # raised when the readers make other rows of the same bytes
+PART_BYTES = 16 << 20  # of records per part (one Lance fragment), which takes three times as much memory
+ROW_BYTES = 500  # approximate size of a record besides its content
+READER = "5"  # version of the readers; raise it if they make different rows of the same bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Files whose rows are staged, all of them sound."""
+    """Files that were read without an error, and whose rows are staged."""
 
     run: str  # names the parts
     rows: ingest_staging.StagedRows
     counts: ReadCounts
-    left: Mapping[str, tuple[str, ...]]  # table -> ids of rows that go
-    read_by: str = "one process"  # what read them, for people; "": nothing is said of it
-    end: Callable[[], object] = lambda: None  # called once the rows are in the tables
+    left: Mapping[str, tuple[str, ...]]  # table -> ids of rows to delete
+    read_by: str = "one process"  # reader of the files, for summaries; "": not mentioned
+    end: Callable[[], object] = lambda: None  # called once the rows are committed
 
 
 FileReading: TypeAlias = Callable[[Store, str, Sequence[Path], Format, Progress], StagedFiles]
-"""Reads files (the second: their fingerprint) and stages their rows."""
+"""(store, fingerprint of the files, their paths, format, progress) -> the files with their rows staged."""
 
 
 def ingest(
@@ -60,19 +60,20 @@ def ingest(
     kind: str | None = None,
     reading: FileReading | None = None,
 ) -> ingest_log.IngestSummary:
-    """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
-    ahead of the first line that is read. `kind` of the data is noted with it; None: as noted, else the
-    format's. `reading` stages the rows; None: `read_here`.
+    """Reads files into a store. Files with the same bytes as before are not decoded and change nothing.
 
-    Rows take the place of older rows with their ids, and the summary says of which. Raises ConfError for an
-    unknown format and DataError for a missing, truncated or mislabelled file, and where no line of the files
-    can be read; then the store is as it was.
+    `before` is called before the first line is read. `kind`: kind of the data, kept in the note of the read;
+    None: the kind noted before, else the format's. `reading` stages the rows; None: `read_here`.
+
+    A row replaces an older row with the same id, and the summary reports it. Raises ConfError for an unknown
+    format, and DataError if a file is missing, truncated or mislabelled, if no line can be read, or if
+    tombstones refuse all rows. After an error the store is unchanged.
     """
     of = fingerprint(paths, format)
     if (known := ingest_log.noted(store, of, kind)) is not None:
         return known
     with ingest_log.driving(store, f"ingest {paths[0]}"):
-        if (known := ingest_log.noted(store, of, kind)) is not None:  # a killed process had read them
+        if (known := ingest_log.noted(store, of, kind)) is not None:  # `driving` finished a killed read
             return known
         before()
         need(store.files, 0, "reading files")
@@ -108,7 +109,7 @@ def read_here(
 
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
-    """Names the bytes of the files, of those that their rows name, and the reader of them."""
+    """Returns a digest of the bytes of the files, of the files that their rows name, and of the readers."""
 
     def blake2b(file: Path) -> str:
         with file.open("rb") as stream:
@@ -116,7 +117,7 @@ def fingerprint(paths: Sequence[Path], format: Format) -> str:
 
     named = readers.referenced(paths, format)
     found = [*readers.files_of(paths, format), *named]
-    with ThreadPoolExecutor(cores()) as pool:  # the digest of a block holds no lock of the interpreter
+    with ThreadPoolExecutor(cores()) as pool:  # hashing a block releases the interpreter's lock
         digests = pool.map(blake2b, found)
         parts = [part for file, bytes_ in zip(found, digests, strict=True) for part in (file.name, bytes_)]
     builds = sorted(set(filter(None, map(read_by, named))))
@@ -124,12 +125,12 @@ def fingerprint(paths: Sequence[Path], format: Format) -> str:
 
 
 def mib(size: int) -> int:
-    """Bytes as MiB, begun ones counted, so that a small file is no file of 0 MB."""
+    """Converts bytes to MiB, rounded up, so that a small file has at least 1."""
     return -(-size >> 20)
 
 
 def batches(rows: Iterator[Row]) -> Iterator[ingest_staging.IngestBatch]:
-    """Batches of about PART_BYTES, each source once in all of them."""
+    """Yields batches of about PART_BYTES. Each source occurs once over all batches."""
     seen = DiskMap()
     batch, size = ingest_staging.IngestBatch(), 0
     for row in rows:
@@ -149,9 +150,9 @@ def batches(rows: Iterator[Row]) -> Iterator[ingest_staging.IngestBatch]:
 
 
 def bad_lines(store: Store, of: str) -> list[BadLine]:
-    """The first lines of files (`of`: their fingerprint) that could not be read, or lost a page."""
-    found = store.scan("faults", filter=f"digest = '{of}'", limit=ingest_staging.BAD_SHOWN)
-    return [ingest_staging.bad_line(r["id"], r) for r in found.to_pylist()]
+    """Returns the first lines of a read that could not be read, or lost a page. `of`: its fingerprint."""
+    rows = store.scan("faults", filter=f"digest = '{of}'", limit=ingest_staging.BAD_SHOWN)
+    return [ingest_staging.bad_line(r["id"], r) for r in rows.to_pylist()]
 
 
 def decision(
@@ -161,11 +162,11 @@ def decision(
     files: tuple[str, ...],
     kind: str = OWN_KIND,
 ) -> ingest_log.Decision:
-    """All that was read under a fingerprint (`of`) and what becomes of it. `kind`: of the data."""
+    """Makes the decision that commits a read. `of`: fingerprint of its files; `kind`: kind of the data."""
     rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked = {n.fingerprint: n.files for n in ingest_log.with_questions(store, ids, of)}
-    # No note is kept of the ids of documents: each read that had some counts.
+    # Notes do not contain ids of documents, so every read with documents may have had the replaced ones.
     read = ingest_log.notes(store, outdated=False) if documents else ()
     had = {n.fingerprint: n.files for n in read if n.documents and n.fingerprint != of}
     of_asked, of_had = (tuple(dict.fromkeys(chain(*by.values()))) for by in (asked, had))

@@ -1,9 +1,9 @@
-"""A folder of files into a store: only what changed is read, what was removed goes.
+"""Ingest of a folder into a store: reads new and changed files, deletes the documents of removed files.
 
-The store keeps what each file was when it was read: size, time, inode, digest, the identity of its reader,
-and what became of it. A file whose state is equal is not opened; one whose bytes are equal is not read.
-Documents of files that changed are replaced, those of removed files go with all that was made of them, in one
-decision (`ingest_log`). So questions about the whole store search the folder as it was read last.
+The store keeps the state of each file at its last read: size, time, inode, digest, reader, and the rows made
+of it. A file with the same size, time and inode is not opened; a file with the same bytes is not parsed.
+Documents of changed files are replaced. Documents of removed files are deleted with everything made of them,
+in one decision (`ingest_log`). So questions about the whole store search the folder as it was last read.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from raypipe.runs.pipeline.ingest_log import LOOKING_S, IngestSummary, decide, d
 from raypipe.store import Store
 from raypipe.store.files import FOLDERS, need
 
-LAST_S = 253_402_300_799  # of the year 9999: a file may bear any time
-METADATA = "metadata.csv"  # name of a table of fields
+LAST_S = 253_402_300_799  # last second of the year 9999: the time of a file can be any number
+METADATA = "metadata.csv"  # name of a table with fields of files
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when it was read, and what became of it."""
+    """State of a file at its last read, and ids of the rows made of it."""
 
     seen: tuple[int, int, int]  # size in bytes, mtime in ns, inode
-    content: str  # digest of its bytes; "": it was not opened
-    reader: str  # identity
-    document: str = ""  # id; "": there is none
-    source: str = ""
-    faults: tuple[str, ...] = ()  # their ids
-    transient: bool = False  # True: it is read again, whatever it is
-    given: str = ""  # digest of the fields that a metadata.csv gives it; "": none
+    content: str  # digest of the bytes; "": it could not be opened
+    reader: str  # identity of the reader
+    document: str = ""  # id; "": no document was made
+    source: str = ""  # id
+    faults: tuple[str, ...] = ()  # ids
+    transient: bool = False  # True: a fault was transient, so the file is read again even if unchanged
+    given: str = ""  # digest of its fields in metadata.csv files; "": none
 
 
 _FIELDS = tuple(f.name for f in fields(FileState))
@@ -55,25 +55,25 @@ _FIELDS = tuple(f.name for f in fields(FileState))
 
 @dataclass(slots=True)
 class FolderRead:
-    """A read of a folder, which writes nothing itself. Raises DataError for one that is not there."""
+    """A read of a folder. It writes nothing; its batches raise DataError if the folder does not exist."""
 
     store: Store
     root: Path
-    of: str  # names the folder; the digest of its faults
-    before: dict[str, FileState]
+    of: str  # id of the folder (`folder_id`), also of its faults
+    before: dict[str, FileState]  # file -> state at the last read
     tombstones: ingest_staging.Tombstones
-    given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in a metadata.csv
+    given: dict[str, dict[str, str]] = field(default_factory=dict)  # file -> its fields in metadata.csv files
     counts: ReadCounts = field(default_factory=ReadCounts)
-    now: dict[str, FileState] = field(default_factory=dict)
-    batched: set[str] = field(default_factory=set)  # ids of sources that are in a batch
+    now: dict[str, FileState] = field(default_factory=dict)  # file -> state at this read
+    batched: set[str] = field(default_factory=set)  # ids of the sources in all batches
     batch: ingest_staging.IngestBatch = field(
         default_factory=ingest_staging.IngestBatch
-    )  # of the files that were read last
-    size: int = 0  # bytes of the batch, about
+    )  # files read since the last batch was yielded
+    size: int = 0  # approximate bytes of the batch
 
     @classmethod
     def begin(cls, store: Store, root: Path) -> FolderRead:
-        """Begins with the files as they were read last."""
+        """Begins a read: loads the states of the files at the last read, and the tombstones."""
         raw = store.files.read(f"{FOLDERS}/{(of := folder_id(root))}.json")
         known = {
             n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
@@ -82,7 +82,7 @@ class FolderRead:
         return cls(store, root, of, known, ingest_staging.Tombstones(ingest_staging.tombstones(store)))
 
     def sources(self, progress: Progress) -> Iterator[Source]:
-        """Yields the texts of files that are new or changed. Raises DataError where none can be read."""
+        """Yields the texts of new and changed files. Raises DataError if the folder has no readable file."""
         for batch in self.batches((), progress):
             yield from batch.sources
         if refused := self.without_documents(()):
@@ -109,13 +109,13 @@ class FolderRead:
             reader.close()
 
     def _file(self, file: FoundFile, reader: DocumentReader) -> None:
-        """Puts a file into the batch, unless it is as it was."""
+        """Adds a new or changed file to the batch, or a fault if it cannot be stored."""
         old, content, fields = self.before.get(file.name), "", self.given.get(file.name)
         given = digest(json.dumps(fields, sort_keys=True)) if fields else ""
         if old and (old.transient or not reads_as(old.reader) or old.given != given):
-            old = None  # the same bytes would not be read as they were then
+            old = None  # a read of the same bytes may give other rows
         try:
-            # A file that could not be opened has no digest: with permission it has the same state.
+            # A file that could not be opened (no `content`) is retried: its state has no permissions.
             if old and old.content and old.seen == file.state:
                 return self._unchanged(file, old)
             if file.trouble is not None:
@@ -138,7 +138,7 @@ class FolderRead:
         self.now[file.name] = old if old.seen == file.state else replace(old, seen=file.state)
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
-        """Records a file that has no document."""
+        """Records a file without a document, and adds its fault to the batch."""
         id = ingest_staging.fault_id(self._where(file), 0, fault, self.of)
         now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
         if now == self.before.get(file.name):
@@ -176,10 +176,10 @@ class FolderRead:
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
         self.counts.recognised_pages += text.recognised
-        said = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
-        self.batch.documents.append(Document(id, title, source.id, dict(sorted(said.items()))))
+        values = {**text.fields, **of_path(file.name), **self.given.get(file.name, {})}
+        self.batch.documents.append(Document(id, title, source.id, dict(sorted(values.items()))))
         second = sorted((0, file.mtime_ns // 10**9, LAST_S))[1]
-        modified = said.get("date") or time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        modified = values.get("date") or time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         layout = Layout(id, source.id, file.url, title, text.pages, text.sections, modified)
         self.batch.layouts.append(layout)
         self.batch.faults += faults
@@ -190,11 +190,11 @@ class FolderRead:
             self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
 
     def _where(self, file: FoundFile) -> str:
-        """Names a file among dead letters."""
+        """Returns the place of a file for its faults: the folder's name and its path in the folder."""
         return f"{self.root.name}/{file.shown}" if self.root.is_dir() else file.shown
 
     def changes(self) -> str:
-        """Says which files are not as they were read last; "" at the first read, and where all are."""
+        """Returns a message that counts new, changed and removed files; "" if none, or at the first read."""
         both = self.before.keys() & self.now.keys()
         counts = {
             "new": len(self.now.keys() - self.before.keys()),
@@ -209,7 +209,7 @@ class FolderRead:
         return ", ".join(f"{n} {what}" for what, n in counts.items() if n) if self.before else ""
 
     def without_documents(self, bad_lines: Iterable[BadLine]) -> DataError | None:
-        """Says that a folder has no file that can be read; None where it has one."""
+        """Returns the error of a folder without readable files; None if at least one was read."""
         if any(f.document for f in self.now.values()):
             return None
         shown = "".join(f"\n  {bad}" for bad in bad_lines)
@@ -221,7 +221,7 @@ class FolderRead:
         return DataError(f"{self.root}: expected {expected}; {found}{gone if before else ''}")
 
     def gone(self) -> dict[str, tuple[str, ...]]:
-        """Rows that go: of files that were removed, changed or can no longer be read."""
+        """Returns table -> ids of rows to delete: of files that are removed, changed or now unreadable."""
         then, now = self.before.values(), self.now.values()
         documents = {f.document for f in then} - {f.document for f in now} - {""}
         faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
@@ -232,15 +232,15 @@ class FolderRead:
 
 
 def folder_id(root: Path) -> str:
-    """Names a folder, or a file that is given alone."""
+    """Returns the id of a folder or a single file: a digest of its absolute path."""
     return digest("files", str(root.absolute()))
 
 
 def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Progress) -> IngestSummary:
-    """Reads the files of a folder that are new or changed, and takes out those that are gone.
+    """Reads the new and changed files of a folder, and deletes the documents of removed files.
 
-    `globs` as in `readers.documents.walk`. Raises DataError for a folder that is not there, and where no file
-    of it can be read; what it held before is out of the store then.
+    `globs` as in `readers.documents.walk`. Raises DataError if the folder does not exist, or has no readable
+    file; in the second case its earlier documents are deleted first.
     """
     of = folder_id(root)
     with driving(store, f"ingest {root}", LOOKING_S):
@@ -256,13 +256,13 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
             progress.say(changes)
         found = StagedFiles(staging.run, staging.rows, read.counts, read.gone(), read_by="")
         decided = decision(store, of, found, (root.name,))
-        # What a changed file replaces is its own: no other read lost anything.
+        # A changed file replaces only its own document, so no other read is outdated.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())
         summary = replace(decided.summary, replaced=(), again=again, documents=documents)
         if again and read.now == read.before and noted(store, of):
-            return summary  # the store says all of it already
-        # `dataclasses.asdict` copies all that is in a field, ten times as long
+            return summary  # the store has all of it already
+        # `dataclasses.asdict` copies every value, and takes ten times as long.
         states = {n: {name: getattr(f, name) for name in _FIELDS} for n, f in read.now.items()}
         state = json.dumps({"root": str(root.absolute()), "files": states})
         decide(store, replace(decided, outdated=(), summary=summary, state=(f"{FOLDERS}/{of}.json", state)))
@@ -272,9 +272,9 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
 
 
 def _given_fields(root: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """File below a folder -> its fields, by each metadata.csv next to it or in a folder above; and the names
-    of these. One has a column `file` or `path`, from its own folder; the nearest counts most. One that cannot
-    be read is none: its reader says why."""
+    """Returns file -> its fields from metadata.csv files, and the names of these tables. A metadata.csv
+    describes files of its folder and below, by a column `file` or `path`; of several, the nearest counts. An
+    unreadable one is read as a document instead, which reports the reason."""
     given, tables = dict[str, dict[str, str]](), set[str]()
     found = walk(root, [METADATA, f"*/{METADATA}"], DOCUMENT_LIMITS) if root.is_dir() else ()
     for file in sorted(found, key=lambda f: f.name.count("/")):

@@ -1,6 +1,8 @@
-"""Log of ingests: a note for each read of files, and the decision that a kill leaves behind.
+"""Log of ingests in the store: a note of each read of files, and decisions that are not finished.
 
-Knows parts, commits and small files of a store; knows no reader.
+A decision is one small file that lists the staged parts of a read. It is written before their commits, so
+the next driver can finish them after a kill (`driving`). Depends on parts, commits and small files of a
+store, not on readers.
 """
 
 from __future__ import annotations
@@ -25,46 +27,46 @@ from raypipe.store.tables import INGEST_TABLES, OF_SOURCES
 _DECISION = "ingest-"
 _OUTDATED = ".outdated.json"
 LOOKING_S = 20.0
-"""Wait for another command that looks at the same folder: one that finds it unchanged ends in a second or
-two, on a busy machine in ten."""
-TABLES = (*INGEST_TABLES, "faults")  # in the order in which they are committed
+"""Wait for another command that reads the same folder. If the folder is unchanged, that command ends in a
+second or two, on a busy machine in ten."""
+TABLES = (*INGEST_TABLES, "faults")  # in the order of their commits
 REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 
 
 @dataclass(frozen=True, slots=True)
 class IngestSummary:
-    """Counts of one read of files, kept in the store so that the same bytes are read once."""
+    """Counts of one read of files. The store keeps them as a note, so that equal bytes are read only once."""
 
-    fingerprint: str  # of the files; the digest of their faults
+    fingerprint: str  # of the files; also the `digest` of their faults
     questions: tuple[str, ...]  # ids, in file order
-    counts: Mapping[str, int]  # readers.ReadCounts
-    reasons: Mapping[str, int]  # why lines and pages were skipped -> how many
-    again: bool = False  # True: the same bytes had been read before
-    replaced: tuple[ReplacedRows, ...] = ()
+    counts: Mapping[str, int]  # fields of readers.ReadCounts
+    reasons: Mapping[str, int]  # reason -> number of lines and pages skipped for it
+    again: bool = False  # True: the same bytes were read before
+    replaced: tuple[ReplacedRows, ...] = ()  # older rows that this read replaced
     files: tuple[str, ...] = ()  # names
-    documents: int = 0
-    kind: str = "crag"  # of the data
-    read_by: str = ""  # one process, or how many tasks
+    documents: int = 0  # documents read
+    kind: str = "crag"  # kind of the data
+    read_by: str = ""  # "one process", or a number of tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """All that an ingest will put in: its parts are staged, and nothing of it is in a table yet."""
+    """Changes that an ingest is about to commit. Its parts are staged; no table shows them yet."""
 
     run: str
-    parts: Mapping[str, tuple[str, ...]]  # table -> parts that have rows
-    outdated: tuple[str, ...]  # fingerprints of files some of whose rows are replaced
+    parts: Mapping[str, tuple[str, ...]]  # table -> parts with rows
+    outdated: tuple[str, ...]  # fingerprints of earlier reads, some of whose rows are replaced
     summary: IngestSummary
     gone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Table -> ids of rows that go: of files that a folder has no longer. With a source goes all that was
-    made of it, so that it is not found any more; releases keep the versions that they name."""
-    state: tuple[str, str] | None = None  # a small file of the store and what it says then; None: none
+    """Table -> ids of rows to delete, of removed files and replaced documents. All rows made of a deleted
+    source are deleted, too, so that no search finds it. Releases keep the versions that they name."""
+    state: tuple[str, str] | None = None  # (name, content) of a small file to write; None: no file
 
 
 @contextmanager
 def driving(store: Store, owner: str, wait_s: float = 0.0) -> Iterator[None]:
-    """The driver's lease, once another gives it back within `wait_s`. What an ingest had decided when it was
-    killed is done first."""
+    """Holds the driver's lease of a store, and first finishes the decisions of killed ingests. Waits up to
+    `wait_s` seconds for another holder."""
     with store.lease("driver", owner, wait_s=wait_s):
         for name in _decisions(store):
             _finish(store, name)
@@ -72,7 +74,7 @@ def driving(store: Store, owner: str, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
-    """Several reads as one, under the fingerprint of the first."""
+    """Merges several reads into one summary, with the fingerprint of the first."""
     counts, reasons = Counter[str](), Counter[str]()
     for read in reads:
         counts.update(read.counts)
@@ -90,8 +92,8 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
 
 
 def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSummary | None:
-    """Returns what these files contained, if the store has read them and all of their rows are as they had
-    them. Another `kind` of theirs is written down."""
+    """Returns the note of these files if they were read and no later read replaced some of their rows; else
+    None. Stores `kind` in the note if it differs."""
     name = f"{INGESTED}/{fingerprint}.json"
     if _decisions(store) or (raw := store.files.read(name)) is None:
         return None
@@ -103,7 +105,7 @@ def noted(store: Store, fingerprint: str, kind: str | None = None) -> IngestSumm
 
 
 def notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
-    """Yields what was noted of each read, of those that are outdated, or of the others."""
+    """Yields the notes of all reads that are outdated, or of all that are not."""
     for name in store.files.names(INGESTED):
         if name.endswith(_OUTDATED) == outdated:
             raw = store.files.read(f"{INGESTED}/{name}")
@@ -112,34 +114,34 @@ def notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
 
 
 def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Kind -> names of the files with that kind, of the reads that had these questions."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Returns kind of data -> names of files, for the reads that had some of these questions."""
+    files: dict[str, tuple[str, ...]] = {}
     for note in with_questions(store, questions):
-        found[note.kind] = (*found.get(note.kind, ()), *note.files)
-    return found
+        files[note.kind] = (*files.get(note.kind, ()), *note.files)
+    return files
 
 
 def with_questions(store: Store, questions: Collection[str], but: str = "") -> Iterator[IngestSummary]:
-    """The reads that had some of these questions, without that of fingerprint `but`. A read that is outdated
-    counts for questions that no later one had."""
-    left = set(questions)
+    """Yields the notes of reads that had some of these questions, except the read with fingerprint `but`. An
+    outdated read is included only for questions that no current read had."""
+    unseen = set(questions)
     for outdated in (False, True):
-        read = notes(store, outdated) if left else ()
-        had = [n for n in read if n.fingerprint != but and not left.isdisjoint(n.questions)]
+        read = notes(store, outdated) if unseen else ()
+        had = [n for n in read if n.fingerprint != but and not unseen.isdisjoint(n.questions)]
         yield from had
-        left = left.difference(*(note.questions for note in had))
+        unseen = unseen.difference(*(note.questions for note in had))
 
 
 def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
-    """Fingerprints of the reads that had some of these questions, or any documents."""
-    asked = set(questions)
+    """Returns fingerprints of current reads with some of these questions or (`documents`) any documents."""
+    wanted = set(questions)
     read = notes(store, outdated=False)
-    some = (n for n in read if (documents and n.documents) or not asked.isdisjoint(n.questions))
+    some = (n for n in read if (documents and n.documents) or not wanted.isdisjoint(n.questions))
     return tuple(n.fingerprint for n in some)
 
 
 def decide(store: Store, decision: Decision) -> None:
-    """Writes a decision down, and does it. After a kill, `driving` does what is left."""
+    """Writes a decision to the store, then carries it out. After a kill, `driving` finishes it."""
     name = f"{RUNS}/{_DECISION}{decision.summary.fingerprint}.json"
     store.files.write(name, sealed(json.dumps(asdict(decision))))
     _finish(store, name)
@@ -150,7 +152,7 @@ def _decisions(store: Store) -> list[str]:
 
 
 def _finish(store: Store, name: str) -> None:
-    """Does what is left of a decision. One that is damaged is dropped: its files are read again."""
+    """Carries out the rest of a decision. A damaged decision is dropped: its files will be read again."""
     if (text := unsealed(store.files.read(name) or b"")) is not None:
         tree = json.loads(text)
         for fingerprint in tree["outdated"]:
@@ -172,10 +174,10 @@ def _finish(store: Store, name: str) -> None:
 
 
 def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
-    """Takes rows out of the newest versions. Sources go last: what a kill leaves is found by them."""
+    """Deletes rows in the newest versions. Sources go last: a repeat after a kill finds the rest by them."""
     if sources := gone.get("sources"):
-        # Work of killed runs that these are part of is given up: its commit would bring them back. What else
-        # it had is planned again.
+        # Abandons killed runs with these sources, since their commits would bring the sources back. The other
+        # rows of these runs are planned again.
         for name in (n for n in unfinished(store) if not n.startswith(_DECISION)):
             run = begun(store, name)
             if run is not None and not set(sources).isdisjoint(run.ids):
@@ -188,7 +190,7 @@ def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
 
 
 def outdate(store: Store, fingerprint: str) -> None:
-    """Some rows of these files are replaced: the same bytes are read again when they are asked for."""
+    """Marks a read as outdated: some of its rows were replaced, so its files are read again when given."""
     place = f"{INGESTED}/{fingerprint}"
     if (raw := store.files.read(f"{place}.json")) is not None:
         store.files.write(f"{place}{_OUTDATED}", raw)

@@ -1,10 +1,10 @@
-"""Rows of files to parts of the ingested tables, which no table shows yet, but for what tombstones refuse.
+"""Staging of ingested rows: parts that no table shows yet, without the rows that tombstones refuse.
 
-What is staged is plain values (`StagedRows`), so that several processes can each stage a stretch of the files
-and one adds up what they did. A tombstone says what was forgotten and may not come in again, by digest, with
-the reason. It holds no byte of what is gone: it names sources by their ids, which are digests of their
-content, and addresses, documents and questions by digests of theirs. Knows records, parts and small files of
-a store; knows no reader of files.
+The summary of staged rows is plain values (`StagedRows`). So several processes can each stage a section of
+the files, and one process adds up their summaries. A tombstone lists digests of forgotten texts that may not
+be stored again, and the reason. It contains no byte of them: it has the ids of sources, which are digests of
+their content, and digests of addresses and of the ids of documents and questions. Depends on records, parts
+and small files of a store, not on readers of files.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ from raypipe.store.sources import write_sizes
 from raypipe.store.text_places import PARTS
 
 SHOWN = 3  # ids of replaced rows that a summary names
-BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
+BAD_SHOWN = 3  # unreadable lines that messages show; the table `faults` has all
 
 
 @dataclass(slots=True)
 class IngestBatch:
-    """Records of some rows, by table."""
+    """Records of some rows of files, by table."""
 
     sources: list[Source] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     golds: list[Gold] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
     layouts: list[Layout] = field(default_factory=list)
-    faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
+    faults: list[tuple[str, Fault]] = field(default_factory=list)  # (id, fault)
 
 
 def fault_id(where: str, number: int, fault: Fault, *folder: str) -> str:
-    """Names one trouble of one line: another trouble at the same place, after an edit, is another row.
-    `folder`: the id of the one that `where` is in; another of the same name has rows of its own."""
+    """Returns the id of a line's fault. After an edit, another fault at the same place gets another id.
+    `folder`: id of the folder that contains `where`, since two folders can have the same name."""
     return f"{where}#{digest(*folder, str(number), fault.reason, fault.detail)[:8]}"
 
 
 def bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
-    """A line that could not be read, by the id of its fault and the fault's fields."""
+    """Makes the message line of an unreadable line, from its fault's id and fields."""
     return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
 
 
 @dataclass(slots=True)
 class StagedRows:
-    """Rows that a read of files has written, and no table shows yet; plain values."""
+    """Summary of the rows that a read of files has staged, as plain values."""
 
-    parts: dict[str, list[str]] = field(default_factory=dict)  # table -> parts that have rows
+    parts: dict[str, list[str]] = field(default_factory=dict)  # table -> parts with rows
     questions: list[str] = field(default_factory=list)  # ids, in file order
-    documents: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)  # of faults -> how many
-    bad: list[tuple[str, str, str]] = field(default_factory=list)  # where, reason, detail of the first faults
-    replaced: dict[str, None] = field(default_factory=dict)  # ids of questions
+    documents: int = 0  # documents read
+    reasons: dict[str, int] = field(default_factory=dict)  # reason -> number of faults
+    bad: list[tuple[str, str, str]] = field(default_factory=list)  # (place, reason, detail) of first faults
+    replaced: dict[str, None] = field(default_factory=dict)  # ids of questions with replaced rows
     documents_replaced: int = 0
-    first_documents: list[str] = field(default_factory=list)  # of those replaced
-    left: dict[str, str] = field(default_factory=dict)  # document that is replaced -> its source
-    kept: int = 0  # questions and documents
-    refused: list[str] = field(default_factory=list)  # why tombstones refuse records, each reason once
+    first_documents: list[str] = field(default_factory=list)  # ids of the first replaced documents
+    left: dict[str, str] = field(default_factory=dict)  # replaced document -> its old source
+    kept: int = 0  # questions and documents that no tombstone refused
+    refused: list[str] = field(default_factory=list)  # reasons of tombstones for refused records, each once
 
     def add(self, other: StagedRows) -> None:
-        """Adds what was read behind this."""
+        """Adds the summary of the following section of the files."""
         for table, names in other.parts.items():
             self.parts.setdefault(table, []).extend(names)
         self.questions += other.questions
@@ -96,24 +96,24 @@ class StagedRows:
 
 
 class Staging:
-    """Stages the rows of one read of files, batch by batch."""
+    """Writer of the staged rows of one read of files, batch by batch."""
 
     def __init__(
         self, store: Store, of: str, what: str = "ingest", run: str | None = None, prefix: str = ""
     ) -> None:
-        """`of`: fingerprint of what is read; `what`: in the place of a run, of its faults. `run` and `prefix`
-        name the parts; None: a run of its own."""
+        """Prepares the staging of a read. `of`: fingerprint of the files; `what`: the faults' column `run`.
+        `run` and `prefix` name the parts; `run` None: a new name."""
         self._store, self._of, self._prefix, self._batches = store, of, prefix, 0
         self.run = run or uuid.uuid4().hex
         self._what = what
         self.rows = StagedRows()
         self._tombstones = Tombstones(tombstones(store))
-        self._given = DiskMap()  # sources of what is read
-        # An earlier read of the same bytes, some of whose rows were replaced since, has told them already.
-        self._told = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
+        self._given = DiskMap()  # sources in this read
+        # An earlier read of the same bytes, some of whose rows were replaced since, has stored these faults.
+        self._stored_faults = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
 
     def add(self, batch: IngestBatch) -> None:
-        """Writes a part for each table that gets rows."""
+        """Writes a part of each table that gets rows of the batch."""
         name = f"{self._prefix}{self._batches:06d}"
         self._batches += 1
         batch, refused = self._tombstones.batch(batch)
@@ -131,13 +131,13 @@ class Staging:
             if found := self._with_lost(table, batch, some):
                 self._store.ensure(table, schema)
                 replaced += self._stage(table, name, form.table(found))
-        others = self._stage("documents", name, arrow.document.table(batch.documents))
-        had = self._store.rows("documents", "id", sorted(others), ["id", "source"])
+        documents = self._stage("documents", name, arrow.document.table(batch.documents))
+        had = self._store.rows("documents", "id", sorted(documents), ["id", "source"])
         self._given.update(source.id for source in batch.sources)
         if batch.layouts:
             self._store.ensure("layouts", arrow.layout.schema)
             self._stage("layouts", name, arrow.layout.table(batch.layouts))
-        faults = [(i, asdict(f), 1, self._of) for i, f in batch.faults if i not in self._told]
+        faults = [(i, asdict(f), 1, self._of) for i, f in batch.faults if i not in self._stored_faults]
         if faults:
             write_part(self._store, "faults", self.run, name, faults_table(faults, self._what), {})
             self.rows.parts.setdefault("faults", []).append(name)
@@ -148,8 +148,8 @@ class Staging:
                 reasons=dict(Counter(fault.reason for _, fault in batch.faults)),
                 bad=[astuple(bad_line(id, asdict(f))) for id, f in batch.faults[:BAD_SHOWN]],
                 replaced=dict.fromkeys(replaced),
-                documents_replaced=len(others),
-                first_documents=list(others[:SHOWN]),
+                documents_replaced=len(documents),
+                first_documents=list(documents[:SHOWN]),
                 left=dict(zip(*map(arrow.id_texts, had.columns), strict=True)),
                 kept=len(batch.questions) + len(batch.documents),
                 refused=[f.detail for _, f in refused],
@@ -157,87 +157,87 @@ class Staging:
         )
 
     def _with_lost(self, table: str, batch: IngestBatch, golds: Sequence[Gold]) -> list[Gold]:
-        """The golds of a table, and an empty one for each question of the batch that has one there and has
-        none any more: what files say of a question takes the place of all that earlier ones said."""
-        given = {g.question for g in golds}
-        bare = [q.id for q in batch.questions if q.id not in given]
+        """Returns the golds, and an empty gold for each question that has one in the table but none in the
+        batch. New files replace everything that earlier files gave for a question."""
+        with_gold = {g.question for g in golds}
+        bare = [q.id for q in batch.questions if q.id not in with_gold]
         if not bare or not self._store.has(table):
             return list(golds)
-        strange = set(self._store.missing(table, "question", bare))
-        return [*golds, *(Gold(id, (), {}) for id in bare if id not in strange)]
+        never = set(self._store.missing(table, "question", bare))
+        return [*golds, *(Gold(id, (), {}) for id in bare if id not in never)]
 
     def _stage(self, table: str, part: str, rows: pa.Table) -> tuple[str, ...]:
-        """Ids of the rows that replace others."""
+        """Stages rows of a table as a part. Returns the ids of rows that replace stored ones."""
         staged = stage(self._store, table, self.run, part, rows)
         if staged.added or staged.replaced:
             self.rows.parts.setdefault(table, []).append(part)
         return staged.replaced
 
     def left(self) -> dict[str, tuple[str, ...]]:
-        """Rows that go: sources of documents that are replaced, where nothing else names them."""
+        """Returns table -> ids of rows to delete: sources of replaced documents that nothing else names."""
         return sources_left(self._store, self.rows, {s for s in self.rows.left.values() if s in self._given})
 
     def sources(self) -> Iterator[bytes]:
-        """`key_of` each source of what was read."""
+        """Yields the key (`bounded_rows.key_of`) of each source in this read."""
         return (key for key, _ in self._given.items())
 
 
 def sources_left(store: Store, rows: StagedRows, given: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the rows to delete after a read: sources of replaced documents that nothing else names.
-    `given`: those that the read itself brings again, which stay."""
+    """Returns table -> ids of rows to delete after a read: sources of replaced documents that nothing else
+    names. `given`: sources that the read itself contains, which are kept."""
     sources = set(rows.left.values()) - set(given)
     sources -= named_elsewhere(store, sources, rows.left)
     return {"sources": tuple(sorted(sources))} if sources else {}
 
 
 def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> set[str]:
-    """Those sources that a question cites, or a document that is not among `own` has."""
+    """Returns the sources that a question cites, or that a document besides `own` (ids) has."""
     if not sources:
         return set()
-    found = store.rows("documents", "source", sorted(sources), ["id", "source"])
-    named = {s for id, s in zip(*map(arrow.id_texts, found.columns), strict=True) if id not in own}
+    rows = store.rows("documents", "source", sorted(sources), ["id", "source"])
+    named = {s for id, s in zip(*map(arrow.id_texts, rows.columns), strict=True) if id not in own}
     for batch in store.batches("questions", ["citations"]):
         named |= sources & cited_sources(batch["citations"])
     return named
 
 
 def cited_sources(citations: pa.Array) -> set[str]:
-    """Ids of the sources of a column of citations."""
+    """Returns the ids of all sources in a column of citations."""
     parts = (pc.struct_field(pc.list_flatten(citations), kind) for kind in PARTS)
     return {id for part in parts for id in arrow.id_texts(part.unique())}
 
 
 FORMAT = 1
-REASON = "forgotten"  # of the fault of a record that a tombstone refuses
+REASON = "forgotten"  # reason of the fault of a refused record
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Everything that one `forget` took out."""
+    """Digests of everything that one `raypipe forget` deleted."""
 
     format: int
     id: str  # digest of "forgotten", kind and name
     kind: str  # url, document, source or question
-    reason: str  # as it was given
+    reason: str  # given by the user
     forgotten: float  # seconds since the epoch
-    addresses: tuple[str, ...] = ()  # digests of urls of citations, and of ids of documents
+    addresses: tuple[str, ...] = ()  # digests of citations' urls and of documents' ids
     sources: tuple[str, ...] = ()  # ids
     questions: tuple[str, ...] = ()  # digests of ids
 
     def says(self) -> str:
-        """Why a record is refused, for people."""
+        """Returns the message that explains why a record is refused."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.forgotten))
         return f"tombstone {self.id[:8]} of {day} refuses it: {self.reason}"
 
 
 def write_tombstone(store: Store, stone: Tombstone) -> None:
-    """Keeps a tombstone for as long as the store is there."""
+    """Stores a tombstone permanently."""
     store.files.write(f"{TOMBSTONES}/{stone.id}.json", json.dumps(asdict(stone)).encode())
 
 
 def tombstones(store: Store) -> list[Tombstone]:
-    """Every tombstone of a store. Raises DataError for a damaged one: what it refuses is not known."""
-    found = []
+    """Loads every tombstone of a store. Raises DataError if one is damaged: its refusals are unknown."""
+    stones = []
     for name in store.files.names(TOMBSTONES):
         where = f"{store.uri}/{TOMBSTONES}/{name}"
         try:
@@ -247,33 +247,33 @@ def tombstones(store: Store) -> list[Tombstone]:
                 f"{where}: expected a tombstone, found a damaged file ({e}). Put back what stood there: "
                 "without it nothing is read into this store"
             ) from e
-        found.append(config.build(Tombstone, tree, Where(where)))
-    return found
+        stones.append(config.build(Tombstone, tree, Where(where)))
+    return stones
 
 
 class Tombstones:
-    """The refusals that the tombstones of a store make."""
+    """Tombstones of a store, looked up by the records that they refuse."""
 
     def __init__(self, stones: Iterable[Tombstone]) -> None:
-        self._stones: dict[tuple[str, str], Tombstone] = {}  # (field, what it names) -> tombstone
+        self._stones: dict[tuple[str, str], Tombstone] = {}  # (field, digest) -> tombstone
         for stone in stones:
             for of in ("sources", "addresses", "questions"):
                 self._stones |= {(of, name): stone for name in getattr(stone, of)}
 
     def source(self, id: str) -> Tombstone | None:
-        """The tombstone of a source; None: it may come in."""
+        """Returns the tombstone that refuses a source; None: it may be stored."""
         return self._stones.get(("sources", id))
 
     def address(self, name: str) -> Tombstone | None:
-        """The tombstone of a url of a citation, or of the id of a document."""
+        """Returns the tombstone that refuses a citation's url or a document's id; None: it may be stored."""
         return self._stones.get(("addresses", digest(name))) if self._stones else None
 
     def question(self, id: str) -> Tombstone | None:
         return self._stones.get(("questions", digest(id))) if self._stones else None
 
     def refuses(self, question: str, addresses: Iterable[str], sources: Iterable[str]) -> bool:
-        """Returns whether an answer may not be kept, by the id of its question, and by the addresses and
-        sources that it rests on."""
+        """Returns whether an answer must not be stored. `question` is its question's id; `addresses` and
+        `sources` are its evidence."""
         if not self._stones:
             return False
         return bool(
@@ -281,10 +281,10 @@ class Tombstones:
         )
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:
-        """The question without what is refused of its citations, and why."""
+        """Removes refused citations and sources from a question. Returns it and the tombstones that apply."""
         if question.citations is None:
             return question, []
-        left: list[Citation] = []
+        allowed: list[Citation] = []
         why: list[Tombstone] = []
         for c in question.citations:
             if (stone := self.address(c.url)) is not None:
@@ -293,20 +293,20 @@ class Tombstones:
             gone = {s: stone for n in PARTS if (s := getattr(c, n)) and (stone := self.source(s))}
             why += gone.values()
             page, snippet, name = (None if s in gone else s for s in (c.page, c.snippet, c.name))
-            left.append(replace(c, page=page, snippet=snippet, name=name))
-        return (replace(question, citations=tuple(left)), why) if why else (question, [])
+            allowed.append(replace(c, page=page, snippet=snippet, name=name))
+        return (replace(question, citations=tuple(allowed)), why) if why else (question, [])
 
     def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:
-        """The records that may come in, and a fault for each refused one: id, fault."""
+        """Returns the batch without refused records, and an (id, fault) for each refusal."""
         if not self._stones:
             return batch, []
         faults: list[tuple[str, Fault]] = []
         dropped = {q.id for q in batch.questions if self.question(q.id) is not None}
-        gone = {s.id for s in batch.sources if self.source(s.id)}  # unless something else names them
+        gone = {s.id for s in batch.sources if self.source(s.id)}  # unless an allowed record names them
         questions = []
         for q in batch.questions:
             if (stone := self.question(q.id)) is not None:
-                faults.append((stone.id[:12], fault(stone)))  # not by its name: that is gone
+                faults.append((stone.id[:12], fault(stone)))  # not the question's id, which is forgotten
                 continue
             kept, why = self.citations(q)
             gone |= set(q.sources() or ()) - set(kept.sources() or ())
@@ -320,7 +320,7 @@ class Tombstones:
             else:
                 documents.append(d)
         cited = {s for q in questions for s in q.sources() or ()} | {d.source for d in documents}
-        there = {d.id for d in documents}
+        allowed = {d.id for d in documents}
         return (
             replace(
                 batch,
@@ -328,12 +328,12 @@ class Tombstones:
                 questions=questions,
                 golds=[g for g in batch.golds if g.question not in dropped],
                 documents=documents,
-                layouts=[x for x in batch.layouts if x.id in there],
+                layouts=[x for x in batch.layouts if x.id in allowed],
             ),
             faults,
         )
 
 
 def fault(stone: Tombstone) -> Fault:
-    """The fault of a record that a tombstone refuses."""
+    """Makes the fault of a record that a tombstone refuses."""
     return Fault("ingest", REASON, stone.says(), transient=False)

@@ -1,12 +1,12 @@
-"""Files into a store by tasks: each reads a shard where a worker is and stages its rows as parts.
+"""Ingest of files by tasks: each task reads a shard, a section of the files, and stages its rows as parts.
 
-The rows are those of one process that reads all files (`ingest.read_here`). What no shard can know alone is
-settled between rounds of tasks. Each shard writes its outcome and sorted lists of keys as small files of the
-store: ids of questions and documents, addresses with the time of their fetch, sources. An id that an earlier
-shard has, and an address that another shard has fetched later, go to the shard as rows that came before: it
-is read again with them. A source that several shards staged is kept by the first. Keys are joined as arrays,
-a range of them at a time, so memory stays bounded. A read that was killed is resumed: what its shards wrote
-is named by the bytes of the files and by the tables as they were.
+The rows equal those of one process that reads all files (`ingest.read_here`). Repeated ids and addresses are
+settled by the driver between rounds of tasks. Each shard writes its outcome and sorted lists of keys as small
+files of the store: ids of questions and documents, addresses with fetch times, sources. If an earlier shard
+has the same id, or another shard has a later fetch of the same address, the shard is read again with these
+rows as input. If several shards stage a source, the first keeps it. Keys are joined as arrays, one range of
+keys at a time, so memory is bounded. A killed read is resumed: its name is a digest of the files' bytes, the
+tables' versions and the tombstones.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ from raypipe.store.files import READS
 from raypipe.store.parts import part_rows, read_record, sealed, unsealed
 from raypipe.store.tables import INGEST_TABLES
 
-SHARD_BYTES = 64 << 20  # of a file that can be cut: two seconds of a worker, and the most that a kill loses
-# From here on tasks are worth Ray's start, 7 to 15 s: one process reads some 30 MB of JSON a second.
+SHARD_BYTES = 64 << 20  # of a shard: two seconds of a worker, and the most that a kill loses
+# From this size on, tasks are worth Ray's start, 7 to 15 s: one process reads some 30 MB of JSON a second.
 LEAST_BYTES = 512 << 20
-READ_LIMIT_BYTES = 64 << 20  # of a shard for each row's time that a task may take (`Timeouts.row_timeout_s`)
+READ_LIMIT_BYTES = 64 << 20  # of a shard that count as one row in its time limit (`Timeouts.row_timeout_s`)
 KEY = 16  # bytes of a key: `bounded_rows.key_of`
-AT_ONCE = 64 << 20  # bytes of lists that are joined at a time; a key with its value has some 90
-BATCH = 1 << 16  # keys of a list that are written at a time
+AT_ONCE = 64 << 20  # bytes of lists joined at a time; a key with its value has some 90 bytes
+BATCH = 1 << 16  # keys written at a time
 _LIST = pa.schema([("key", pa.binary(KEY)), ("value", pa.string())])
 
 Before: TypeAlias = dict[str, dict[bytes, str]]
-"""List -> key -> value: rows that came ahead of a shard's own, or pages that were fetched later."""
+"""Name of a list -> key -> value: rows of other shards that come before a shard's own, or later fetches."""
 
 
 class FilesElsewhere(DataError):
-    """A worker does not see the files that it should read."""
+    """Error of a worker whose machine does not have the files to read."""
 
 
 class JoinedKeys(NamedTuple):
-    """Rows of the lists of all shards, one list after the other."""
+    """Rows of one list of all shards, concatenated in the order of the shards."""
 
-    rows: pa.Table  # _LIST
-    shard: np.ndarray  # (n,) int32
-    first: np.ndarray  # (n,) int64: the first row with the same key, of the earliest shard that has it
-    repeated: np.ndarray  # (m,) int64: rows whose key an earlier shard has
+    rows: pa.Table  # (n,) rows with schema _LIST
+    shard: np.ndarray  # (n,) int32: index of the row's shard
+    first: np.ndarray  # (n,) int64: index of the first row with the same key, in the earliest shard
+    repeated: np.ndarray  # (m,) int64: indexes of rows whose key an earlier shard has
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFiles:
-    """The folder in which one read of files keeps what its shards found."""
+    """Folder with the results of the shards of one read of files."""
 
     store: Store
     run: str  # names the read
@@ -83,26 +83,26 @@ class ShardFiles:
         return self.store.files.read(f"{READS}/{self.run}/{shard}.{what}") or b""
 
     def write_outcome(self, shard: str, tree: Mapping[str, object]) -> None:
-        """Says that a shard is done. Goes last."""
+        """Writes the outcome of a shard, which marks it as done: call it after all other writes."""
         self.write(shard, "json", sealed(json.dumps(tree)))
 
     def outcome(self, shard: str) -> dict[str, Any] | None:
-        """Returns what a shard that is done wrote; None: it is not, or its file is damaged."""
+        """Returns the outcome of a shard; None: the shard is not done, or the file is damaged."""
         text = unsealed(self.read(shard, "json"))
         return None if text is None else dict(json.loads(text))
 
     def before(self, shard: str) -> Before:
-        """The rows that came ahead of a shard's own, as far as they are known."""
+        """Returns the known rows of other shards that come before a shard's own."""
         tree = json.loads(self.read(shard, "before") or b"{}")
         return {which: {bytes.fromhex(k): v for k, v in rows.items()} for which, rows in tree.items()}
 
     def before_id(self, shard: str) -> str:
-        """Names the rows that came before a shard; "" without any."""
+        """Returns a digest of the rows that come before a shard's own; "" if there are none."""
         raw = self.read(shard, "before")
         return digest(raw)[:8] if raw else ""
 
     def is_done(self, shard: str) -> bool:
-        """Returns whether a shard was read, and its parts are still there."""
+        """Returns whether a shard was read with all rows now known before it, and its parts still exist."""
         outcome = self.outcome(shard)
         if outcome is None or outcome["before"] != self.before_id(shard):
             return False
@@ -110,7 +110,7 @@ class ShardFiles:
         return all(read_record(self.store, t, self.run, p) for t, names in parts.items() for p in names)
 
     def joined(self, shards: Sequence[str], which: str) -> Iterator[JoinedKeys]:
-        """The lists of all shards, joined, a range of keys at a time."""
+        """Yields one list of all shards, joined, a range of keys at a time. `which`: name of the list."""
         sizes = (self.store.files.size(f"{READS}/{self.run}/{s}.{which}") for s in shards)
         edges = np.linspace(0, 1 << 16, sum(n or 0 for n in sizes) // AT_ONCE + 2).astype(int).tolist()
         for low, high in pairwise(edges):
@@ -123,7 +123,7 @@ class ShardFiles:
 
 
 def _between(raw: bytes, low: int, high: int) -> pa.Table:
-    """The rows of a sorted list whose keys begin with two bytes in a range."""
+    """Returns the rows of a sorted list whose key's first two bytes, as a number, are in [low, high)."""
     table = arrow.rows_of(raw) if raw else _LIST.empty_table()
     heads = np.frombuffer(b"".join(map(_bytes, table["key"].chunks)), ">u2")[:: KEY // 2]
     start, stop = np.searchsorted(heads, [low, high])
@@ -136,8 +136,8 @@ def _bytes(chunk: pa.FixedSizeBinaryArray) -> bytes:
 
 
 def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
-    """Shard, by its place -> rows that it must not give, since others have them. What was fetched later comes
-    first: an id that goes with an older page is no id that repeats."""
+    """Returns index of a shard -> rows that it must not repeat, since other shards have them. Later fetches
+    are settled first, ids in a further round: after an older page is dropped, its id repeats no other."""
     before: defaultdict[int, Before] = defaultdict(lambda: defaultdict(dict))
 
     def add(joined: JoinedKeys, which: str, at: int, value: str) -> None:
@@ -160,7 +160,7 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
 
 
 def staged_twice(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
-    """Shard, by its place -> keys of sources that an earlier shard keeps, one behind the other."""
+    """Returns index of a shard -> keys of its sources that an earlier shard keeps, concatenated."""
     dropped = dict[int, bytes]()
     for joined in found.joined(shards, "sources"):
         owners = joined.shard[joined.repeated]
@@ -172,16 +172,16 @@ def staged_twice(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ShardedRead:
-    """The reading of shards, as plain values."""
+    """A read of files in shards, as plain values."""
 
     format: Format
     of: str  # fingerprint of all files
     run: str  # names the parts
-    shards: Mapping[str, Shard]  # by the names of tasks
+    shards: Mapping[str, Shard]  # name of the task -> shard
 
 
 def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
-    """Stages the rows of a shard and says so; how many rows and faults it has."""
+    """Stages the rows of a shard and writes its outcome. Returns the numbers of rows and faults."""
     name, shard, files = task.name, work.shards[task.name], ShardFiles(store, work.run)
     for path in shard.paths:
         if not Path(path).is_file():
@@ -215,7 +215,7 @@ def read_shard(work: ShardedRead, store: Store, task: Task) -> tuple[int, int]:
 
 
 def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Writes the parts of a shard again without the sources that other shards keep."""
+    """Writes the parts of a shard again without sources that other shards keep. Returns (dropped, 0)."""
     files = ShardFiles(store, run)
     outcome, raw = files.outcome(task.name) or {}, files.read(task.name, "dropped")
     gone = {raw[at : at + KEY] for at in range(0, len(raw), KEY)}
@@ -223,13 +223,13 @@ def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
     rows: dict[str, Any] = outcome["rows"]
     for part in rows["parts"].get("sources", ()):
         table = part_rows(store, "sources", run, part)
-        stays = np.array([key_of(id) not in gone for id in arrow.id_texts(table["id"])], bool)
-        if not stays.all():
-            dropped += int((~stays).sum())
+        keep = np.array([key_of(id) not in gone for id in arrow.id_texts(table["id"])], bool)
+        if not keep.all():
+            dropped += int((~keep).sum())
             part = f"{part.removesuffix(f'-{mark}')}-{mark}"
-            if stays.any():
-                write_part(store, "sources", run, part, table.filter(pa.array(stays)), {})
-        if stays.any():
+            if keep.any():
+                write_part(store, "sources", run, part, table.filter(pa.array(keep)), {})
+        if keep.any():
             parts.append(part)
     rows["parts"] = {**rows["parts"], "sources": parts}
     files.write_outcome(task.name, {**outcome, "rows": rows})
@@ -238,18 +238,19 @@ def drop_sources(run: str, store: Store, task: Task) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TaskReading:
-    """Reads files by tasks of a runner (`ingest.FileReading`); a few small files in this process."""
+    """Reader of files by tasks of a runner (an `ingest.FileReading`). Reads small files in this process."""
 
     worker: WorkerConfig
     runner: Runner
-    connect: Callable[[], object]  # to where tasks run
+    connect: Callable[[], object]  # connects to Ray
     least_bytes: int = LEAST_BYTES
     shard_bytes: int = SHARD_BYTES
 
     def __call__(
         self, store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
     ) -> StagedFiles:
-        """Raises DataError for a damaged file, and Unavailable where the store stays so."""
+        """Reads files and stages their rows. Raises DataError if a file is damaged, and Unavailable if the
+        store is unavailable in all tries."""
         counts, cut = ReadCounts(), list[Shard]()
         if readers.size(paths, format) >= self.least_bytes:
             cut = formats.cut(paths, format, self.shard_bytes, counts)
@@ -257,8 +258,8 @@ class TaskReading:
             return read_here(store, of, paths, format, progress)
         self.connect()
         if formats.bring_layouts(paths, format):
-            store.ensure("layouts", arrow.layout.schema)  # here, since two workers cannot make one table
-        # A read that was killed goes on from its parts, unless a table or tombstone came between.
+            store.ensure("layouts", arrow.layout.schema)  # here: two workers cannot both create it
+        # A killed read is resumed from its parts, if no table and no tombstone has changed since.
         versions = [f"{t} {store.version(t) if store.has(t) else 1}" for t in INGEST_TABLES]
         run = digest(READER, of, *versions, *(stone.id for stone in tombstones(store)))
         work = ShardedRead(format, of, run, {f"{n:06d}": s for n, s in enumerate(cut)})
@@ -269,25 +270,25 @@ class TaskReading:
             found = read_here(store, of, paths, format, progress)
             why = f"one process: {e}. Put files where every machine sees them, to have them read by tasks"
             return StagedFiles(found.run, found.rows, found.counts, found.left, why)
-        left = {key_of(source): source for source in rows.left.values()}
-        wanted, given = pa.array(sorted(left), pa.binary(KEY)), set[str]()
-        for joined in files.joined(list(work.shards), "sources") if left else ():
-            there = joined.rows["key"].filter(pc.is_in(joined.rows["key"], wanted))
-            given.update(left[key] for key in there.to_pylist())
+        old = {key_of(source): source for source in rows.left.values()}  # sources of replaced documents
+        wanted, given = pa.array(sorted(old), pa.binary(KEY)), set[str]()
+        for joined in files.joined(list(work.shards), "sources") if old else ():
+            again = joined.rows["key"].filter(pc.is_in(joined.rows["key"], wanted))
+            given.update(old[key] for key in again.to_pylist())
         end = functools.partial(store.files.remove_folder, f"{READS}/{run}")
         return StagedFiles(run, rows, counts, sources_left(store, rows, given), f"{len(cut):,} tasks", end)
 
     def _rounds(
         self, files: ShardFiles, work: ShardedRead, counts: ReadCounts, progress: Progress
     ) -> StagedRows:
-        """Reads all shards, settles what they found, and adds up their rows and counts."""
+        """Reads all shards, settles repeated ids and addresses, and adds up the rows and counts."""
         names = list(work.shards)
-        left = [n for n in names if not files.is_done(n)]
+        unread = [n for n in names if not files.is_done(n)]
         while True:
-            self._run(functools.partial(read_shard, work), work.shards, left, "read", progress)
+            self._run(functools.partial(read_shard, work), work.shards, unread, "read", progress)
             if not (before := came_before(files, names)):
                 break
-            left = [names[place] for place in sorted(before)]
+            unread = [names[place] for place in sorted(before)]
             for place, more in before.items():
                 whole = files.before(names[place])
                 for which, rows in more.items():
@@ -315,13 +316,13 @@ class TaskReading:
         verb: str,
         progress: Progress,
     ) -> None:
-        """Does tasks over these shards. Raises what a worker raises."""
+        """Runs `do` as a task for each named shard. Raises the errors of workers."""
         if not names:
             return
-        # A task may take as often the time of a row as it has ids.
+        # The time limit of a task is that of one row times its number of ids.
         rows = {n: range(1 + shards[n].size // READ_LIMIT_BYTES) for n in names}
         tasks = [Task(n, tuple(f"{n}.{row}" for row in rows[n])) for n in names]
-        done = 0  # bytes: shards of less than one MB add up, too
+        done = 0  # in bytes, so that shards of less than one MB add up, too
         with progress.task(verb, "MB", mib(sum(shards[n].size for n in names))) as shown:
             for result in results_of(self.runner, "parse", StoreTask(self.worker, do), tasks):
                 done += shards[result.name].size
@@ -329,7 +330,7 @@ class TaskReading:
 
 
 def reading_of(pipeline: Pipeline) -> FileReading:
-    """Returns how a pipeline's files are read: where its tasks run."""
+    """Returns the reader of a pipeline's files: this process, or tasks if the pipeline runs on workers."""
     if pipeline.runner is inline:
         return read_here
     return TaskReading(pipeline.worker, pipeline.runner, pipeline.start)

@@ -1,18 +1,18 @@
-"""Operators: what one step of the work on a table does with the rows of a part, and a sink that stores them.
+"""Operators, which compute the rows of a part in steps, and a sink, which stores them.
 
-An operator is a frozen record that any process can be handed; `open` makes it ready once, then it takes block
-after block. Work is some operators and a sink, in their order: on Ray each may have processes of its own
-(`runs.cluster.graph`), `in_turn` does them one after the other in one process. A batch that raises is cut
-down to the row; trouble that is no row's fault hands the task back. Knows nothing of Ray, nor of which tasks
-there are. Between two operators the rows of a part are Arrow columns, with a note on the first row:
+An operator is a frozen record, which any process can receive. Its `open` loads what it needs and returns a
+function that computes one block after another. A task's work is a list of operators and a sink. On Ray each
+operator may run in its own processes (`runs.cluster.graph`); `in_turn` runs all of them in one process. A
+batch that raises is split until the failing rows are found; a task whose rows are not to blame is handed
+back. Does not depend on Ray or on how tasks are cut. Between operators a block is an Arrow table:
 
-    part                        string: the part, one completion record; a block has the rows of one part
-    note                        string: null but on the first row; what `Note` says, as JSON
-    source, or id               string: the key of a row: a source of the corpus half, or a question
-    fault, attempts, digest     of a row that failed and has nothing else: the fault, how often it was tried,
-                                and the table or answer that it failed for
+    part                        string: the part, with one completion record; a block has the rows of one part
+    note                        string: a `Note` as JSON on the first row, else null
+    source, or id               string: key of the row, a source of the corpus half or a question
+    fault, attempts, digest     for a failed row, which has no other columns: its fault, the number of
+                                attempts, and the table or answer that it failed for
 
-The other columns are those of the operators: `corpus_operators` and `answer_operators` list them.
+The operators add the other columns: `corpus_operators` and `answer_operators` list them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Share, Task, TaskRe
 Key: TypeAlias = Literal["source", "id"]
 KEY_TYPES: Mapping[Key, pa.DataType] = {"source": DIGEST, "id": pa.string()}
 
-SKIPPED = "skipped"  # a part that was not begun: the run was to end
+SKIPPED = "skipped"  # `Note.ended` of a part that was not begun, since the run was about to end
 
 _HEAD = {"part": pa.string(), "note": pa.string()}
 _TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
@@ -46,21 +46,21 @@ _TAIL = {"fault": FAULT, "attempts": pa.int64(), "digest": pa.string()}
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Facts of a part on its way through the operators."""
+    """Facts about a part, passed along the operators."""
 
     ids: int  # rows of the task
-    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its operators did
-    suspects: Suspects | None = None  # what a worker knows that could not do the part; None: no worker had it
-    trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
-    back: HandedBack | None = None  # an operator could not do it: those behind it do nothing
-    ended: str = ""  # why those behind do nothing: SKIPPED, or an error as JSON
+    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> work of its operators so far
+    suspects: Suspects | None = None  # from a worker that handed the part back; None: no worker did
+    trial: bool = False  # True: only tests whether the rows can be computed; stores model replies, no rows
+    back: HandedBack | None = None  # set by an operator that hands the part back: later operators skip it
+    ended: str = ""  # reason why later operators skip the part: SKIPPED, or an error as JSON
 
     @property
     def over(self) -> bool:
         return bool(self.ended) or self.back is not None
 
     def with_share(self, pool: str, more: Share) -> Note:
-        """With what an operator of a pool did, or the sink for it."""
+        """Returns the note with further work added to a pool's share."""
         before = self.by.get(pool, Share({}, 0.0, more.worker))
         counts, seconds = summed(before.counts, more.counts), before.seconds + more.seconds
         return replace(self, by={**self.by, pool: Share(counts, seconds, before.worker)})
@@ -74,17 +74,17 @@ NOTE = TypeAdapter(Note)
 
 @dataclass(frozen=True, slots=True)
 class PartRows:
-    """The rows of a part, and those that failed."""
+    """Rows of a part, and its failed rows."""
 
     part: str
     note: Note
     key: Key
-    rows: pa.Table  # the key, and the columns of the last operator
+    rows: pa.Table  # the key column, and the columns of the last operator
     failed: Sequence[Failed] = ()
 
     @classmethod
     def of_task(cls, task: Task, key: Key) -> PartRows:
-        """A task that has its ids (`Task.with_ids`)."""
+        """Makes the first block of a task, which must have its ids (`Task.with_ids`)."""
         lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
         ids = id_column((i for i in task.ids if i not in task.failed), KEY_TYPES[key])
         note = Note(len(task.ids), suspects=task.suspects, trial=task.trial)
@@ -103,7 +103,7 @@ class PartRows:
         return cls(part, note, key, table.select(names), lost)
 
     def table(self) -> pa.Table:
-        """All of it as rows, of which a part has one at least: with a null key if there is no other."""
+        """Returns the block as an Arrow table. A part without rows gets one with a null key, for its note."""
         rows = self.rows
         if self.failed:
             ids, faults, attempts, digests = zip(*self.failed, strict=True)
@@ -121,24 +121,25 @@ class PartRows:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The keys of its rows, each once, in order."""
+        """Distinct keys of the rows, in order."""
         return tuple(id_texts(pc.unique(self.rows[self.key])))
 
     def vain(self, back: HandedBack) -> HandedBack:
-        """With what the operators before it spent in vain."""
+        """Adds the cost of the earlier operators (calls and seconds, no rows) to a handed-back task."""
         cost = summed(*(share.counts for share in self.note.by.values()))
         for count in cost.values():
             count.in_vain(StageCounters())
         return replace(back, counts=summed(cost, back.counts))
 
     def over(self, back: HandedBack | None = None, ended: str = "") -> PartRows:
-        """Without rows: those behind do nothing (`Note`)."""
+        """Returns the block without rows, so that later operators skip it (`Note.back`, `Note.ended`)."""
         note = replace(self.note, back=back and self.vain(back), ended=ended)
         return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
 
 
 def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], process: str = "") -> RunTask:
-    """Does a task that calls no model, again where the store is unavailable. `do` returns rows and faults."""
+    """Returns a function that runs a task without models, and again while the store is unavailable. `do`
+    returns the numbers of rows and faults."""
 
     async def run_task(task: Task) -> TaskResult | HandedBack:
         start = time.perf_counter()
@@ -158,13 +159,13 @@ def unable(
     suspects: Suspects | None = None,
     counts: Mapping[str, StageCounters] | None = None,
 ) -> HandedBack:
-    """A task that comes back: what is broken is the worker, or the run is to stop."""
+    """Hands a task back. WorkerBroken replaces the worker; any other Unavailable stops the run."""
     then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
     return HandedBack(part, str(e), then, suspects or Suspects(), counts or {})
 
 
 def in_order(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
-    """The rows in the order of the ids; ids without a row have none."""
+    """Sorts rows into the order of the ids. Ids without a row are left out."""
     place = {id: i for i, id in enumerate(id_texts(rows[column]))}
     return rows.take(pa.array([place[id] for id in ids if id in place], pa.int64()))
 
@@ -177,28 +178,29 @@ Sink: TypeAlias = Callable[[PartRows], Awaitable[Outcome]]
 class Operator(Protocol):
     @property
     def name(self) -> str:
-        """The verb that Ray's dashboard shows: parse, split, tokenize, embed, rank, rerank, generate."""
+        """Name in Ray's dashboard: parse, split, tokenize, embed, rank, rerank or generate."""
         ...
 
     @property
     def pool(self) -> Literal["parse", "embed", "answer"]:
-        """The pool of the cluster file whose needs it has."""
+        """Pool of the cluster file that its processes belong to."""
         ...
 
     @property
     def in_hand(self) -> int:
-        """Rows that its processes have in hand at a time, so that others that compute for it are kept busy;
-        0: it computes itself, one block at a time in a process."""
+        """Rows in flight in all its processes, enough to keep busy the engines or services that compute for
+        it. 0: it computes itself, one block at a time per process."""
         ...
 
     async def open(self, kit: LocalKit) -> Operate:
-        """Returns what does one block at a time. Opened again for each further one that is in hand."""
+        """Returns a function that computes one block at a time. Called again for each further block in
+        flight."""
         ...
 
 
 @runtime_checkable
 class StagedWork(Protocol):
-    """The work on some tables in several operators."""
+    """Work on some tables, as a list of operators and a sink."""
 
     @property
     def worker(self) -> WorkerConfig: ...
@@ -222,15 +224,15 @@ def step(
     take: Callable[[PartRows], None] = lambda block: None,
     keep: Callable[[PartRows, pa.Table], pa.Table] = lambda block, rows: rows,
 ) -> Operate:
-    """The work of an operator over blocks, opened in one process. `counts`: by stage; they grow while it
-    computes. `digest_of`: id of a row, step of its fault -> what names the work, in `faults`. `take` gets a
-    block before its rows are computed; `keep` stores what was made of them, again where the store is
-    unavailable, and returns what goes on."""
+    """Returns the function that computes blocks for an operator in this process. `counts`: stage -> counters,
+    which `compute` increments. `digest_of`: (id of a failed row, stage of its fault) -> table or key of the
+    answer, for `faults`. `take` receives each block before its rows are computed. `keep` stores computed rows
+    and returns the rows for the next operator; it is called again while the store is unavailable."""
     steps = {s.name: s.step for s in (*recipe.corpus, *recipe.question)}
-    passed = 0  # rows that passed in this process
+    passed = 0  # rows, in this process
 
     async def probe(stage: str) -> None:
-        """Sends one small request to each model of a stage, counted like any other, past the memo."""
+        """Sends one small request to each model of a stage, without the memo. Counts it as a call."""
         for model in asked_models(steps[stage]):
             calls = counts[stage].calls
             by_kind = {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}
@@ -241,7 +243,7 @@ def step(
                 raise WorkerBroken(f"model {model.name!r} computes nothing here any more: {e}") from e
 
     async def unprobed(stage: str) -> None:
-        """A row that is tried alone is judged with the others of its task."""
+        """Skips the probe: a row of a trial is judged together with the other rows of its task."""
 
     def taken() -> dict[str, StageCounters]:
         return {name: count.take() for name, count in counts.items()}
@@ -274,8 +276,8 @@ def step(
 
 
 def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnessed: bool) -> HandedBack:
-    """A task that comes back through no fault of its rows. `witnessed`: others passed here."""
-    for count in counts.values():  # another worker counts the rows
+    """Hands a task back: its rows are not proven to blame. `witnessed`: other rows passed in this process."""
+    for count in counts.values():  # the next worker counts the rows
         count.in_vain(StageCounters())
     if isinstance(e, Unproven):
         return HandedBack(part, str(e), "keep", Suspects(e.rows, witnessed), counts)
@@ -285,8 +287,8 @@ def _back(part: str, e: Unavailable, counts: Mapping[str, StageCounters], witnes
 def storing(
     worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
 ) -> Sink:
-    """Returns what stores a block and says what came of its part. `write` stores rows and faults under the
-    facts of their completion record; again where the store is unavailable."""
+    """Returns a sink: a function that stores a block and returns the outcome of its part. `write` stores rows
+    and faults with the facts for the completion record; it is called again while the store is unavailable."""
 
     async def store(block: PartRows) -> Outcome:
         if block.note.back is not None:
@@ -312,8 +314,8 @@ def storing(
 async def in_turn(
     work: StagedWork, kit: LocalKit | None, operators: Sequence[Operator] | None = None
 ) -> RunTask:
-    """The operators of some work and its sink, one after the other in this process. `operators` None: its
-    own."""
+    """Returns a function that runs a task through the operators and the sink, all in this process.
+    `operators` None: those of the work."""
     kit, worker = kit or work.worker.kit(None), work.worker
     store = await worker.open_store()
     steps = [await operator.open(kit) for operator in operators or work.operators()]

@@ -1,10 +1,12 @@
-"""Tables that a recipe searches in a store, its approximate indexes, and the sources that they lack.
+"""Tables that a recipe searches in a store, the sources missing in them, and the keys of answers.
 
-A page whose parser met a time limit has no rows in the searched tables. A question is answered without it,
-and the key of that answer names what was absent. Once the page is there, the question has another key, so its
-answer is missing and made. Nothing is replaced: each answer stays true of what it was made from.
+The functions name the tables of a recipe, pin their versions, check that they can be searched, and list the
+sources without rows in them. A source is missing if its parser met a time limit, for example. Questions are
+then answered without it, and the key of each answer includes a digest of the missing sources. Once the source
+is indexed, its questions have other keys, so they are answered again. The old answers remain stored under
+their old keys, and remain true of the sources that they were made from.
 
-Knows recipes and the store; reads, and changes nothing.
+Depends on recipes and the store. Changes no table.
 """
 
 from __future__ import annotations
@@ -29,39 +31,39 @@ from raypipe.store.sources import rows_id, sources_without
 from raypipe.store.vector_search import ann_index, recall_of, require_ann
 from raypipe.text.filters import ConditionError
 
-WORDS = "words "  # begins what a source lacks that is not in the postings of an analyzer
+WORDS = "words "  # prefix of the label of an analyzer's postings, before the analyzer's name (`table_labels`)
 
 Lacks = Mapping[str, tuple[str, ...]]
-"""Source -> what it lacks (`recipe_tables.lacking`)."""
+"""Source -> labels (`table_labels`) of the tables in which it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSources:
-    """The sources that some questions are answered from by one recipe. Make it with `answer_sources`."""
+    """Evidence from which a recipe answers some questions. `answer_sources` makes it."""
 
-    snapshot: str  # names all that the store can search: the corpus of a question without citations
+    snapshot: str  # digest of everything searchable in the store (`Pipeline.snapshot`)
     lacks: Lacks  # of all sources that these questions may search
-    whole: str  # names all of `lacks`: what a question without citations is answered without
-    everything: bool = False  # True: the recipe searches the whole store whatever a question cites
-    conditional: bool = False  # True: it searches what the fields in the store say
-    turns: str = ""  # `Recipe.turns_digest`
-    kept: Mapping[str, AnswerKey] = field(default_factory=dict)  # question -> its answer of an earlier run
+    whole: str  # digest of `lacks`, for questions that search the whole store; "": no source is missing
+    everything: bool = False  # True: the recipe searches the whole store even if a question has citations
+    conditional: bool = False  # True: a stage selects sources by their fields in the store
+    turns: str = ""  # digest of the steps that read earlier turns (`Recipe.turns_digest`)
+    kept: Mapping[str, AnswerKey] = field(default_factory=dict)  # question id -> answer kept from another run
 
     def row(self, question: Question) -> str:
-        """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
+        """Returns a digest of the question and its full evidence, missing or not (`recipe.row_key`)."""
         return row_key(question, self.snapshot, self.everything or self.conditional, self.turns)
 
     def absent(self, question: Question) -> str:
-        """Names what the question is answered without; "" where all that it may search is there."""
+        """Returns a digest of the question's missing evidence; "" if all of it is in the tables."""
         cited = question.sources()
         if cited is None or self.everything:
             return self.whole
-        # A question that is searched for in its own sources reads no postings.
+        # Postings cover the whole store: a search within the question's own sources does not read them.
         own = {
             s: tuple(x for x in self.lacks[s] if not x.startswith(WORDS))
             for s in self.lacks.keys() & set(cited)
         }
-        return _named({s: left for s, left in own.items() if left})
+        return _lacks_id({s: labels for s, labels in own.items() if labels})
 
     def key(self, recipe: str, question: Question) -> str:
         if question.id in self.kept:
@@ -70,53 +72,53 @@ class AnswerSources:
 
 
 def answer_sources(snapshot: str, lacks: Lacks, recipe: Recipe) -> AnswerSources:
-    """Makes the AnswerSources of a recipe. `lacks` covers every source that the questions may search."""
+    """Makes the AnswerSources of a recipe. `lacks` must cover every source that the questions may search."""
     everything, conditional = recipe.searches_all(), bool(recipe.conditions())
-    return AnswerSources(snapshot, lacks, _named(lacks), everything, conditional, recipe.turns_digest())
+    return AnswerSources(snapshot, lacks, _lacks_id(lacks), everything, conditional, recipe.turns_digest())
 
 
 def answer_key(recipe: str, question: str, row: str, absent: str) -> str:
-    """Key of an answer: recipe digest, question id, row key, and what was absent."""
+    """Returns the key of an answer: a digest of a recipe's digest, a question id, `row` and `absent`."""
     return digest(recipe, question, row, *([absent] if absent else []))
 
 
-def _named(lacks: Lacks) -> str:
+def _lacks_id(lacks: Lacks) -> str:
     return digest("absent", *(f"{s}: {', '.join(lacks[s])}" for s in sorted(lacks))) if lacks else ""
 
 
 def require_passages(recipe: Recipe, store: Store, questions: Iterable[Question] | None = None) -> None:
-    """Raises DataError where one of the questions (None: any) searches the whole of a store that holds
-    nothing. Recipes that need no passages are never refused, nor are questions with pages of their own."""
+    """Raises DataError if a question searches the whole store and the store has no source for the recipe.
+    `questions` None: assumes such a question. Never raises for a recipe that needs no passages."""
     if lacks_passages(recipe, store) and (questions is None or any(q.sources() is None for q in questions)):
         raise DataError(nothing_to_search(recipe, store.uri))
 
 
 def lacks_passages(recipe: Recipe, store: Store | None) -> bool:
-    """Returns whether a recipe needs passages and the store has no source for one; None: no store yet."""
+    """Returns whether a recipe needs passages and the store has no source for it (`store` None: none)."""
     if not recipe.needs_passages():
         return False
     return store is None or not store.count("sources", next(filters("kind", recipe.source_kinds())))
 
 
 def nothing_to_search(recipe: Recipe, uri: str) -> str:
-    """The message of a store without sources that the recipe parses, with the command that mends it."""
+    """Returns the error message for a store without sources of the recipe's kinds, with a command to run."""
     kinds, mend = recipe.source_kinds(), f"`raypipe ingest DIR --format files --store {uri}` reads a folder"
     alone = "" if "document" in kinds else f"; {recipe.name} reads sources of kind {', '.join(kinds)} alone"
     return f"nothing to search in {uri}: {mend}{alone}"
 
 
-INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer
+INDEX_WORDS = "index.words_"  # prefix in `Step.reads` of a search by words, before the analyzer's name
 
 
 def whole_corpus(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
-    """Names the work of filling texts, passages and vectors in one pass, and these tables in their order."""
+    """Returns the tables of texts, passages and vectors, after a name for the work of filling all of them."""
     vectors = (recipe.vectors_table(model) for model in recipe.embedders())
     tables = (recipe.texts_table, recipe.passages_table, *vectors)
     return f"corpus-{digest(*tables)}", tables
 
 
 def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
-    """Analyzer -> its tables of postings and of lengths, for each that a question step searches with."""
+    """Returns analyzer -> (postings table, lengths table), for each analyzer of the question steps."""
     known = [w for stage in recipe.question for w in stage.step.reads() if w.startswith(INDEX_WORDS)]
     names = sorted({w.removeprefix(INDEX_WORDS) for w in known})
     digests = {name: digest("postings", recipe.passages_digest(), name) for name in names}
@@ -124,9 +126,9 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
-    """Returns what a process opens to search: the recipe's tables at their present versions. Postings are
-    among them where they have every source of the passages but dead letters; else the texts' words are
-    searched. Raises ConfError and RecallTooLow for an approximate index that may not be searched
+    """Returns the recipe's tables at their current versions, as a process opens them to search. Postings are
+    included only if complete: with every source of the passages except dead letters. Otherwise a search by
+    words reads the texts. Raises ConfError or RecallTooLow if an approximate index may not be searched
     (`require_measured`)."""
     spec = tables_now(store, recipe)
     require_measured(store, recipe, spec)
@@ -134,25 +136,25 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 
 def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
-    """The same, whatever approximate indexes there are."""
+    """Returns the same tables as `searched`, without checking approximate indexes."""
     vectors = {model_identity(m): recipe.vectors_table(m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
     spec = index_spec(store, recipe.texts_table, recipe.passages_table, vectors, words)
 
-    def whole(lengths: Pinned) -> bool:
-        """Returns whether postings have every source of the passages, but those that failed for good."""
+    def is_complete(lengths: Pinned) -> bool:
+        """Returns whether the postings have every source of the passages, except dead letters."""
         opened = (store.dataset(t.table, t.version) for t in (spec.passages, lengths))
-        if not (left := sources_without(*opened)):
+        if not (missing := sources_without(*opened)):
             return True
         lost = store.scan("faults", ["id"], filter=f"digest = '{lengths.table}' AND NOT transient")["id"]
-        return set(left) <= set(lost.to_pylist())
+        return set(missing) <= set(lost.to_pylist())
 
-    return replace(spec, words=tuple(w for w in spec.words if whole(w[2])))
+    return replace(spec, words=tuple(w for w in spec.words if is_complete(w[2])))
 
 
 def files_read(store: Store, recipe: Recipe) -> list[str]:
-    """Names the places and times of all files, where a step of a recipe reads them (`text.evidence`); none
-    where no folder was read."""
+    """Returns a list of one digest, of the addresses and times of all files read from folders. Returns an
+    empty list if no step of the recipe reads them (`text.evidence`), or if no folder was read."""
     if not (store.has(LAYOUTS) and any("index.layouts" in stage.step.reads() for stage in recipe.question)):
         return []
     files = arrow.with_id_texts(
@@ -162,7 +164,7 @@ def files_read(store: Store, recipe: Recipe) -> list[str]:
 
 
 def fields_read(store: Store, recipe: Recipe) -> list[str]:
-    """Names the fields of all documents, where a stage or a stored question has a condition on them."""
+    """Returns digests of the fields of all documents; none if no stage or stored question has a condition."""
     if not (recipe.conditions() or _stored_conditions(store)):
         return []
     tables = [t for t in (*NAMED[:1], LAYOUTS) if store.has(t)]
@@ -170,16 +172,16 @@ def fields_read(store: Store, recipe: Recipe) -> list[str]:
 
 
 def _stored_conditions(store: Store) -> dict[str, str]:
-    """The condition of each stored question that has one, by what messages call the question."""
-    if "where" not in store.dataset("questions").schema.names:  # as in a store of before
+    """Returns the question's name in messages -> its condition, for each stored question that has one."""
+    if "where" not in store.dataset("questions").schema.names:  # a table may be older than the column
         return {}
-    found = store.scan("questions", ["id", "where"], filter="`where` != ''")
-    return {f"question {row['id']}": row["where"] for row in found.to_pylist()}
+    rows = store.scan("questions", ["id", "where"], filter="`where` != ''")
+    return {f"question {row['id']}": row["where"] for row in rows.to_pylist()}
 
 
 def require_fields(store: Store, recipe: Recipe, questions: Iterable[Question] | None) -> None:
-    """Raises ConditionError for a condition of a stage, or of one of the questions (None: of any stored one),
-    that the fields of the documents do not fit."""
+    """Raises ConditionError if a condition of a stage or question does not fit the documents' fields.
+    `questions` None: checks every stored question."""
     given = {f"recipe {recipe.name}, stage {name}": where for name, where in recipe.conditions().items()}
     if questions is None:
         given |= _stored_conditions(store)
@@ -196,8 +198,8 @@ def require_fields(store: Store, recipe: Recipe, questions: Iterable[Question] |
 
 
 def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpec:
-    """The same, of tables at the versions of a run or release. Raises KeyError for one that it has not;
-    postings are there where a question searched the whole store."""
+    """Returns the recipe's tables at the versions (table -> version) of a run or release. Raises KeyError if
+    a table is missing, except layouts and postings: only runs that searched the whole store have postings."""
 
     def at(table: str) -> Pinned:
         return Pinned(table, tables[table])
@@ -211,25 +213,26 @@ def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpe
 
 
 def table_names(store: Store, recipe: Recipe) -> list[str]:
-    """The tables of its corpus half that the store has."""
+    """Returns the tables of the recipe's corpus half that exist in the store, postings included."""
     words = [t for tables in postings_tables(recipe).values() for t in tables]
     return [t for t in (*whole_corpus(recipe)[1], *words) if store.has(t)]
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
-    """Returns what a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the
-    table that would have it. Equal labels mean the same in two recipes whose tables have other names."""
+    """Returns label -> table, for each table in which a source can be missing. The labels (`texts`,
+    `passages`, `vectors MODEL`, `words ANALYZER`) are the same for recipes with other tables."""
     vectors = {f"vectors {model_identity(m)}": recipe.vectors_table(m) for m in recipe.embedders()}
     words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
     return {"texts": recipe.texts_table, "passages": recipe.passages_table, **vectors, **words}
 
 
 def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], whole: bool) -> dict[str, Ids]:
-    """Returns what of `table_labels` is lacking -> those of the sources that lack it: texts alone where a
-    source has no text, and vectors only where it has chunks. `at`: table -> version; for others the
-    newest. A table that is not there lacks everything, but `words NAME` is lacking only where its postings
-    are there, and a question searches the whole store (`whole`): else they are not read."""
+    """Returns label (`table_labels`) -> the given sources that have no row in its table.
 
+    A source without text is listed under `texts` only. A source without chunks needs no vectors or words. A
+    table that does not exist lacks every source, except postings: `words NAME` is left out then, and also if
+    no question searches the whole store (`whole` False), since only such a search reads them. `at`: table ->
+    version; other tables are read at their newest version."""
     labels = {
         label: table
         for label, table in table_labels(recipe).items()
@@ -239,54 +242,54 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
 
 
 class RecallTooLow(RaypipeError):
-    """An approximate search finds less of the exact best than its recipe demands."""
+    """Error of an approximate search that finds fewer of the exact best passages than its recipe demands."""
 
     exit_code = 7
 
 
 @dataclass(frozen=True, slots=True)
 class AnnStage:
-    """A stage that searches the whole store by an approximate index."""
+    """A stage that searches the whole store with an approximate index."""
 
-    name: str  # of the stage
-    model: Model
-    table: str  # of its vectors
-    top: int
-    how: Approximate
+    name: str
+    model: Model  # embedder
+    table: str  # of the vectors
+    top: int  # chunks that it searches for
+    how: Approximate  # the index and its search settings
 
 
 @dataclass(frozen=True, slots=True)
 class AnnState:
-    """The state of an approximate index that a stage searches."""
+    """State of the approximate index that a stage searches."""
 
     stage: str
     kind: str  # of the index, such as ivf_rq
-    rows: int  # vectors that there are; 0: none yet
-    index: str  # its name; "": not built
-    unindexed: int  # vectors that it lacks
+    rows: int  # vectors in the table; 0: none yet
+    index: str  # name of the index; "": not built
+    unindexed: int  # vectors that the index does not contain
     recall: AnnRecall | None  # None: not measured with these settings
 
 
 def ann_stages(recipe: Recipe) -> list[AnnStage]:
-    """The stages of a recipe that search by an approximate index."""
-    found = []
+    """Returns the stages of a recipe that search with an approximate index."""
+    stages = []
     for stage in recipe.question:
         if (searched := approximate(stage.step)) is not None:
             how, top = searched
             model = embedder_of(stage.step)
-            found.append(AnnStage(stage.name, model, recipe.vectors_table(model), top, how))
-    return found
+            stages.append(AnnStage(stage.name, model, recipe.vectors_table(model), top, how))
+    return stages
 
 
 def ann_names(store: Store, recipe: Recipe) -> list[str]:
-    """The names of the indexes that a recipe searches: another index may find other passages."""
+    """Returns the names of a recipe's approximate indexes: another index may find other passages."""
     tables = dict.fromkeys(s.table for s in ann_stages(recipe))
     opened = (ann_index(store.dataset(t)) for t in tables if store.has(t))
     return [found.name for found in opened if found is not None]
 
 
 def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
-    """Returns what there is of each approximate index that a recipe searches."""
+    """Returns the state of each approximate index that a recipe searches."""
     states = []
     for stage in ann_stages(recipe):
         here = store.has(stage.table)
@@ -301,11 +304,11 @@ def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
 
 
 def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) -> list[AnnRecall]:
-    """The measured recall of each approximate index, in the order of the stages, of tables at the versions of
-    `at`; None: the newest. Raises ConfError for one that is not there, lacks vectors or was not measured,
-    RecallTooLow for one below its `min_recall`."""
+    """Returns the measured recall of each approximate index, in the order of the stages. `at` gives the
+    versions of the tables; None: the newest. Raises ConfError if an index is missing, lacks vectors or was
+    not measured, and RecallTooLow if its recall is below the stage's `min_recall`."""
     versions = {pinned.table: pinned.version for pinned in at.pinned()} if at else {}
-    found = []
+    recalls = []
     for stage in ann_stages(recipe):
         index = require_ann(store.dataset(stage.table, versions.get(stage.table)))
         recall = recall_of(store, stage.table, index.name, stage.top, stage.how)
@@ -315,13 +318,13 @@ def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) 
                 f"top {stage.top}, probes {stage.how.probes}, refine {stage.how.refine}: "
                 f"`raypipe eval {recipe.name} --store {store.uri}` measures it"
             )
-        found.append(recall)
+        recalls.append(recall)
         require_recall(stage, recall)
-    return found
+    return recalls
 
 
 def require_recall(stage: AnnStage, found: AnnRecall) -> None:
-    """Raises RecallTooLow where a measured question finds less than the stage's `min_recall`."""
+    """Raises RecallTooLow if a measured question finds less than the stage's `min_recall`."""
     if found.worst < stage.how.min_recall:
         raise RecallTooLow(
             f"stage {stage.name}: expected each question to find at least {stage.how.min_recall:g} of the "

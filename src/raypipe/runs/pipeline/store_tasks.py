@@ -1,9 +1,9 @@
-"""Tasks that call no model: words inverted, the memo merged, tables compacted.
+"""Tasks without models: they invert words into postings, merge the memo, and compact tables.
 
-The memo is merged and tables are compacted by tasks where there is much: no value passes through the driver.
-A merging task folds some cache files into rows of their memo table, which no version names yet; the driver
-adds the rows of all tasks with one commit for each table, and then removes the files. Whatever is killed in
-between, the files are there or their values are: the next merge does the rest.
+Large merges and compactions are done by tasks, so that no value passes through the driver. A merging task
+writes the rows of some cache files as fragments of their memo table, which no version names yet. The driver
+adds the fragments of all tasks with one commit per table, and then removes the files. After a kill each value
+is still in its file or already in the table, and the next merge does the rest.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from raypipe.store.inverter import Inverter
 from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.store.parts import drop_records, read_record, record_path
 
-PART_SOURCES = 50_000  # of a part at most: a second of work, and all that a kill loses
+PART_SOURCES = 50_000  # most sources of a part: a second of work, and the most that a kill loses
 
 
 @dataclass(frozen=True, slots=True)
 class PostingsTask:
-    """Words of sources to `postings` and, last, `lengths`: a part is done when both have it."""
+    """Work that stores words of sources in `postings`, then `lengths`. A part is done once both have it."""
 
     worker: WorkerConfig
     analyzer: str
-    table: str  # of lengths
-    postings: str  # table
-    texts: str  # table they are read from
-    passages: str  # table
+    table: str  # name of the table of lengths
+    postings: str  # name of the table
+    texts: str  # name of the table to read
+    passages: str  # name of the table to read
     run: str
 
     @property
@@ -49,10 +49,10 @@ class PostingsTask:
         inverter = await self.worker.tried(lambda: Inverter(store, self.texts, self.passages, self.analyzer))
 
         def invert(task: Task) -> tuple[int, int]:
-            """Stores the words of a task's sources; how many rows of lengths, and how many sources failed."""
+            """Stores words of a task's sources. Returns the numbers of rows of lengths and failed sources."""
             start = time.perf_counter()
-            left = [i for i in task.with_ids(store).ids if i not in task.failed]
-            lengths, postings = inverter.rows(left, self.run, task.name)
+            sources = [i for i in task.with_ids(store).ids if i not in task.failed]
+            lengths, postings = inverter.rows(sources, self.run, task.name)
             if task.trial:
                 return 0, len(task.failed)
             failed = [(i, asdict(x.fault), x.attempts, self.table) for i, x in task.failed.items()]
@@ -68,11 +68,11 @@ class PostingsTask:
 
 @dataclass(frozen=True, slots=True)
 class StoreTask:
-    """Work on files and fragments that one function does, as plain values. Its rows are not tried alone: of
-    files whose workers died there is nothing smaller."""
+    """Work on files and fragments by one function, as plain values. If workers die, its ids are not tried one
+    by one, as rows are."""
 
     worker: WorkerConfig
-    do: Callable[[Store, Task], tuple[int, int]]  # a function that any process can be handed: rows, faults
+    do: Callable[[Store, Task], tuple[int, int]]  # returns numbers of rows and faults; can be pickled
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         store = await self.worker.open_store()
@@ -80,15 +80,14 @@ class StoreTask:
 
 
 MERGED_HERE = 64 << 20
-"""Bytes of cache files that the driver merges itself, and that a task does: less is merged before a worker
-has started."""
+"""Bytes of cache files that the driver merges itself, sooner than a worker starts; and the bytes per task."""
 
 
 def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Cache files of one memo table, the ids of a task, to rows of it. Returns how many values it adds, and
-    how many files were damaged."""
+    """Writes the values of cache files (the ids of a task, all of one memo table) as a part of their table.
+    Returns the numbers of added values and damaged files."""
     table = task.ids[0].split("/")[-2]
-    if read_record(store, table, run, task.name) is not None:  # by a worker that died after it
+    if read_record(store, table, run, task.name) is not None:  # written by a worker that died afterwards
         return 0, 0
     rows, replaced, damaged = fold(store, table, task.ids)
     if rows.num_columns:
@@ -99,17 +98,17 @@ def _fold(run: str, store: Store, task: Task) -> tuple[int, int]:
 def merge(
     store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object], here: int = MERGED_HERE
 ) -> int:
-    """Merges the cache files of workers into the memo tables: up to `here` bytes in this process, more by
-    tasks of as much each. Returns how many files were damaged. `start` connects to where tasks run.
+    """Merges the cache files of workers into the memo tables. Returns the number of damaged files.
 
-    Raises what a worker raises, and Unavailable."""
+    Merges up to `here` bytes in this process, else by tasks of that size. `start` connects to Ray. Raises the
+    errors of workers, and Unavailable if a task is handed back."""
     files = waiting(store)
     if sum(sum(sizes.values()) for sizes in files.values()) <= here:
         return merge_memo(store).damaged
     start()
     damaged = 0
     for table, sizes in files.items():
-        # Replies that take the place of others first: of two values of a key the first one counts.
+        # Files whose replies replace older ones go first: readers take the first value of a key.
         newer = {n: s for n, s in sizes.items() if table.startswith("replies-") and replaces(store, n)}
         for some in (newer, {n: s for n, s in sizes.items() if n not in newer}):
             if some:
@@ -121,7 +120,7 @@ def merge(
 def _merged(
     store: Store, worker: WorkerConfig, runner: Runner, table: str, groups: Sequence[Sequence[str]]
 ) -> int:
-    """Merges groups of files of one table; returns how many were damaged."""
+    """Merges groups of cache files of one table, a task each. Returns the number of damaged files."""
     run, damaged = uuid.uuid4().hex, 0
     tasks = {f"{i:06d}": Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)}
     work = StoreTask(worker, functools.partial(_fold, run))
@@ -138,7 +137,7 @@ def _merged(
 
 
 def _rewrite(table: str, version: int, run: str, store: Store, task: Task) -> tuple[int, int]:
-    """Fragments of a table, a group of them the id of a task, to fewer ones."""
+    """Rewrites a group of fragments of a table (the task's id) as fewer fragments. Returns (0, 0)."""
     written = keep.write_group(store, table, version, task.ids[0])
     store.files.write(record_path(table, run, task.name), written.encode())
     return 0, 0
@@ -152,8 +151,9 @@ def compact_all(
     most: int = keep.FRAGMENTS,
     here: int = MERGED_HERE,
 ) -> None:
-    """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
-    tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
+    """Compacts tables with more than `most` fragments. Tables of up to `here` bytes are compacted in this
+    process, others by tasks. `start` connects to Ray. Raises the errors of workers, and Unavailable if a task
+    is handed back."""
 
     def by_tasks(store: Store, table: str, version: int) -> None:
         if keep.table_bytes(store, table, version) <= here:

@@ -1,7 +1,7 @@
-"""Brings one table up to date: what it lacks is cut into tasks, handed to a runner, and committed once.
+"""Builder of tables: cuts the missing rows of a table into tasks, has a runner compute them, commits once.
 
-A killed driver's parts are kept, and its run is resumed. What a table lacks and which task computes it is in
-`corpus_builds` and `driver`.
+The parts of a killed driver are kept, and its run is resumed. `corpus_builds` and `driver` find the missing
+rows and make the tasks.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from raypipe.store.files import need
 from raypipe.store.ids import Ids
 from raypipe.store.parts import begin_rest
 
-ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
+ROUNDS_IN_VAIN = 2  # further rounds of handed-back tasks without a finished one, before the run stops
 
 
 def alone(verb: Verb) -> Workers:
-    """The workers of a runner that does everything in this process."""
+    """Returns the workers of a runner that runs every task in this process."""
     return Workers()
 
 
 def again_id(work_id: str) -> str:
-    """Names the work of making rows of a table again, next to that of making those that are missing."""
+    """Returns the name of the work that computes rows again. `work_id`: the work on missing rows."""
     return f"{work_id}-again"
 
 
@@ -52,47 +52,47 @@ def nowhere() -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableBuild:
-    """The work that brings one table up to date: what it lacks, and the task that computes it."""
+    """Work that brings one table up to date: its missing rows, and the task that computes them."""
 
     work_id: str  # names the work: a digest of its stages
     table: str
-    schema: pa.Schema  # that the table is made with
-    pool: Verb  # where its tasks run
-    done_verb: str  # parsed, split, embedded, answered
-    unit: str  # sources, texts, questions
-    max_rows: int  # of a task
-    missing_ids: Callable[[], Sequence[str]]  # that the table lacks
+    schema: pa.Schema  # for creating the table
+    pool: Verb  # runs the tasks
+    done_verb: str  # for the progress line: parsed, split, embedded, answered
+    unit: str  # for the progress line: sources, texts, questions
+    max_rows: int  # per task
+    missing_ids: Callable[[], Sequence[str]]  # ids without a row in the table
     work: Callable[[TableRun], TableTask]
-    calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
-    again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them
-    fresh: bool = False  # True: and language models are asked again for them
-    first: tuple[tuple[str, pa.Schema], ...] = ()  # tables that the same tasks fill, committed before it
-    spread: bool = True  # False: tasks are as large as they may be, however few that makes
-    inside: str = ""  # passages: what is embedded is shown while a task runs
-    units: Callable[[Ids], int] = len  # how many units (`unit`) some ids have
-    groups: Mapping[str, int] = field(default_factory=dict)  # id -> group, of neighbours in a task
+    calls_models: bool = False  # True: the memo is merged before the tasks, so that they can read all of it
+    again: tuple[str, ...] = ()  # ids of rows to compute again, even if the table has them
+    fresh: bool = False  # True: language models are called again for `again`, even for cached replies
+    first: tuple[tuple[str, pa.Schema], ...] = ()  # tables of the same tasks, committed before `table`
+    spread: bool = True  # False: tasks have `max_rows` rows, even if some workers then get none
+    inside: str = ""  # unit of the progress shown while a task runs, such as passages; "": none
+    units: Callable[[Ids], int] = len  # ids -> their number in `unit`
+    groups: Mapping[str, int] = field(default_factory=dict)  # id -> group; neighbours of a group share a task
 
     @property
     def kept(self) -> tuple[Mapping[str, int], int]:
-        """Returns the groups of rows, and how many rows of one group a task may have at most."""
+        """Groups of rows, and the largest number of rows in a task of one group."""
         return self.groups, self.max_rows
 
 
 @dataclass(frozen=True, slots=True)
 class TableBuilder:
-    """Fills tables of a store by tasks that a runner does."""
+    """Builder that fills tables of a store with the results of a runner's tasks."""
 
     store: Store
     runner: Runner
     progress: Progress
-    workers: Callable[[Verb], Workers]  # asked only while something is missing: it may connect
-    connect: Callable[[], object]  # to where tasks run; called before the first thing is done
+    workers: Callable[[Verb], Workers]  # called only if rows are missing: it may connect to Ray
+    connect: Callable[[], object]  # connects to Ray; called before the first task
     clock: WallClock
     caps: Caps
     worker: WorkerConfig
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
-        """Adds to a table what it lacks: first what killed runs left, then the rest."""
+        """Brings a table up to date: finishes killed runs first, then computes the other missing rows."""
         with self.clock.part("storing"):
             for table, schema in (*build.first, (build.table, build.schema)):
                 self.store.ensure(table, schema)
@@ -106,21 +106,21 @@ class TableBuilder:
                         again.pop(id, None)
             if again:
                 self._again(list(again), build, done)
-            whole = False  # transient failures stay pending, but are not tried again by this run
-            while not whole and (ids := build.missing_ids()):
+            valid = False  # rows with transient faults stay pending: this run does not try them again
+            while not valid and (ids := build.missing_ids()):
                 per_task = self._per_task(ids, build)
                 run = begin(self.store, build.work_id, ids, per_task, False, False, *build.kept)
-                whole = self._finish(run, build.work_id, build, done)
+                valid = self._finish(run, build.work_id, build, done)
             if build.calls_models:
                 done.memo_damaged += self.merge_memo()
 
     def merge_memo(self) -> int:
-        """Merges what workers cached, where tasks run if it is much; how many files were damaged."""
+        """Merges the cache files of workers, by tasks if large. Returns the number of damaged files."""
         with self.clock.part("storing"):
             return merge(self.store, self.worker, self.runner, self.start)
 
     def compact(self) -> None:
-        """Compacts the tables of many fragments, where tasks run if they are large."""
+        """Compacts tables with many fragments, by tasks if they are large."""
         with self.clock.part("storing"):
             compact_all(self.store, self.worker, self.runner, self.start)
 
@@ -129,7 +129,7 @@ class TableBuilder:
             self.connect()
 
     def _again(self, ids: list[str], build: TableBuild, done: RunCounters) -> None:
-        """Makes rows again, with those that a run before could not do for now."""
+        """Computes rows again, together with those that an earlier run of this kind left pending."""
         work_id = again_id(build.work_id)
         if (rest := begun(self.store, work_id)) is not None:
             ids = [*rest.ids, *ids]
@@ -141,12 +141,12 @@ class TableBuilder:
     def _per_task(self, ids: Sequence[str], build: TableBuild) -> int:
         if not build.spread:
             return build.max_rows
-        with self.clock.part("starting"):  # it may connect
+        with self.clock.part("starting"):  # it may connect to Ray
             return self.workers(build.pool).per_task(len(ids), build.max_rows)
 
     def _finish(self, run: TableRun, work_id: str, build: TableBuild, done: RunCounters) -> bool:
-        """Runs what is left of a run and commits it. False if others added some of its rows meanwhile: its
-        plan is void then, and what is missing is worked out again."""
+        """Runs the remaining tasks of a run and commits it. Returns False if another run added some of its
+        rows meanwhile: then its plan is void, and the missing rows must be found again."""
         if committed(self.store, build.table, run.name) is None:
             self._run(run, build, done)
         try:
@@ -155,25 +155,25 @@ class TableBuilder:
                 commit(self.store, table, run.name, run.parts)
             lost = self._faults_of(run, "digest", transient=False) if run.replaces else []
             commit(self.store, build.table, run.name, run.parts, run.replaces, lost)
-            whole = True
+            valid = True
         except AddedMeanwhile:
-            whole = False
-        # What was asked afresh and could not be done for now keeps its old answer until it is done.
-        rest = self._faults_of(run, "id", transient=True) if run.fresh and whole else []
+            valid = False
+        # Rows with a transient fault in a fresh run keep their old answers, and are tried again later.
+        rest = self._faults_of(run, "id", transient=True) if run.fresh and valid else []
         if rest:
             begin_rest(self.store, work_id, run, rest, build.max_rows, *build.kept)
         else:
             end(self.store, work_id)
-        return whole
+        return valid
 
     def _faults_of(self, run: TableRun, column: str, transient: bool) -> list[str]:
-        """A column of the faults of a run that have passed, or have not."""
+        """Returns distinct values of a column of a run's faults, either transient or final ones."""
         which = f"run = '{run.name}' AND {'' if transient else 'NOT '}transient"
         rows = self.store.scan("faults", columns=[column], filter=which)
         return list(dict.fromkeys(rows[column].to_pylist()))
 
     def _run(self, run: TableRun, build: TableBuild, done: RunCounters) -> None:
-        """Runs the tasks of a run that no driver finished before."""
+        """Runs the tasks of a run that are not done yet."""
         need(self.store.files, 0, f"what is left of {build.table}")
         here = done_parts(self.store, build.table, run.name)
         for table, _ in build.first:
@@ -190,7 +190,7 @@ class TableBuilder:
         left = [Task(name, planned=run.rows(name)) for name in run.parts if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
-            self.start()  # what it prints and how long it takes are not the progress's
+            self.start()  # before the progress line: its output and time are not part of it
         backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
         total = build.units(run.ids_of(t.name for t in left))
         with (
@@ -212,21 +212,21 @@ class TableBuilder:
                                 "them when that is put right"
                             )
                         time.sleep(wait_s)
-                        done.memo_damaged += self.merge_memo()  # what the other worker computed for these
+                        done.memo_damaged += self.merge_memo()  # results that workers cached for these tasks
             except (CapReached, Unavailable):
-                done.save(without=run.name)  # its parts keep their own counts
+                done.save(without=run.name)  # its completion records keep their counts
                 raise
         done.save()
 
     def _round(
         self, run: TableRun, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once; those that came back. At a cap no more tasks begin, and it is reached when those
-        that run have ended."""
+        """Runs tasks once and yields those that are handed back. Once a cap is reached, no more tasks begin;
+        raises CapReached after the running tasks have ended."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, waiting = len(tasks), list(tasks)
             results = self.runner(build.pool, build.work(run), waiting)
-            # However it ends, a pool begins no more tasks.
+            # Also after an error the pool begins no more tasks.
             ending.callback(getattr(results, "close", nowhere))
             for result in results:
                 left -= 1

@@ -1,7 +1,7 @@
-"""Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
+"""Tasks as plain values: some rows of the work on one table, their results, and the worker's configuration.
 
-A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
-after task. Knows nothing of Ray.
+A `TableTask` is a frozen record, which any process can receive. Its `open` loads what it needs and returns a
+function that runs one task after another. Does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from raypipe.store.parts import PlanRows, planned_ids
 T = TypeVar("T")
 
 Verb: TypeAlias = Literal["parse", "embed", "answer", "index"]
-"""What a pool of workers does; the names of the pools in a cluster file. `index`: those of parse and embed at
-the same time."""
+"""Work of a pool of workers, named as in a cluster file. `index`: the pools of parse and embed, at the same
+time."""
 
 
-TRIES = 5  # of what a store or service refuses, in one task: 15 s with the waits between them
+TRIES = 5  # of a call that a store or service refuses, in one task: 15 s with the waits in between
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The processes of one pool, each with its own memory of what it computed."""
+    """Processes of one pool. Each caches its own results in memory."""
 
     count: int = 1
-    min_rows: int = 1  # of a task; one of fewer fills no batch, or takes longer to store than to compute
+    min_rows: int = 1  # of a task: fewer rows fill no batch, or take longer to store than to compute
 
     def per_task(self, rows: int, most: int) -> int:
-        """Returns how many of the missing rows make a task: at most `most`, and few enough for two to four
-        tasks a worker, so that all of them end at about the same time. But not fewer than `min_rows`, as
-        long as there is one task for each worker. One worker shares with no other and takes the largest
+        """Returns the number of rows of a task, for `rows` missing rows and at most `most` per task.
+
+        Each worker gets two to four tasks, so that all workers finish at about the same time. A task has at
+        least `min_rows`, except if that leaves a worker without a task. A single worker takes the largest
         tasks.
 
         >>> [Workers(n).per_task(10, 100) for n in (1, 2, 8)]
@@ -65,21 +66,21 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some rows of the work on one table."""
+    """Some rows of the work on one table, given to one worker."""
 
     name: str
-    ids: tuple[str, ...] = ()  # of sources, or of questions; none where `planned` says where they are
-    failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not tried any more
-    trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
-    suspects: Suspects | None = None  # what a worker knows that could not do it; None: no worker had it
-    planned: PlanRows | None = None  # where the plan of the run has its ids: the driver hands on no others
+    ids: tuple[str, ...] = ()  # of sources or questions; empty if `planned` locates them
+    failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> row that is not tried again
+    trial: bool = False  # True: only tests whether the rows can be computed; stores model replies, no rows
+    suspects: Suspects | None = None  # from a worker that handed the task back; None: no worker did
+    planned: PlanRows | None = None  # place of the ids in the run's plan, sent in place of the ids
 
     @property
     def rows(self) -> int:
         return self.planned.count if self.planned is not None else len(self.ids)
 
     def with_ids(self, store: Store) -> Task:
-        """The same task with its ids, read from the plan."""
+        """Returns this task with its ids, read from the plan if need be."""
         if self.planned is None:
             return self
         return replace(self, ids=planned_ids(store, self.planned), planned=None)
@@ -87,14 +88,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one pool in a task."""
+    """Share of one pool in the work of a task."""
 
     counts: Mapping[str, StageCounters]  # by stage
-    seconds: float
-    worker: str = ""  # node, process and GPUs; "": this process
+    seconds: float  # wall time
+    worker: str = ""  # node, process and GPUs of the worker; "": this process
 
     def parts(self) -> dict[str, float]:
-        """These seconds by part of the run (`counters.PARTS`)."""
+        """Splits the seconds into `computing`, `loading` and `storing` (`counters.PARTS`)."""
         computing = sum(c.seconds for c in self.counts.values())
         loading = sum(c.loading for c in self.counts.values())
         storing = max(0.0, self.seconds - computing - loading)
@@ -103,20 +104,20 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """Counts of one finished task. Its completion record has them."""
+    """Counts of one finished task, stored in its completion record."""
 
     name: str
     ids: int  # rows of the task
     rows: int  # rows stored in the table
     faults: int  # ids that failed
-    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> what its workers did, the last one last
+    by: Mapping[str, Share] = field(default_factory=dict)  # pool -> its share, in order of work
 
     @property
     def counts(self) -> dict[str, StageCounters]:
         return summed(*(share.counts for share in self.by.values()))
 
     def facts(self) -> dict[str, Any]:
-        """Returns what a completion record says; `of` reads it."""
+        """Returns the counts as the plain values of a completion record; `of` reads them."""
         facts: dict[str, Any] = _RESULT.dump_python(self)
         return facts
 
@@ -130,39 +131,40 @@ _RESULT = TypeAdapter(TaskResult)
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """A task that a worker could not do, through no proven fault of its rows."""
+    """A task returned unfinished: its rows are not proven to blame."""
 
     name: str
     reason: str
-    then: Literal["keep", "replace", "stop"]  # the worker, the worker, the run: a store or service is down
+    then: Literal["keep", "replace", "stop"]  # keep or replace the worker; stop the run: a service is down
     suspects: Suspects
-    counts: Mapping[str, StageCounters]  # what the attempt cost, by stage
+    counts: Mapping[str, StageCounters]  # cost of the attempt, by stage
 
 
 RunTask: TypeAlias = Callable[[Task], Coroutine[Any, Any, TaskResult | HandedBack]]
 
 
 class TableTask(Protocol):
-    """The work on one table, as plain values: a frozen dataclass."""
+    """Work on one table, as plain values. Implementations are frozen dataclasses."""
 
     @property
     def worker(self) -> WorkerConfig: ...
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """`kit`: that of the process, made by the worker's configuration; None: the work has its own."""
+        """Prepares this process, and returns the function that runs one task. `kit`: the process's kit, made
+        from the worker's configuration; None: makes its own."""
         ...
 
 
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
-"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for. Once the
-caller has emptied its list of tasks, no more begin, and those that run come to their end."""
+"""Runs tasks in the pool of the verb and yields the results, in any order. If the caller empties its list of
+tasks, no more tasks begin, and the running ones finish."""
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-    """Does one task after the other in this process. What was opened is opened again once it is broken."""
+    """Runs one task after another in this process. Opens the work again if a task replaces the worker."""
     do = None
     with asyncio.Runner() as loop:
-        for task in tasks:  # none more once the caller has emptied it
+        for task in tasks:  # ends if the caller empties the list
             if do is None:
                 do = loop.run(work.open())
             with IN_HAND.of(task.name):
@@ -173,7 +175,7 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
 
 
 def results_of(runner: Runner, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
-    """The results of tasks that do not belong to a run. Raises Unavailable where one comes back."""
+    """Yields the results of tasks that belong to no run. Raises Unavailable if a task is handed back."""
     results = runner(verb, work, list(tasks))
     try:
         for result in results:
@@ -185,42 +187,42 @@ def results_of(runner: Runner, verb: Verb, work: TableTask, tasks: Sequence[Task
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:
-    """The same work with some fields of its worker changed."""
+    """Returns the work with some fields of its worker's configuration changed."""
     changed: TableTask = replace(cast(Any, work), worker=replace(work.worker, **changes))
     return changed
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Configuration of a worker process: everything that decides speed and no result."""
+    """Configuration of a worker process. It affects speed, never results."""
 
     store: str  # URI
     backend: Backend
     device: str
     threads: int  # of a model on a CPU
-    # Model identity -> names in Ray; None: this process starts an engine of its own.
+    # Model identity -> names of engine actors in Ray; None: this process starts its own engine.
     engines: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
-    endpoints: Mapping[str, EndpointAddress] = field(default_factory=dict)  # by the names of models.yaml
+    endpoints: Mapping[str, EndpointAddress] = field(default_factory=dict)  # by name in models.yaml
     engine_limits: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
-    question_timeout_s: float | None = None  # for each question, from the start of its task; None: none
-    wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
-    passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
+    question_timeout_s: float | None = None  # of a question, from the start of its task; None: no limit
+    wait_s: float = 1.0  # before the second try of an unavailable service; doubles before each further one
+    passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # temporary ones
 
     async def tried(self, make: Callable[[], Awaitable[T] | T]) -> T:
-        """Returns what `make` does, again where something is unavailable. Raises Unavailable where it stays
-        so for all tries."""
+        """Returns the result of `make`, called again while a store or service is unavailable. Raises
+        Unavailable if all tries (`TRIES`) fail."""
         return await until_available(make, self.backoff())
 
     def backoff(self) -> Backoff:
         return Backoff(TRIES, self.wait_s)
 
     async def open_store(self) -> Store:
-        """Raises as `tried`, and StoreError."""
+        """Opens the store. Raises Unavailable if all tries fail, and StoreError."""
         return await self.tried(lambda: Store.open(self.store))
 
     def at_once(self, model: Model) -> int:
-        """Counts the chats that a generator takes at a time. A batch API takes them as one file, and a cap
-        stops between two of these."""
+        """Returns the number of chats that a generator takes at a time. A batch API counts as 1: it takes the
+        chats as one file, and a cap can stop the run between two files."""
         if (at := self.endpoints.get(model.path)) is not None:
             return 1 if at.batch else at.concurrency * len(at.urls)
         identity = own_identity(model)
@@ -228,7 +230,7 @@ class WorkerConfig:
         return max(1, self.engine_limits.max_num_seqs * len(names))
 
     def kit(self, index: Index | None, process: str = "") -> LocalKit:
-        """The kit of a process, which `process` names."""
+        """Makes the kit of a process. `process`: its name for reports."""
         return LocalKit(
             index,
             self.backend,
@@ -243,7 +245,7 @@ class WorkerConfig:
 
 
 def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
-    """Counts by stage, added up."""
+    """Adds up counts by stage."""
     out: dict[str, StageCounters] = {}
     for counts in counted:
         for name, count in counts.items():
@@ -252,4 +254,4 @@ def summed(*counted: Mapping[str, StageCounters]) -> dict[str, StageCounters]:
 
 
 OUTCOME: TypeAdapter[TaskResult | HandedBack | str] = TypeAdapter(TaskResult | HandedBack | str)
-"""Outcome of a part; a text says why it did not come to its end (`Note.ended`)."""
+"""Outcome of a part. A string is the reason why operators ended the part early (`operators.Note.ended`)."""

@@ -1,1 +1,1 @@
-"""Plans: what a run may compute, why, and how long it may take, before it starts."""
+"""Plans: the calls that a run may make, their reasons and their time, computed before it starts."""

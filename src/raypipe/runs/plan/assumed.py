@@ -1,9 +1,8 @@
-"""The cost of a corpus that is not there.
+"""Estimated cost of a corpus that does not exist yet.
 
-Tasks, bytes, requests, hours and money are arithmetic over the cluster file, what a real page is, what the
-recipe's own split makes of a text of that length, and the rates of finished runs of the same steps on the
-same kind of machine. Work is spread evenly over a pool, so hours are the least that it takes. What no run
-has measured is not known, and stays so.
+Tasks, bytes, requests, hours and money are computed from the cluster file, sizes of a real page, the chunks
+that the recipe's own split makes of such a page, and rates of finished runs. Only rates of the same steps on
+the same kind of machine count; without one hours are None. Hours are a lower bound: work is spread evenly.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from raypipe.runs.plan.sample import look
 from raypipe.runs.record import Run
 from raypipe.runs.stage_records import describe
 
-ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there
+ZSTD = 0.163  # bytes in the table of sources per byte of HTML: 11.5 MB of real pages take 1.87 MB
 READ_BYTES_S = 30e6  # JSON to rows of tables, by one core (bench: `ingest_bz2` without its unpacking)
-# Of an object store, for each part: the rows, the completion record and that of its faults.
+# Writes to an object store per part: the rows, the completion record, the record of faults.
 PUTS = 3
-# For each part the driver reads both records, asks for the size of the rows' file, and reads their units.
+# Reads per part: the driver reads both records, requests the size of the rows' file, and reads their units.
 GETS = 5
 SENTENCE = "Most of what stands on a page is said in words of some letters each, as here. "
-# Characters of a page's lines: many of a menu, some of a paragraph.
+# Characters of a page's lines: many short ones as in a menu, some paragraphs.
 LINES = (12, 20, 50, 370, 26, 150, 8, 540)
 
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A corpus that is not there. A page is like one of CRAG's, on average of 36 real ones."""
+    """Size of a corpus that does not exist yet. The defaults are averages of 36 real pages of CRAG."""
 
     pages: float
     html_bytes: float = 319_000
     text_chars: float = 22_000
-    chunks: float | None = None  # of a page; None: those that the recipe's split makes of such a text
+    chunks: float | None = None  # per page; None: as many as the recipe's split makes of such a text
 
     def __post_init__(self) -> None:
         for field, number in asdict(self).items():
@@ -54,7 +53,8 @@ class Assumed:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Assumed:
-        """From `pages=1e8,html_bytes=20000`; `name` of the argument. Raises ConfError."""
+        """Parses a text such as `pages=1e8,html_bytes=20000`. `name`: of the argument, for messages. Raises
+        ConfError if the text is invalid."""
         given: dict[str, float] = {}
         for part in text.split(","):
             field, _, value = part.partition("=")
@@ -67,24 +67,24 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class AssumedStep:
-    """The cost of one kind of work."""
+    """Estimated cost of one kind of work."""
 
     step: str  # ingest, or a step of the corpus half
     rows: float  # pages, or chunks
-    tasks: int  # 0: those of an earlier step do it
-    bytes: float  # that the store grows by
+    tasks: int  # 0: tasks of an earlier step do this work
+    bytes: float  # growth of the store
     requests: float  # to an object store, at least
     hours: Range | None  # on the clock; None: no run has measured it here
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedPlan:
-    """The cost of all of it."""
+    """Estimated cost of the whole corpus."""
 
     assumed: Assumed
-    cluster: str  # name or path of the file
+    cluster: str  # name or path of the cluster file
     steps: tuple[AssumedStep, ...]
-    hours: Range | None  # on the clock, one step after the other; None: a step was measured by no run
+    hours: Range | None  # on the clock, steps one after the other; None: no run has measured some step
     usd: Range | None  # of the machines; None: not known
 
 
@@ -99,8 +99,9 @@ def assumed_plan(
     prices: Prices,
     kit: Kit,
 ) -> AssumedPlan:
-    """`per_task`: sources of a task, at most; `workers` of a verb; `place`: backend and device; `runs`, the
-    last first, whose rates count; `kit`: its tokenizers split."""
+    """Estimates the cost of a corpus that does not exist yet. `per_task`: sources of a task, at most;
+    `workers`: returns the workers for a verb; `place`: backend and device; `runs`: with rates, newest first;
+    `kit`: with the split's tokenizers."""
     if assumed.chunks is None and recipe.corpus:
         assumed = replace(assumed, chunks=chunks_of_page(recipe, assumed.text_chars, kit))
     whole = assumed.pages * assumed.html_bytes
@@ -121,7 +122,7 @@ def assumed_plan(
         if table in filled and table != "vectors":  # a table is filled by the tasks of its first step
             tasks, grows = 0, 0.0
         filled.add(table)
-        asked = len(asked_models(stage.step))  # each once about a row
+        asked = len(asked_models(stage.step))  # each is called once per row
         calls = (rows * asked,) * 2 if asked else None
         took = scaled(rate(stages[stage.name], runs, *place).seconds(rows, calls), 1 / pool.count / HOUR_S)
         steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), took))
@@ -130,8 +131,8 @@ def assumed_plan(
 
 
 def chunks_of_page(recipe: Recipe, chars: float, kit: Kit) -> float:
-    """Chunks that a recipe's split makes of an ordinary page of some characters. Raises ConfError where the
-    split asks a model."""
+    """Returns the chunks that a recipe's split makes of an ordinary page of `chars` characters. Raises
+    ConfError if the split calls a model."""
     lines = list[str]()
     while (left := int(chars) - sum(map(len, lines)) - len(lines)) > 0:
         lines.append((SENTENCE * 8)[: min(left, LINES[len(lines) % len(LINES)])])

@@ -1,8 +1,8 @@
-"""The corpus half of a plan: sources to parse, texts to split, chunks to embed.
+"""Corpus half of a plan: sources to parse, texts to split, chunks to embed.
 
-What is asked about a chunk is looked up in the memo where its text is known: it is stored, or the plan has
-parsed and split its source (`sample`). The others are bounded by the sizes of their sources, and expected to
-be like those that were looked at.
+If the text of a chunk is known, its requests are looked up in the memo. The text is known if it is stored, or
+if the plan has parsed and split its source (`sample`). Requests of other chunks are bounded by the sizes of
+their sources, and estimated from the sample.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from raypipe.store.memo.lookup import first_chats, first_requests, lookup
 from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.store.sources import Chunks, sizes
 
-LOOKED_AT = 200_000  # stored chunks whose texts a plan reads to know exactly what is new: about 5 s
-PER_READ = 500  # sources whose texts are in memory at once
-AT_ONCE = 20  # sources that are read for a sample before it is seen whether they are enough
-PROMPTS = 100  # of a language model that are written for chunks of a sample, to see how long they are
-FEW = 48  # sources of a sample that says no more than how many sentences a passage has
+LOOKED_AT = 200_000  # stored chunks whose texts a plan reads, at most, to count new ones exactly: about 5 s
+PER_READ = 500  # sources with texts in memory at a time
+AT_ONCE = 20  # sources read for a sample before its size is checked again
+PROMPTS = 100  # prompts written for sampled chunks, to measure their length
+FEW = 48  # sources of a sample that only measures sentences per passage
 
 
 class CorpusPlanner:
-    """Plans the stages of the corpus half, in recipe order, and says what the question half may find."""
+    """Planner of the corpus half, stage by stage in recipe order; also estimates the reach of rankings."""
 
     def __init__(self, context: PlanContext, questions: Sequence[Question]) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
@@ -58,18 +58,18 @@ class CorpusPlanner:
             cited = {s for q in questions for s in q.sources() or ()}
             whole = recipe.searches_all() or any(q.citations is None for q in questions)
             wanted = wanted.joined(Ids.of(s for s in new if whole or s in cited))
-        self.wanted = wanted  # sources that the corpus half must hold, those to come included
+        self.wanted = wanted  # sources that the corpus half must hold, new ones included
         missing = pipe.corpus.missing(recipe.texts_table, wanted)
         work_id, tables = whole_corpus(recipe)
         texts, passages = recipe.texts_table, recipe.passages_table
         missing = left(self._store, work_id, tables[-1], missing)
         self._texts = left(self._store, texts, texts, missing)
-        # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
+        # Parts of a killed run are in no table yet, so their rows are still missing for later stages.
         textless = self._texts.joined(missing)
         failed = failed_ids(self._store, {recipe.texts_table})
         missing = pipe.corpus.missing(recipe.passages_table, wanted).without(textless).without(failed)
         self._passages = left(self._store, passages, passages, missing).joined(textless)
-        self._parsed = not textless  # all texts are there
+        self._parsed = not textless  # True: all texts are stored
         self._unsplit = self._passages.joined(missing)
         self._cited = Ids.of(dict.fromkeys(s for q in questions for s in q.sources() or ()))
         self._counts = Chunks(self._store, recipe.passages_table)
@@ -92,7 +92,7 @@ class CorpusPlanner:
 
     @functools.cached_property
     def _chars(self) -> np.ndarray:
-        """(sources that are not split,) int32: characters of each, 0 where nothing says."""
+        """(unsplit sources,) int32: characters of each; 0: not known."""
         coming = self._context.coming.chars
         chars = sizes(self._store, self._unsplit)
         if coming:
@@ -102,7 +102,7 @@ class CorpusPlanner:
         return chars.clip(0)
 
     def _work(self, stage: Stage[CorpusStep], todo: Ids, exact: bool) -> StepPlan:
-        """A stage that works on each source; most ask no model, and their work is counted in sources."""
+        """Plans a stage that processes source by source. Counts sources, or calls if it calls models."""
         name, every = stage.name, len(self.wanted.joined(todo))
         works, known = not step_contract.asked_models(stage.step), step_contract.is_bounded(stage.step)
         mine, before = _among(self._unsplit, todo), self._had(name, self._unsplit)
@@ -116,12 +116,12 @@ class CorpusPlanner:
         record, most = self._context.stages[name], sum(reasons.values())
         expected = asked_before(record, self._context.runs, len(todo), most)
         if works and known:
-            expected = len(todo), len(todo)  # those that are parsed first, too
+            expected = len(todo), len(todo)  # with sources that must be parsed first
         stored = functools.partial(embedded_bytes, 0) if not works else lambda asked: 0
         return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, expected, stored)
 
     def _embed(self, stage: Stage[CorpusStep]) -> StepPlan:
-        """By the digests of texts where these are known; else by the sizes of sources."""
+        """Plans an embedding stage: by digests of texts if these are known, otherwise by sizes of sources."""
         name, model = stage.name, step_contract.embedder_of(stage.step)
         table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
@@ -146,7 +146,7 @@ class CorpusPlanner:
         )
         expected = None
         if look.known or not rest.any():
-            new = fresh(seen) / max(1, len(look.chunks)) if seen else 1.0  # the memo has the others
+            new = fresh(seen) / max(1, len(look.chunks)) if seen else 1.0  # share that is not cached
             likely = known + others + new * self._expected[rest].sum()
             expected = (round(min(likely * each, sum(reasons.values()))),) * 2
         stored_chunks = counts.total(split.joined(lacking))
@@ -170,8 +170,8 @@ class CorpusPlanner:
         )
 
     def _prompt_tokens(self, step: CorpusStep) -> float:
-        """Tokens of a prompt about a chunk, about: of some of the chunks that were looked at; where there are
-        none, and of a step that asks no language model, as the step says it."""
+        """Estimates the tokens of a prompt about a chunk, from prompts for some sampled chunks. Returns the
+        step's own estimate if there are none, or if the step calls no language model."""
         chats = list[Chat]()
         if (
             any(m.kind == "generator" for m in step_contract.asked_models(step))
@@ -185,7 +185,7 @@ class CorpusPlanner:
 
     @functools.cached_property
     def _look(self) -> Sample:
-        """Some of the sources that are not split; of those that are wanted where all are."""
+        """Sample of the unsplit sources, or of the wanted ones if all are split."""
         coming = self._context.coming
         unread = Ids.of(s for s in coming.kinds if s not in coming.some)
         pool = (self._unsplit or self.wanted).without(unread)
@@ -201,12 +201,12 @@ class CorpusPlanner:
 
     @functools.cached_property
     def _seen(self) -> Ids:
-        """The sources that are not split whose chunks are known all the same."""
+        """Unsplit sources whose chunks are known exactly, from the sample."""
         return Ids.of(self._look.each if self._look.exact else ())
 
     @functools.cached_property
     def _expected(self) -> np.ndarray:
-        """(sources that are not split,) chunks of each, counted or to be expected."""
+        """(unsplit sources,) chunks of each, counted in the sample or estimated."""
         if not self._unsplit:
             return np.zeros(0)
         each = self._look.each
@@ -215,7 +215,7 @@ class CorpusPlanner:
         return np.where(found >= 0, found, self._look.expected(self._chars))
 
     def scope(self, questions: Sequence[Question]) -> dict[str, Reach]:
-        """Question id -> how far its ranking can grow, about."""
+        """Estimates how far rankings can grow: question id -> reach."""
         if not self._look.known:
             return dict.fromkeys((q.id for q in questions), Reach(math.inf, math.inf, self.longest))
         (passages, said), split = self._look.per_chunk(), self.wanted.without(self._unsplit)
@@ -236,15 +236,15 @@ class CorpusPlanner:
     def _texts_to_embed(
         self, step: CorpusStep, model: Model, todo: Ids, seen: Ids
     ) -> tuple[Callable[[Ids], int], bool]:
-        """Counts the texts of some of these sources that no run embedded, and says whether those are exactly
-        what will be asked. `todo` are split, `seen` are looked at. What a language model is to write is in
-        no memo under a key that is known: then all texts count."""
+        """Returns a function that counts the texts of given sources that are not embedded yet, and whether
+        its counts are exact. `todo`: split sources; `seen`: sampled sources. If a language model writes for
+        the chunks, their keys are not known, and all texts count."""
         if any(m.kind == "generator" for m in step_contract.asked_models(step)):
             each_seen = self._look.each if seen else {}
             return lambda some: self._counts.total(some) or sum(each_seen.get(s, 0) for s in some), False
         many = self._counts.total(todo) > LOOKED_AT
-        first: dict[str, int] = {}  # source -> texts that none before it has
-        each: dict[str, int] = {}  # source -> texts, whatever others have
+        first: dict[str, int] = {}  # source -> new texts that no source before it has
+        each: dict[str, int] = {}  # source -> new texts, even if other sources have them
         met: set[str] = set()
         stored = range(0, 0 if many else len(todo), PER_READ)
         recipe = self._pipeline.recipe
@@ -269,8 +269,8 @@ class CorpusPlanner:
         return count, alone and not many
 
     def _keys(self, step: CorpusStep, chunks: pa.Table) -> dict[str, set[str]]:
-        """Source -> keys of what the step asks its embedder about the source's chunks."""
-        runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source stand together
+        """Maps each source to the keys of the step's requests to its embedder about the source's chunks."""
+        runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source are adjacent
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]
         found = asyncio.run(first_requests(step, self._pipeline.worker.kit(None), tables))
@@ -278,7 +278,7 @@ class CorpusPlanner:
         return {s: set(a.keys) for s, a in asked.items() if a is not None}
 
     def _had(self, name: str, sources: Ids) -> np.ndarray:
-        """(sources,) bool: which of them the last finished run's table of this stage had."""
+        """Returns which sources the stage's table of the last finished run contained: (sources,) bool."""
         had, last = np.zeros(len(sources), bool), self._context.last
         old = last.stage(name) if last else None
         if last is None or old is None or not sources:
@@ -291,7 +291,7 @@ class CorpusPlanner:
 
 
 def _among(ids: Ids, some: Ids) -> np.ndarray:
-    """(ids,) bool: which of the ids are among some."""
+    """Returns which ids are among `some`: (ids,) bool."""
     if ids is some:
         return np.ones(len(ids), bool)
     mask: np.ndarray = stand_in(ids.array, some.array).to_numpy(zero_copy_only=False)

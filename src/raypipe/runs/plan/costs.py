@@ -1,10 +1,9 @@
-"""Ground of both halves of a plan: the pipeline, its finished runs, what differs from the last, what
-steps asked in them and how fast they were; and what a plan is expected to cost, or a run did.
+"""Facts that both halves of a plan use: earlier runs, differences from the last one, rates; and costs.
 
-Seconds are those of all processes together, as a report counts them: two workers need half of that on the
-clock. The last run of the same step with the same models on the same kind of device says how fast it is. How
-often a step asks about a row depends on neither: there the last run of the same step with the same parameters
-counts. Without a rate no hours, without a price no money.
+Seconds are summed over all processes, as in a report: with two workers the clock shows half of them. The
+speed of a step comes from the last run of the same step with the same models on the same kind of device. The
+calls of a step per row depend on neither. They come from the last run of the same step with the same
+parameters. Without a rate there are no hours, without a price no money.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from raypipe.runs.stage_records import Difference, StageRecord, describe, differ
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The counts of a step in the last runs; None where none counted."""
+    """Rates of a step, measured by earlier runs. None: no run measured it."""
 
     per_call: float | None  # seconds
-    per_row: float | None  # seconds, whether the memo had all, some or none of it
+    per_row: float | None  # seconds, however many of its calls were cached
     split: TokenSplit | None  # tokens of a call
 
     def seconds(self, rows: float, calls: Range | None) -> Range | None:
-        """Expected seconds of `rows` rows; None where no run says. `calls` None: they are not known."""
+        """Returns the expected seconds for `rows` rows; None if no run tells. `calls`: None if not known."""
         if rows == 0:
             return 0.0, 0.0
         if calls and calls[1] and self.per_call is not None:
@@ -42,7 +41,7 @@ class Rate:
 
 
 def rate(stage: StageRecord, runs: Iterable[Run], backend: str, device: str) -> Rate:
-    """Reads from these runs, the last first, how fast a stage with the same models is."""
+    """Returns a stage's rates, from the newest runs with the same models, backend and device."""
     here = (r for r in runs if (r.backend, r.device) == (backend, device))
     lines = [line for line, old in _lines(stage, here) if _forms(old, "model") == _forms(stage, "model")]
     asked = next((line for line in lines if line.computed), None)
@@ -56,8 +55,9 @@ def rate(stage: StageRecord, runs: Iterable[Run], backend: str, device: str) -> 
 
 
 def asked_before(stage: StageRecord, runs: Iterable[Run], rows: int, most: float) -> tuple[int, int] | None:
-    """Calls to expect of `rows` rows, never more than `most`: as many for each as the last run of such a
-    stage made, to as many as it would have made had the memo held none. None where no run says."""
+    """Returns the expected calls for `rows` rows, from the last run of the same stage; None if there is none.
+    The range is from the calls that it computed per row to all calls per row, cached ones included. Neither
+    exceeds `most`."""
     for line, old in _lines(stage, runs):
         same = (old.version, old.when) == (stage.version, stage.when)
         if same and _forms(old, "parameter") == _forms(stage, "parameter") and line.rows:
@@ -69,7 +69,7 @@ def asked_before(stage: StageRecord, runs: Iterable[Run], rows: int, most: float
 
 
 def _lines(stage: StageRecord, runs: Iterable[Run]) -> Iterable[tuple[StepLine, StageRecord]]:
-    """Yields the counts that these runs have of stages of the same class, each with its record."""
+    """Yields the counts of stages of the same class in these runs, each with the stage's record."""
     lines = ((line, run.stage(line.step)) for run in runs for line in run.steps)
     return ((line, old) for line, old in lines if old is not None and old.step == stage.step)
 
@@ -80,15 +80,15 @@ def _forms(stage: StageRecord, kind: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """A recipe over a store, and the runs that it is compared with."""
+    """A recipe on a store, with the earlier runs that a plan draws on."""
 
     pipeline: Pipeline
-    runs: Sequence[Run]  # finished on this store, the latest first
-    measured: Sequence[Run]  # finished on this machine, on any store: they say how fast it is
+    runs: Sequence[Run]  # finished on this store, newest first
+    measured: Sequence[Run]  # finished on this machine, on any store: they give rates
     coming: NewSources
-    fresh: bool  # every question is answered again, and no reply counts as cached
+    fresh: bool  # True: all questions are answered again, and cached replies do not count
     stages: dict[str, StageRecord] = field(init=False)
-    own: dict[str, Difference] = field(init=False)  # stage -> what differs from the last run
+    own: dict[str, Difference] = field(init=False)  # stage -> its difference from the last run
 
     def __post_init__(self) -> None:
         stages = describe(self.pipeline.recipe)
@@ -97,18 +97,18 @@ class PlanContext:
 
     @property
     def last(self) -> Run | None:
-        """The last finished run of the store."""
+        """Last finished run of the store; None: there is none."""
         return self.runs[0] if self.runs else None
 
     def changed(self) -> tuple[Difference, ...]:
-        """Lists the differences of the recipe since the last finished run of the store, with its lines."""
+        """Lists the differences of the recipe from the last finished run of the store, with their lines."""
         if self.last is None:
             return ()
         now = to_plain(self.pipeline.recipe)
         return tuple(with_lines(self.own, self.last.recipe, now).values())
 
     def why(self, name: str, had: bool) -> str:
-        """Why a step is to do a row; `had`: the last finished run had it."""
+        """Returns the reason for a step to compute a row. `had`: the last finished run had the row."""
         return reason(self.last, self.stages[name], self.own) if had else "row"
 
     def step(
@@ -123,9 +123,9 @@ class PlanContext:
         stored: Callable[[float], float],
         tokens: Callable[[float, float], Range] = lambda low, high: (0, 0),
     ) -> StepPlan:
-        """`reasons`: why -> how many calls: an upper bound unless `exact`; `expected`: those that are likely.
-        `todo`: rows to pass the step, as many as is likely. `stored`: calls -> bytes in the store; `tokens`:
-        fewest and most calls -> tokens of language models, likely ones and never more than fit."""
+        """Makes the plan of one step. `reasons`: reason -> calls, an upper bound unless `exact`. `expected`:
+        range of likely calls. `todo`: likely number of rows to pass the step. `stored`: maps calls to bytes
+        in the store. `tokens`: maps fewest and most calls to a range of tokens of language models."""
         most = sum(reasons.values())
         if (exact or most == 0) and not math.isinf(most):
             expected = int(most), int(most)
@@ -143,7 +143,7 @@ class PlanContext:
         return StepPlan(name, self.stages[name].half, rows, cached, most, exact, reasons, expected, cost)
 
     def reasons(self, name: str, had: float, others: float) -> dict[str, float]:
-        """Why a step makes calls -> how many, of rows that the last finished run `had`, and of others."""
+        """Maps reasons to calls. `had`: calls for rows of the last finished run; `others`: for other rows."""
         found: dict[str, float] = {}
         for calls, before in ((others, False), (had, True)):
             if calls:
@@ -153,14 +153,14 @@ class PlanContext:
 
 
 def asking(recipe: Recipe) -> frozenset[str]:
-    """The steps of a recipe that may ask a model or a graph: all but those that only work on pages."""
+    """Returns the steps that may call a model or a graph; omits steps that only process pages."""
     corpus = (s.name for s in recipe.corpus if asked_models(s.step))
     return frozenset((*corpus, *(s.name for s in recipe.question)))
 
 
 def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
-    """Returns what a plan expects, the judge's calls with it. `asks`: steps whose calls count (`asking`).
-    Hours are those of the steps."""
+    """Estimates the cost of a plan, with the judge's calls. `asks`: steps whose calls count (`asking`). Hours
+    cover the steps only."""
     judge = plan.judge
     judged, told = (judge.max_calls, judge.max_tokens) if judge else (0, 0)
     asked = [s for s in plan.steps if s.step in asks]
@@ -183,12 +183,12 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
 
 
 def priced(plan: Plan, prices: Prices, recipe: Recipe) -> Plan:
-    """The plan with what all of it is expected to cost."""
+    """Returns the plan with its estimated cost."""
     return replace(plan, cost=estimated(plan, prices, asking(recipe)), unpriced=prices.unpriced)
 
 
 def _hours(step: StepPlan, prices: Prices) -> Range | None:
-    """On the clock: of computing, without starting Ray and loading models."""
+    """Returns the computing hours of a step on the clock, without starting Ray and loading models."""
     actors = prices.actors.get(step.step)
     return scaled(step.cost.seconds, None if actors is None else 1 / HOUR_S / actors)
 
@@ -212,9 +212,9 @@ def spent(
     asks: Collection[str],
     judge: JudgeLine | None = None,
 ) -> Costs:
-    """Returns what a run of these steps cost, with its judge. `seconds`: its wall time."""
+    """Returns the actual cost of a run's steps and judge. `seconds`: wall time of the run."""
     asked: list[tuple[str, StepLine | JudgeLine]] = [(s.step, s) for s in lines]
-    if judge is not None and judge.generated_tokens:  # code from outside has no tokens
+    if judge is not None and judge.generated_tokens:  # a judge from outside counts no tokens
         asked.append((JUDGE, judge))
     hours, usd = seconds / HOUR_S, None
     if prices.known:

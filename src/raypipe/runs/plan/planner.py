@@ -1,11 +1,13 @@
-"""The plan: what an eval may have to ask, step by step, before anything runs, and why it has to.
+"""Plan of an eval, made before anything runs: the calls that each step may make, and the reasons.
 
-Exact where that can be known beforehand (sources to parse, texts of an unchanged split, questions to embed),
-else an upper bound, with what is likely next to it: no run makes a call that its plan did not name. Changes
-nothing in the store: files that a plan is about are read and not stored; those that the store has read before
-are not read again. An engine's flip rate is how often a reply differs when its chat is asked again alone:
-kernels choose their sums by the size of a batch, and endpoints ask alone. It belongs to the model and the
-machine, so a run measures it where no run kept on this machine did, and its plan counts these chats.
+Counts are exact if they can be known: sources to parse, texts of an unchanged split, questions to embed.
+Other counts are upper bounds with an estimate. No run makes a call that its plan did not count. Planning
+changes nothing in the store. It reads the eval's files without storing them, and does not read again those
+that the store has read before.
+
+The flip rate of an engine is the share of replies that differ if their chats are sent again alone. Kernels
+choose the order of sums by batch size, and endpoints send chats alone. The rate belongs to the model and the
+machine. A run measures it if no earlier run on this machine did, and the plan counts these chats.
 """
 
 from __future__ import annotations
@@ -40,23 +42,23 @@ from raypipe.runs.run_parts import FlipRate
 from raypipe.runs.stage_records import models_of
 from raypipe.store import Store
 
-SAMPLE = 20  # questions whose chats are asked twice: a rate of .25 is told from 0 with p < .01
+SAMPLE = 20  # questions whose chats are sent twice: enough to tell a rate of .25 from 0 with p < .01
 
 
 def engines_of(recipe: Recipe) -> tuple[str, ...]:
-    """Identities of the models that engines compute."""
+    """Returns the identities of the models that run on engines."""
     return tuple(sorted({own_identity(m) for m in recipe.models() if m.loader == "vllm"}))
 
 
 def known_rate(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run]) -> FlipRate | None:
-    """Returns the flip rate that the newest run with the same engines measured, or None. `kept`: runs of this
-    machine, the newest first."""
+    """Returns the flip rate that the newest run with the same engines measured; None if no run did. `kept`:
+    runs of this machine, newest first."""
     rates = (m.flips for m in kept if m.device == worker.device and m.flips is not None)
     return next((rate for rate in rates if rate.engines == engines_of(recipe)), None)
 
 
 def chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps: Sequence[StepPlan]) -> int:
-    """Chats that a run asks a second time at most, by the plan of its steps."""
+    """Returns the most chats that a run sends a second time, by the plans of its steps."""
     if worker.engine_limits.batch_invariant or known_rate(recipe, worker, kept):
         return 0
     asking = {s.name for s in recipe.question if any(m.loader == "vllm" for m in asked_models(s.step))}
@@ -69,17 +71,14 @@ def chats_twice(recipe: Recipe, worker: WorkerConfig, kept: Sequence[Run], steps
 
 
 def measured_rate(recipe: Recipe, counts: Counts, run: str) -> FlipRate | None:
-    """The rate by what tasks counted; None where none asked twice."""
+    """Returns the flip rate from the counts of tasks; None if no chat was sent twice."""
     found = counts.get(TWICE)
     return FlipRate(found.rows, found.differ, engines_of(recipe), run) if found and found.rows else None
 
 
 def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple[list[Question], NewSources]:
-    """The questions of some files, and what of them the store does not have yet.
-
-    Raises what the readers raise: ConfError for an unknown format, DataError for a damaged file and where no
-    line can be read.
-    """
+    """Reads the questions of some files, and finds the sources that the store lacks. Raises ConfError for an
+    unknown format, DataError for a damaged file, and DataError if no line can be read."""
     if (known := noted(store, fingerprint(paths, format))) is not None:
         rows = store.rows("questions", "id", known.questions)
         found = {q.id: q for q in arrow.question.records(rows)}
@@ -101,7 +100,7 @@ def read_questions(store: Store, paths: Sequence[Path], format: Format) -> tuple
 
 
 def new_sources(store: Store, found: Iterable[Source]) -> NewSources:
-    """Those of some sources that the store does not have; they pass by, a few are kept."""
+    """Returns the sources that the store lacks. Iterates once, and keeps only a sample in memory."""
     kinds, chars, sampler = dict[str, str](), dict[str, int](), Sampler()
     for source in found:
         kinds[source.id], chars[source.id] = source.kind, len(source.content)
@@ -114,7 +113,7 @@ def new_sources(store: Store, found: Iterable[Source]) -> NewSources:
     )
 
 
-LOOKED_BACK = 20  # finished runs whose answers and rates count
+LOOKED_BACK = 20  # newest finished runs whose answers and rates count
 
 
 def plan(
@@ -125,11 +124,10 @@ def plan(
     old: Collection[str] = (),
     measured: Sequence[Run] = (),
 ) -> Plan:
-    """Returns what an eval of these questions may have to do on this store. `fresh`: every question is
-    answered again and no reply counts as cached. `old`: ids of questions whose answers are to be worked
-    out again, since a graph's replies no longer hold. `measured`: runs on other stores that say how fast
-    this machine is."""
-    questions = list(questions)  # gone through several times
+    """Plans an eval of these questions on this store. `fresh`: all questions are answered again, and cached
+    replies do not count. `old`: ids of questions to answer again, since a graph's replies have expired.
+    `measured`: runs on other stores, for the speed of this machine."""
+    questions = list(questions)  # iterated several times
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), fresh)
     corpus = CorpusPlanner(context, questions)
@@ -146,15 +144,15 @@ def _planned(context: PlanContext, steps: tuple[StepPlan, ...], twice: int = 0) 
 
 
 def plan_corpus(pipeline: Pipeline, coming: NewSources | None = None, measured: Sequence[Run] = ()) -> Plan:
-    """The corpus half of a plan, for questions about the whole store."""
+    """Plans the corpus half only, for questions about the whole store."""
     runs = recent(pipeline.store, LOOKED_BACK)
     context = PlanContext(pipeline, runs, measured, coming or NewSources(), False)
     return _planned(context, tuple(CorpusPlanner(context, [Question("", "")]).plans()))
 
 
 def plan_embedding(pipeline: Pipeline, measured: Sequence[Run] = ()) -> tuple[int, float | None]:
-    """Estimates the passages of the whole store that are to be embedded (0: not known, too), and the seconds
-    that they take; None: no run of this machine says."""
+    """Estimates the passages of the whole store to embed, and the seconds that this takes. Passages are 0 if
+    there are none or if their number is not known. Seconds are None if no run of this machine tells."""
     every = plan_corpus(pipeline, None, measured).steps
     each = {s.name: calls_each(s.step) for s in pipeline.recipe.corpus if table_of(s.step) == "vectors"}
     steps = [s for s in every if s.step in each]

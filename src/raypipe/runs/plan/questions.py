@@ -1,9 +1,9 @@
-"""The question half of a plan: what each stage may ask about the rows that have no answer yet.
+"""Question half of a plan: the requests that each stage may make about rows without an answer.
 
-What a stage asks about a row follows from the row and the stages before it (`stage_records.chains`). So
-nothing is asked about a row that any finished run answered with the same chain, as long as the memo still has
-what was asked then (`standing`). Where no earlier run says how much a stage asks, its own bounds do, at what
-the sources look like: no further than a question's sources have passages.
+The requests of a stage about a row depend on the row and on the stages upstream (`stage_records.chains`). So
+a row needs no request if a finished run answered it with the same chain, and the memo still holds the replies
+(`standing`). Expected calls come from earlier runs. If no run tells, they come from the stage's own bounds,
+for a ranking of at most all passages of the question's sources.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from raypipe.store.sources import corpus_sum
 
 
 class QuestionPlanner:
-    """Plans the stages of the question half, in recipe order."""
+    """Planner of the question half, stage by stage in recipe order."""
 
     def __init__(
         self, context: PlanContext, corpus: CorpusPlanner, questions: Sequence[Question], old: frozenset[str]
     ) -> None:
-        """`old`: ids of questions whose answers are to be worked out again."""
+        """Finds the questions to answer, and their evidence. `old`: ids of questions to answer again."""
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
         self._corpus = corpus
-        self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
+        self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may change -> reason
         self._searching = standing.behind_index(self._pipeline.recipe)
         self._answerers = {self._pipeline.recipe.digest(): tuple(context.stages.values())}
-        """Digest -> stages of the recipes by which rows may have a stored answer."""
+        """Digest -> stages, of each recipe that may have given stored answers."""
         for run in context.runs:
             self._answerers.setdefault(run.digest, run.stages)
         coming = context.coming.kinds
@@ -54,12 +54,12 @@ class QuestionPlanner:
         by_id |= {q.id: q for q in arrow.question.records(self._store.rows("questions", "id", more))}
         self._rows, self._todo = len(by_id), {i: by_id[i] for i in ids if i in by_id}
         self._evidence = {i: (found.sources.row(q), found.sources.absent(q)) for i, q in self._todo.items()}
-        """Question id -> its row key, and what is absent."""
+        """Question id -> its row key, and a digest of its missing evidence."""
         leaning = any(q.turns for q in self._todo.values())
         self._untold = leaning and any(of_turns(s.step) for s in self._pipeline.recipe.question)
-        """Whether the text of a question may be another one by the time that later steps ask about it."""
+        """True: a step may rewrite a question with earlier turns before later steps make requests."""
         self._before: list[tuple[Stage[Step], bool]] = []
-        """Stages before the one that is planned; True: what it asks follows from the question alone."""
+        """Stages before the planned one, each with True if its request follows from the question only."""
 
         self._answered = functools.cache(
             functools.partial(standing.answered_by, self._store, evidence=self._evidence)
@@ -68,7 +68,7 @@ class QuestionPlanner:
     def plans(self) -> Iterator[StepPlan]:
         last = self._context.last
         had = self._answered(last.digest)[0] if last else set[str]()
-        sure = True  # no row is kept from the stages to come
+        sure = True  # so far, no fault can keep a row from later stages
         reach = Reach(passage_chars=self._corpus.longest)
         for stage, bounds in stage_bounds(self._pipeline.recipe, [*self._todo.values()], reach):
             untold = self._untold and not of_turns(stage.step)
@@ -82,8 +82,8 @@ class QuestionPlanner:
     def _ask(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool, had: set[str], sure: bool
     ) -> StepPlan:
-        """Plans a question stage: what rows may ask that no run answered with the same chain, and those
-        whose requests the memo does not answer any more."""
+        """Plans a question stage. Calls are possible for rows that no run answered with the same chain, and
+        for rows whose cached values are lost."""
         settled, again = self._settled(stage, bounds, plain)
         calls = {i: b.calls for i, b in bounds.items() if i not in settled}
         exact, distinct = not any(calls.values()), 0
@@ -122,8 +122,8 @@ class QuestionPlanner:
         )
 
     def _likely(self, stage: Stage[Step], most: Mapping[str, float]) -> tuple[int, int] | None:
-        """Calls about some questions, each at `most` (by id): a range, from 0 where a gate decides. None
-        where nothing says."""
+        """Returns the range of likely calls, from 0 behind a gate; None if not known. `most`: id -> most
+        calls."""
         bounds = self._ordinary[stage.name]
         some = [(b.calls if (b := bounds[i]).likely is None else b.likely, n) for i, n in most.items()]
         calls = sum(map(min, some)) + max((bounds[i].shared for i in most), default=0)
@@ -131,32 +131,32 @@ class QuestionPlanner:
 
     @functools.cached_property
     def _ordinary(self) -> dict[str, dict[str, Bound]]:
-        """Stage -> question id -> its bound for a ranking as long as the question's sources make it."""
+        """Stage -> question id -> bound, for a ranking as long as the question's sources allow."""
         todo = list(self._todo.values())
         scope = self._corpus.scope(todo)
         return {s.name: b for s, b in stage_bounds(self._pipeline.recipe, todo, Reach(), scope)}
 
     @functools.cached_property
     def _kept(self) -> set[str]:
-        """Ids of the questions whose answers the last finished run kept of an earlier one."""
+        """Ids of the questions whose answers the last finished run kept from an earlier one."""
         last = self._context.last
         return {id for id, k in answer_keys(self._store, last.run).items() if k.kept} if last else set()
 
     def _settled(
         self, stage: Stage[Step], bounds: Mapping[str, Bound], plain: bool
     ) -> tuple[set[str], dict[str, str]]:
-        """Ids of the rows about which nothing is asked, and of those about which something may be asked
-        again, with the reason."""
+        """Returns the ids of rows without requests; and row id -> reason, for rows that may need some
+        again."""
         found: dict[str, str] = {}  # id -> digest of the recipe
         chain = self._context.stages[stage.name].chain
         for by, stages in self._answerers.items() if not self._context.fresh else ():
             if any(s.chain == chain for s in stages):
                 found |= {i: by for i in self._answered(by)[1] if i not in found}
-        if stage.name in self._searching:  # a source may fail, and what is asked then is not known
+        if stage.name in self._searching:  # a pending source may fail, which changes the requests
             found = {i: by for i, by in found.items() if i not in self._pending}
         reads = stage.step.reads() | stage.gate_reads()
         again = dict[str, str]()
-        for i in found:  # what the stage reads about a row may come out otherwise
+        for i in found:  # a field that the stage reads may have changed
             moved = self._moved.get(i, {}).items()
             if why := next((why for name, why in moved if any(standing.overlap(name, r) for r in reads)), ""):
                 again[i] = why
@@ -168,8 +168,8 @@ class QuestionPlanner:
         return set(found) - set(again), again
 
     def _asked_again(self, stage: Stage[Step], rows: Mapping[str, str], plain: bool) -> dict[str, str]:
-        """Of answered rows (id -> by what), those about which the stage may ask again, and why. Where the
-        stored answer does not tell what was asked, that is all of them."""
+        """Maps answered rows that may need requests again to the reason. `rows`: id -> digest of the recipe
+        that answered. All rows may need them if the stored answers do not show the stage's inputs."""
         if plain:
             table, keys = self._requests(stage.step, [self._todo[i] for i in rows])
             here = lookup(self._store, table, list(keys.values())) if table else set()
@@ -187,9 +187,10 @@ class QuestionPlanner:
         return again
 
     def _told(self, stage: Stage[Step], todo: Sequence[Question]) -> tuple[dict[str, float], bool, int]:
-        """Question id -> 1 where what the stage asks about it was never asked, whether that is exactly what
-        will be asked (no two ask the same, and no stage before it with the same model does), and how much of
-        it is distinct."""
+        """Finds the new requests of a stage that makes one per question, from the question only. Returns
+        question id -> 1 if its request is not cached, else 0; whether these counts are exact; and the number
+        of distinct new requests. Counts are exact if no two requests are equal, and no earlier stage makes
+        one of them to the same model."""
         table, keys = self._requests(stage.step, todo)
         new = set(keys.values())
         if table is not None and not (self._context.fresh and table.replies):
@@ -200,8 +201,8 @@ class QuestionPlanner:
         return each, alone and len(new) == sum(each.values()), len(new)
 
     def _requests(self, step: Step, todo: Sequence[Question]) -> tuple[MemoTable | None, dict[str, str]]:
-        """The memo table that a step asks of, and the key of its request about each question; None if it asks
-        nothing."""
+        """Returns the memo table of a step's requests, and question id -> key of its request. The table is
+        None if there is no request."""
         found = asyncio.run(first_requests(step, self._pipeline.worker.kit(None), [[q] for q in todo]))
         asked = {q.id: a for q, a in zip(todo, found, strict=True) if a is not None}
         table = next((a.table for a in asked.values()), None)

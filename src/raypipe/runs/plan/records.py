@@ -1,9 +1,8 @@
-"""The records of a plan: what each step may have to do, and what is to be ingested first; and the most that
-steps ask and keep, before anything is known of the texts but their sizes.
+"""Records of a plan: the work that each step may do, and the sources to ingest first; and upper bounds.
 
-Bounds are pure functions of what steps say of themselves (`core.protocols.Bound`) and of sizes. Expected
-calls and costs are ranges: estimates, not bounds. What is not known stays so: math.inf in a bound, None
-elsewhere.
+Bounds are pure functions of sizes and of what steps declare (`core.protocols.Bound`). They hold before any
+text is read. Expected calls and costs are ranges: estimates, not bounds. An unknown number is math.inf in a
+bound, and None elsewhere.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from raypipe.runs.stage_records import Difference
 Range = tuple[float, float]
 
 TokenSplit = tuple[float, float, float]
-"""Tokens of a call: of its prompt, of that found in the prefix cache, of its reply."""
+"""Tokens of a call: of its prompt, of the prompt's part in the prefix cache, of its reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a step, at most."""
+    """Estimated cost of a step."""
 
-    seconds: Range | None  # of all processes together, without loading models; None: no earlier run says
+    seconds: Range | None  # of all processes together, without loading models; None: no run measured it
     tokens: Range  # of prompts and replies of language models; math.inf: not known
-    nbytes: Range  # that the store grows by, about, before compression; texts not counted
-    calls: Range = (0.0, 0.0)  # that this is the cost of
-    split: TokenSplit | None = None  # tokens of a call, by the last run that made some; None: no run says
+    nbytes: Range  # growth of the store before compression, without texts; approximate
+    calls: Range = (0.0, 0.0)  # behind this cost
+    split: TokenSplit | None = None  # tokens of a call in the last run that made some; None: no run did
 
     def usd(self, price: TokenPrice) -> Range:
-        """US dollars of the tokens; math.inf: not known."""
+        """Returns the price of the tokens in US dollars; math.inf if not known."""
         if self.split is None:
             return 0.0, times(self.tokens[1], price.dearest())
         each = price.usd(*self.split)
@@ -50,74 +49,75 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The work that one step may have."""
+    """Planned work of one step."""
 
     step: str  # its name in the recipe
-    half: Literal["corpus", "question"]  # of the recipe: whether its rows come from pages or are questions
-    rows: float  # in all: sources; chunks, for embed; questions; math.inf: not known
-    cached: int  # rows for which nothing is asked
-    max_calls: float  # calls; for parse and split: sources to work on; math.inf: not known
+    half: Literal["corpus", "question"]  # of the recipe: its rows come from pages, or are questions
+    rows: float  # all rows: sources, chunks (for embed) or questions; math.inf: not known
+    cached: int  # rows that need no call
+    max_calls: float  # calls; for parse and split: sources to process; math.inf: not known
     exact: bool  # False: max_calls is an upper bound
     reasons: Mapping[str, float]
-    """row, kept, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls: a sum"""
-    expected: tuple[int, int] | None  # calls, the fewest and the most that are likely; None: nothing says
+    """row, kept, evidence, model, prompt, parameter, version, upstream, expired, lost -> calls. They add up
+    to max_calls."""
+    expected: tuple[int, int] | None  # likely calls, fewest and most; None: not known
     cost: Cost
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePlan:
-    """The calls that a model that judges may get. Bounds: how many answers a rule leaves open is not known
-    before there are answers."""
+    """Upper bounds of a judge model's calls: the answers that a rule leaves open are not known in advance."""
 
     model: str  # its name in models.yaml
-    max_calls: int  # one for each truth of a question, or one for each question, as the rule has it
-    max_tokens: int  # of these, prompts and replies
+    max_calls: int  # one per truth of a question, or one per question, depending on the rule
+    max_tokens: int  # of these calls, prompts and replies
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work that an eval may have."""
+    """Planned work of an eval."""
 
     steps: tuple[StepPlan, ...]  # corpus steps, then question steps, in recipe order
     judge: JudgePlan | None = None  # None: no model judges
-    cost: Estimate | None = None  # of all steps together (`costs.priced`); None: it was not worked out
-    unpriced: tuple[str, ...] = ()  # what has no price, so is not in `cost.usd`
-    changed: tuple[Difference, ...] = ()  # what differs in the recipe since the last run of the store
+    cost: Estimate | None = None  # of all steps together (`costs.priced`); None: not computed
+    unpriced: tuple[str, ...] = ()  # parts without a price, so not in `cost.usd`
+    changed: tuple[Difference, ...] = ()  # differences of the recipe from the last run of the store
     adopted: tuple[str, ...] = ()  # a sentence for each model of the recipe that counts as another
-    ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, which `ann` builds
+    ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, built by the command `ann`
     twice: int = 0
-    """Chats that engines are asked again, alone, at most (`runs.plan.planner`); the steps have them not."""
+    """Chats that engines get a second time, alone, at most (`runs.plan.planner`); not counted in the
+    steps."""
 
     def planned(self) -> dict[str, int | None]:
-        """Step -> calls that may be made; None where that is not known."""
+        """Maps each step to its call limit; None if not known."""
         return {s.step: None if math.isinf(s.max_calls) else int(s.max_calls) for s in self.steps}
 
     def bytes_at_least(self) -> int:
-        """That the store will grow by, whatever the texts are: nothing that is only likely."""
+        """Returns the bytes that the store grows by whatever the texts are: of steps with exact counts."""
         return int(sum(s.cost.nbytes[0] for s in self.steps if s.exact))
 
 
 @dataclass(frozen=True, slots=True)
 class NewSources:
-    """Sources that are to be ingested: what is known of them before they are in the store."""
+    """Sources to be ingested, with the facts that are known before."""
 
     kinds: Mapping[str, str] = field(default_factory=dict)  # source id -> kind
     chars: Mapping[str, int] = field(default_factory=dict)  # source id -> characters
-    some: Mapping[str, Source] = field(default_factory=dict)  # some of them whole: `sample.Sampler`
-    golds: tuple[Gold, ...] | None = None  # of the files' questions; None: the store has them
-    gone: tuple[str, ...] = ()  # ids of stored sources that are to be taken out
+    some: Mapping[str, Source] = field(default_factory=dict)  # a sample of whole sources: `sample.Sampler`
+    golds: tuple[Gold, ...] | None = None  # of the questions in the files; None: the store has them
+    gone: tuple[str, ...] = ()  # ids of stored sources to be removed
 
 
-KEY_BYTES = 40  # of a cached value: its digest and its place; spans and source of a chunk take as much
-CHAR_BYTES = 4  # of a token of a reply, about
+KEY_BYTES = 40  # of a cached value's digest and place; spans and source of a chunk take as much
+CHAR_BYTES = 4  # per token of a reply, approximate
 
 
 def stage_bounds(
     recipe: Recipe, questions: Sequence[Question], reach: Reach, scope: Mapping[str, Reach] | None = None
 ) -> Iterator[tuple[Stage[Step], dict[str, Bound]]]:
-    """Each question stage, and question id -> what it does with it. `reach` is that of a ranking before the
-    first. With `scope`, question id -> how far its ranking can grow, rankings are as long as that lets them,
-    and gates let all in."""
+    """Yields each question stage with a map of question id -> bound of its work. `reach`: of a ranking before
+    the first stage. `scope`: question id -> limit of its ranking. With a scope, each ranking grows to its
+    limit, and gates let all rows pass."""
     asked = {q.id: q for q in questions}
     before = dict.fromkeys(asked, reach)
     if scope is not None:
@@ -136,21 +136,21 @@ def stage_bounds(
 
 
 def calls_each(step: CorpusStep) -> int:
-    """Calls that a chunk takes to be embedded: those of a language model that writes for it, too."""
+    """Returns the calls to embed one chunk, including those of a language model that writes for it."""
     bound = corpus_bound_of(step, 0.0)
     return int(bound.calls) if bound.replies else 1
 
 
 class SourceBounds:
-    """The most that the corpus half does with many sources: one bound for each number of characters."""
+    """Upper bounds of the corpus half's work on many sources: one bound per number of characters."""
 
     def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
-        """`chars`: (sources,) int32."""
+        """Computes the bounds. `chars`: (sources,) int32."""
         lengths = np.unique(chars)
-        self._length = np.searchsorted(lengths, chars).astype(np.int32)  # with the inverse of `unique` thrice
+        self._length = np.searchsorted(lengths, chars).astype(np.int32)  # `return_inverse` costs thrice
         self._calls: dict[str, list[float]] = {s.name: [] for s in recipe.corpus}  # of models
         self._chunks: list[float] = []
-        self.longest = 0.0  # characters of the longest passage
+        self.longest = 0.0  # characters of the longest passage, at most
         for n in lengths:
             row, rows, of_source = CorpusBound(1, int(n)), 1.0, 0.0
             for stage in recipe.corpus:
@@ -164,7 +164,7 @@ class SourceBounds:
             self._chunks.append(of_source)
 
     def calls(self, stage: str, mask: np.ndarray) -> float:
-        """Calls of a stage, of the sources where `mask` ((sources,) bool) is true."""
+        """Returns the calls of a stage for the sources where `mask` ((sources,) bool) is true."""
         return self._total(mask, self._calls[stage])
 
     def chunks(self, mask: np.ndarray) -> float:
@@ -176,7 +176,7 @@ class SourceBounds:
 
 
 def times(count: float, each: float) -> float:
-    """The product, where nothing of what is not known (math.inf) is nothing.
+    """Multiplies, but 0 times unknown (math.inf) is 0.
 
     >>> times(0, math.inf), times(2, math.inf), times(2, 3)
     (0, inf, 6)
@@ -185,19 +185,19 @@ def times(count: float, each: float) -> float:
 
 
 def reply_calls(bound: Bound, calls: float, questions: float) -> float:
-    """Of `calls` calls of a step about that many questions, those of a language model at most."""
+    """Returns the most of `calls` calls of a step that go to a language model. `questions`: their number."""
     return min(calls, times(questions, bound.replies)) if bound.tokens else 0
 
 
 def tokens_of(bound: Bound, calls: float, questions: float) -> float:
-    """Tokens of `calls` calls of a step about that many questions, at most."""
+    """Returns the most tokens of `calls` calls of a step about `questions` questions."""
     each = times(reply_calls(bound, calls, questions), bound.tokens)
     return min(each, times(questions, bound.all_tokens)) if each else 0
 
 
 def likely_tokens(bound: Bound, low: float, high: float, questions: float) -> Range:
-    """Tokens of `low` to `high` calls of a step about that many questions: of their prompts alone, to those
-    of prompts and whole replies. From 0, where nothing says how long its prompts are."""
+    """Returns the range of tokens of `low` to `high` calls of a step about `questions` questions. It is from
+    prompts only to prompts and whole replies. It begins at 0 if the length of prompts is not known."""
     most = tokens_of(bound, high, questions)
     if math.isinf(bound.prompt_tokens):
         return 0.0, most
@@ -206,7 +206,7 @@ def likely_tokens(bound: Bound, low: float, high: float, questions: float) -> Ra
 
 
 def stored_bytes(bound: Bound, calls: float, questions: float) -> float:
-    """Bytes that `calls` calls of a step about that many questions add to the memo, about, before
+    """Estimates the bytes that `calls` calls for `questions` questions add to the memo, before
     compression."""
     replies = reply_calls(bound, calls, questions)
     others = calls - replies if calls > replies else 0
@@ -215,5 +215,5 @@ def stored_bytes(bound: Bound, calls: float, questions: float) -> float:
 
 
 def embedded_bytes(dim: int, texts: float) -> float:
-    """Bytes that `texts` embedded texts add to a store: in the memo, and in the searched copy."""
+    """Returns the bytes that `texts` embedded texts add to a store: in the memo, and in the searched copy."""
     return times(texts, 2 * (KEY_BYTES + 4 * dim))

@@ -1,9 +1,9 @@
-"""A sample of the sources, parsed and split by the recipe's own steps: what a bound cannot say.
+"""Sample of the sources, parsed and split by the recipe's own steps, to estimate the rest.
 
-A bound holds for any text and is far from most. How many chunks a page gives, and how many sentences a
-passage, depends on the pages. So a plan parses and splits some of them, all where there are few; which ones
-is a choice that every plan makes alike. No model is asked and nothing is stored. A tokenizer that is not here
-is stood in for, and then what is seen is an estimate alone.
+A bound holds for any text and is far from most. The chunks of a page and the sentences of a passage depend on
+the pages. So a plan parses and splits a sample of the sources, or all if they are few. All plans choose the
+same sample. No model is called and nothing is stored. A missing tokenizer is replaced by a simple one, and
+the sample is then only an estimate.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from raypipe.store.memo.lookup import CacheOnlyKit
 from raypipe.text.words import sentences
 
 SOURCES, CHARS = 1000, 12_000_000
-"""Sources of a sample, and characters of them together, at most: 36 real pages."""
+"""Largest sample: in sources, and in characters of all of them: 36 real pages."""
 
 
 class Sampler:
-    """Keeps a sample while all sources pass by: those with the smallest ids, which are digests."""
+    """Sample of a stream of sources: those with the smallest ids. Ids are digests, so the choice is arbitrary
+    but the same each time."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Source] = {}
-        self._chars, self._beyond = 0, ""  # the smallest id that was not kept; "": all are
+        self._chars, self._beyond = 0, ""  # the smallest id outside the sample; "": all are inside
 
     def add(self, source: Source) -> None:
         if source.id in self.kept or (self._beyond and source.id > self._beyond):
@@ -48,12 +49,12 @@ class Sampler:
 
 
 def _words(text: str) -> Sequence[Span]:
-    """Stands in for a tokenizer: a token is some four characters of a word, or a mark."""
+    """Splits a text in place of a tokenizer: a token is some four characters of a word, or a mark."""
     return [m.span() for m in re.finditer(r"\w{1,5}|[^\w\s]", text)]
 
 
 class _SampleKit(CacheOnlyKit):
-    """A kit without models, and with a tokenizer for each."""
+    """A kit without models, where `_words` replaces a missing tokenizer."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
@@ -69,30 +70,31 @@ class _SampleKit(CacheOnlyKit):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The chunks of the sources that were looked at, and their counts."""
+    """Chunks of the sampled sources, and their counts."""
 
-    chunks: pa.Table  # of those without a fault: arrow.SPANS, chunk_text, fault
-    each: Mapping[str, int]  # source without a fault -> its chunks
-    chars: np.ndarray  # (of these,) characters of each
+    chunks: pa.Table  # of sources without a fault: arrow.SPANS, chunk_text, fault
+    each: Mapping[str, int]  # source without a fault -> number of its chunks
+    chars: np.ndarray  # (sources of `each`,) characters
     passages: int
-    sentences: int  # of these passages
-    exact: bool  # every run makes the same chunks of them; False: a tokenizer was stood in for
+    sentences: int  # in these passages
+    exact: bool  # True: each run makes the same chunks; False: a tokenizer was replaced
 
     @property
     def known(self) -> bool:
-        """True where a source has a chunk: else there is nothing to expect from."""
+        """True if there is a chunk; without any, nothing can be estimated."""
         return bool(self.chunks.num_rows)
 
     def expected(self, chars: np.ndarray) -> np.ndarray:
-        """(sources,) chunks to expect of sources of these characters: as many for each character as those
-        have that are less than twice as long or short, where there are any. Pages are no long snippets."""
+        """Estimates the chunks of sources with these characters: (sources,). Uses the chunks per character of
+        sampled sources that are less than twice as long or short, or of all if there are none: pages are not
+        like long snippets."""
         size, chunks = np.frexp(self.chars)[1], np.fromiter(self.each.values(), float)
         total, found = np.bincount(size, self.chars, 64), np.bincount(size, chunks, 64)
         per_char = np.where(total > 0, found / np.maximum(total, 1), found.sum() / max(1, total.sum()))
         return np.asarray(per_char[np.frexp(chars)[1]] * chars)
 
     def per_chunk(self) -> tuple[float, float]:
-        """Passages for each chunk, and sentences for each passage."""
+        """Returns the passages per chunk, and the sentences per passage."""
         return self.passages / self.chunks.num_rows, self.sentences / self.passages
 
 
@@ -100,11 +102,11 @@ NONE = Sample(pa.table({"source": arrow.id_column([])}), {}, np.zeros(0), 0, 0, 
 
 
 def look(recipe: Recipe, kit: Kit, sources: Sequence[Source]) -> Sample:
-    """Parses and splits sources, in this process and with a parser's child. Nothing is known where that asks
-    a model, or where a source breaks the code: the run finds out which."""
+    """Parses and splits sources, in this process and a parser's child process. Returns NONE if a step calls a
+    model, or if a source breaks the code; the run finds out which source."""
     if not sources or not any(table_of(s.step) == "passages" for s in recipe.corpus):
         return NONE
-    needed, stages = frozenset[str](), list[Stage[CorpusStep]]()  # that its chunks come from
+    needed, stages = frozenset[str](), list[Stage[CorpusStep]]()  # that chunks depend on
     for stage in reversed(recipe.corpus):
         table = table_of(stage.step)
         if table == "passages" or (table == "texts" and not needed.isdisjoint(stage.step.writes())):

@@ -1,13 +1,12 @@
-"""Earlier work of a store that still stands for a recipe: its answers, what a killed run has left, and the
-cached values that stored answers were made from.
+"""Earlier work of a store that is still valid for a recipe: answers, parts of a killed run, cached values.
 
-Which questions an eval has to answer follows, as far as a plan can know, from the evidence after indexing. A
-source that is parsed, split or embedded before the questions are answered may fail again, and then an answer
-that was made without it still stands: such questions are planned whether or not they have one.
+The evidence after indexing decides which questions an eval answers. A plan cannot know all of it: a source
+that is to be parsed, split or embedded first may fail again, and then an answer without it is still valid.
+Such questions are planned in any case.
 
-A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
-cached. That is so unless a memo table has lost values (`store.memo.disk`), or replies of a graph expire. Then
-the stage is run over the stored answer with what is cached alone. Sends no request.
+A stage makes no request about a row that a run answered with the same chain, if all replies are still cached.
+They may be missing if a memo table has lost values (`store.memo.disk`), or if replies of a graph have
+expired. Then the stage runs over the stored answer with cached values only. Nothing here sends a request.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ from raypipe.store.sources import by_source
 
 
 def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
-    """Ids of the parts that a killed run did not do, then the missing ids that it did not mean to do."""
+    """Returns the ids in undone parts of a killed run, then the missing ids that its plan did not contain.
+    `what`: name of the work."""
     run = begun(store, what)
     if run is None:
         return missing
@@ -54,8 +54,8 @@ def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
 
 
 def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]) -> list[str]:
-    """Ids of the questions in the parts that a killed run did not do, then of those missing that its other
-    parts do not answer from the present evidence. `keys`: key of its answer -> question id."""
+    """Returns the ids of questions in undone parts of a killed run, then other missing ids. Omits questions
+    that its done parts answer from the present evidence. `keys`: answer key -> question id."""
     run = begun(store, work_id)
     if run is None or committed(store, "answers", run.name) is not None:
         return list(missing)
@@ -68,9 +68,9 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
 def answered_by(
     store: Store, recipe: str, evidence: Mapping[str, tuple[str, str]]
 ) -> tuple[set[str], set[str]]:
-    """Ids of questions that have a stored answer by a recipe, from the evidence they have now; and of those
-    without a fault that kept a stage from its row, and without a reply that broke: it may not be cached.
-    `evidence`: question id -> its row key, and what is absent (`AnswerSources`)."""
+    """Returns two sets of question ids. The first has a stored answer by a recipe from the present evidence.
+    The second omits answers with a fault that kept a stage from its row, or with a broken reply, which may
+    not be cached. `evidence`: question id -> row key, and digest of missing evidence (`AnswerSources`)."""
     keys = {recipe_tables.answer_key(recipe, id, *of): id for id, of in evidence.items()}
     table = rows(store.dataset("answers"), "key", list(keys), ["key", "faults", "replies"])
     fine = table.filter(pc.equal(pc.list_value_length(table["faults"]), 0))
@@ -85,24 +85,22 @@ def answered_by(
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The questions that an eval may have to answer."""
+    """Questions that an eval may have to answer."""
 
-    sources: (
-        recipe_tables.AnswerSources
-    )  # what they are answered from, if no source fails that did not fail for good
+    sources: recipe_tables.AnswerSources  # their evidence, if no more sources fail than have failed for good
     ids: tuple[str, ...]
-    pending: frozenset[str]  # questions some of whose sources are still to be parsed, split or embedded
-    again: frozenset[str]  # of `ids`: answered before by this recipe, from other evidence
+    pending: frozenset[str]  # questions with sources that are still to be parsed, split or embedded
+    again: frozenset[str]  # part of `ids`: answered by this recipe before, from other evidence
 
 
 def unanswered(
     pipeline: Pipeline, questions: Sequence[Question], wanted: Ids, snapshot: str, fresh: bool
 ) -> Unanswered:
-    """`wanted`: the sources that these questions may search, those to be ingested included. `fresh`: every
-    question is answered again."""
+    """Finds the questions that an eval may have to answer. `wanted`: sources that these questions may search,
+    with those to be ingested; `fresh`: all questions are answered again."""
     store, tables = pipeline.store, recipe_tables.table_labels(pipeline.recipe)
-    stays: dict[str, Ids] = {}  # what will be lacking still, since it failed for good
-    coming: list[Ids] = []  # sources that will have more
+    stays: dict[str, Ids] = {}  # table label -> sources that failed for good, so stay incomplete
+    coming: list[Ids] = []  # sources that will be processed further
     lacks = recipe_tables.lacking(store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
     for label, lack in lacks.items():
         failed = Ids.of(failed_ids(store, {tables[label]}))
@@ -130,14 +128,14 @@ def unanswered(
 
 
 AHEAD_S = 3600.0
-"""A graph's reply that expires within that time counts as expired: a run may take as long. One that takes
-longer, over the end of a period, can ask more than was planned."""
+"""Seconds before its expiry from which a graph's reply counts as expired, since a run may take as long. A
+longer run that passes the end of a period can send more requests than planned."""
 
-AT_ONCE = 100  # answers that are followed at once
+AT_ONCE = 100  # answers followed at the same time
 
 
 def in_doubt(store: Store, step: Step) -> bool:
-    """Tells by the memo whether a request of the step may have to be made again."""
+    """Returns whether cached values of the step may be lost or expired, so that they are requested again."""
     if any(ref.periods() for ref in requested_by(step)):
         return True
     of = {"embedder": vectors_of, "reranker": scores_of, "generator": replies_of}
@@ -147,7 +145,7 @@ def in_doubt(store: Store, step: Step) -> bool:
 
 
 def lost_answers(pipeline: Pipeline, stage: Stage[Step], keys: Sequence[str]) -> dict[str, str]:
-    """`uncached` of the stored answers with these keys."""
+    """Maps questions to reasons, as `uncached`, for the stored answers with these keys."""
     rows = (pipeline.store.rows("answers", "key", some) for some in batches(keys, AT_ONCE))
     stored = (q for some in rows for q in arrow.question.records(some))
     return uncached(pipeline, stage, stored, lambda: time.time() + AHEAD_S)
@@ -156,8 +154,8 @@ def lost_answers(pipeline: Pipeline, stage: Stage[Step], keys: Sequence[str]) ->
 def uncached(
     pipeline: Pipeline, stage: Stage[Step], answered: Iterable[Question], clock: Callable[[], float]
 ) -> dict[str, str]:
-    """Question id -> why, for answered questions about which the stage would need what is not cached by this
-    clock: expired, for a graph's reply whose period is over, else lost."""
+    """Maps each answered question for which the stage needs an uncached value to the reason. The reason is
+    expired for a graph's reply whose period is over by this clock, otherwise lost."""
     here = pipeline.worker.kit(LanceIndex(recipe_tables.tables_now(pipeline.store, pipeline.recipe)))
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     ask = stage.step.open(cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock))
@@ -182,8 +180,8 @@ def uncached(
 
 
 def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
-    """Returns whether a stored answer still has what the stage read: neither it nor a later stage, each by
-    what it writes, wrote over it.
+    """Returns whether a stored answer still holds what the stage read. It does not if this stage or a later
+    one overwrote a field. `written`: fields that each of these stages writes.
 
     >>> from raypipe.steps.decide import Decide
     >>> decide = Stage("decide", Decide(prefer=("llm",)))
@@ -195,7 +193,7 @@ def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
 
 
 def overlap(a: str, b: str) -> bool:
-    """Returns whether two names of fields mean the same, or one a part of the other.
+    """Returns whether two field names are equal, or one is a part of the other.
 
     >>> overlap("hits", "hits.bm25"), overlap("hits.dense", "hits.bm25"), overlap("order", "order")
     (True, False, True)
@@ -204,8 +202,8 @@ def overlap(a: str, b: str) -> bool:
 
 
 def behind_index(recipe: Recipe) -> frozenset[str]:
-    """The stages that may ask something else once a source is there that was not: those that search or read
-    passages, and those that read what they wrote."""
+    """Returns the stages whose requests may change when a missing source arrives. They search or read
+    passages, or read a field that such a stage writes."""
     found, written = set[str](), set[str]()
     for stage in recipe.question:
         reads = stage.step.reads() | stage.gate_reads()

@@ -1,7 +1,7 @@
-"""The HTTP API: questions in, answers with their evidence out, as an ASGI app.
+"""The HTTP API as an ASGI app: it takes questions and returns answers with their evidence.
 
-Knows HTTP, JSON and the shapes of requests and replies. What answers is handed in (`serving.answerer`), where
-the app runs is decided in `serving.ray`. No error and no log line repeats what a client sent, and no url is
+Depends on HTTP, JSON and the shapes of requests and replies. The answerer is passed in (`serving.answerer`);
+`serving.ray` decides where the app runs. No error and no log line repeats what a client sent, and no url is
 ever opened.
 """
 

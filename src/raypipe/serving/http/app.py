@@ -1,4 +1,4 @@
-"""The routes, and the OpenAPI document that FastAPI writes of them."""
+"""Routes of the HTTP API, and their OpenAPI document, which FastAPI generates."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from raypipe.text import web_page
 from raypipe.text.filters import ConditionError
 
 BATCH_CONCURRENCY = 4
-"""Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
+"""Questions of one batch that are answered at the same time. A whole batch takes one request's slot."""
 
 
 PARSED_AT_ONCE = 1 << 18
-"""Bytes of a body that is parsed between two other requests: at worst .05 s. Larger ones are on a thread."""
+"""Most bytes of a body that is parsed on the event loop: 0.05 s at worst. A thread parses larger ones."""
 
 Encode: TypeAlias = Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]]
-"""Events of a question to the bytes of a stream."""
+"""Function from a question's events to the bytes of a stream."""
 
 ID = Path(description="An id of /v1/models.", examples=["raypipe"])
 
@@ -67,10 +67,10 @@ STATUSES = {
 
 
 class Routes:
-    """The routes; the docstring of each is its description in the document.
+    """The routes; each docstring is the route's description in the OpenAPI document.
 
-    A key with a filter has a corpus of its own: its questions are answered from the sources that match,
-    whatever the request says; its cached values are under the filter's name; its answers are not captured.
+    A key with a filter has its own corpus. Its questions are answered only from matching sources, whatever
+    the request says. Its cached values are stored under the filter's name; its answers are not captured.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Routes:
         self._router, self._limits, self._metrics, self._capture = router, config.limits, metrics, capture
         self._slots = Slots(config.limits.max_ongoing_requests)
         self._in_flight = BytesInFlight(config.limits.max_bytes_in_flight, metrics)
-        self._large_bodies = asyncio.Lock()  # one at a time: of hostile JSON 25 times its bytes are made
+        self._large_bodies = asyncio.Lock()  # one at a time: hostile JSON takes 25 times its bytes in memory
 
     def add_to(self, app: FastAPI, guard: Any) -> None:
-        """Adds the routes to the app; all but the two of health stand behind the guard."""
+        """Adds the routes to the app; `guard` checks the key on every route except the two for health."""
         feedback, index, health = replies.FeedbackResponse, replies.IndexResponse, replies.HealthResponse
         documents = listing.ListingResponse
         routes: dict[str, tuple[Any, ...]] = {
@@ -121,7 +121,7 @@ class Routes:
             return await asyncio.to_thread(requests.parse_body, kind, body, self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
-        """Returns what answers a request. Refuses a recipe that reads past the key's filter."""
+        """Returns the answerer for a request. Refuses a recipe that would ignore the key's filter."""
         answerer = await self._router.current()
         if key_filter(request).filters and answerer.recipe.searches_all():
             detail = "This recipe searches the whole store, and this key may search a part of it."
@@ -137,13 +137,13 @@ class Routes:
 
     async def answer(self, request: Request) -> AnswerResponse | Response:
         """Runs the recipe on one question: over the store, or over the documents that the request brings.
-        What cannot be done by the deadline is omitted and named in `degraded`."""
+        Stages that would miss the deadline are omitted and named in `degraded`."""
         body = await self._body(AnswerBody, request)
         answerer = await self._answerer(request)
         return await self._reply(request, answerer, body, stream.encode_events if body.stream else None)
 
     async def batch(self, request: Request) -> Any:
-        """Each gets a reply, or a `problem` of its own. A field that is wrong in one refuses all."""
+        """Answers each question, or gives its own `problem`. A wrong field in one refuses the whole batch."""
         body = await self._body(BatchBody, request)
         answerer, turns = await self._answerer(request), asyncio.Semaphore(BATCH_CONCURRENCY)
 
@@ -159,7 +159,7 @@ class Routes:
         return {"answers": answers}
 
     async def retrieve(self, request: Request) -> RetrieveResponse:
-        """Runs the recipe up to its ranking; no answer is made."""
+        """Runs the recipe up to its ranking; makes no answer."""
         body = await self._body(RetrieveBody, request)
         answerer = await self._answerer(request)
         with self._slots.slot():
@@ -173,7 +173,7 @@ class Routes:
         return replies.retrieve_response(ranked, body.top)
 
     async def documents(self, request: Request) -> Any:
-        """A page of their list; with `source` a part of the text of one. A key's filter holds for both."""
+        """Lists a page of documents; with `source`, reads a part of one. A key's filter applies to both."""
         body = await self._body(ListingBody, request)
         answerer = await self._answerer(request)
         with self._slots.slot():
@@ -182,7 +182,7 @@ class Routes:
             return await until_disconnect(request, found)
 
     async def chat(self, request: Request) -> Any:
-        """The OpenAI protocol. Tools, response formats and several choices are refused."""
+        """Answers by the OpenAI protocol. Tools, response formats and several choices are refused."""
         body = await self._body(ChatBody, request)
         answerer, id = await self._answerer(request), request_id.get()
         if body.model not in openai.model_names(answerer.recipe):
@@ -200,7 +200,7 @@ class Routes:
         request: Request,
         whole: bool = True,
     ) -> AnswerResponse:
-        """The response to one question; `whole`: it is all that the request asks."""
+        """Answers one question and builds its response. `whole`: the request has only this one."""
         asked = self._query(request, query, query.include)
         if self._capture is not None and not asked.key_filter:
             asked = replace(asked, answer_id=self._capture.choose(asked.asker))
@@ -217,9 +217,9 @@ class Routes:
     async def _reply(
         self, request: Request, answerer: AnswererProtocol, query: requests.QueryBody, encode: Encode | None
     ) -> AnswerResponse | Response:
-        """The answer to a question; with `encode` a stream of it. Its slot is taken here, so that a refusal
-        is still a status, and released with the answer, as are its bytes: a client that does not read it
-        takes nothing from others."""
+        """Answers a question; with `encode`, streams the answer. A stream takes its slot here, so that a
+        refusal is still an HTTP status. Slot and bytes are released once the answer is made: a client that
+        reads slowly holds neither."""
         if encode is None:
             with self._slots.slot():
                 return await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
@@ -234,7 +234,7 @@ class Routes:
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.close)
 
     def tools(self, app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-        """The route of the Model Context Protocol, whose tools are requests to the routes of this app."""
+        """Makes the route of the Model Context Protocol; its tools are requests to routes of this app."""
         server, limits = mcp_tools.server(app), replace(self._limits, max_body_bytes=mcp_tools.MAX_BYTES)
 
         async def post(request: Request) -> Response:
@@ -244,7 +244,7 @@ class Routes:
         return post
 
     async def feedback(self, request: Request) -> Any:
-        """Keeps a verdict, the right answer, or both, next to the captured answer."""
+        """Stores a verdict, the right answer, or both, with the captured answer."""
         body = await self._body(FeedbackBody, request)
         if self._capture is None:
             raise RequestRefused(HTTPStatus.NOT_FOUND, "This endpoint captures no answers.")
@@ -260,7 +260,7 @@ class Routes:
         return {"answer_id": body.answer_id, "kept": True}
 
     async def index(self, request: Request) -> Any:
-        """Their rows, the recipe, the release, and some stored questions."""
+        """Shows the rows of the tables, the recipe, the release, and some stored questions."""
         answerer = await self._answerer(request)
         snapshot, whole = await answerer.snapshot(), not key_filter(request).filters
         rows = await asyncio.to_thread(snapshot.row_counts)
@@ -274,7 +274,7 @@ class Routes:
         }
 
     async def models(self, request: Request) -> Any:
-        """The names that a chat may use, with the recipe's weights."""
+        """Lists the names that a chat may use, with the weights of the recipe's models."""
         entries = openai.models((await self._answerer(request)).recipe)
         return {"object": "list", "data": list(entries.values())}
 
@@ -286,21 +286,21 @@ class Routes:
         return entry
 
     async def openapi(self, request: Request) -> Any:
-        """All routes, their fields and examples."""
+        """Lists all routes, their fields and examples."""
         return await asyncio.to_thread(openapi_document, request.app)
 
     async def healthz(self, request: Request) -> Any:
-        """The process runs."""
+        """Returns status 200 while the process runs."""
         return {"status": "alive"}
 
     async def readyz(self, request: Request) -> Any:
-        """The store can be searched."""
+        """Returns status 200 if the store can be searched."""
         unavailable = await (await self._router.current()).ready()
         return {"status": "ready", "unavailable": unavailable}
 
 
 def holding(route: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Returns the route so that what its request holds is given back once it is answered."""
+    """Wraps a route so that everything its request holds is released after the answer."""
 
     @wraps(route)
     async def handle(request: Request, **path: str) -> Any:
@@ -315,11 +315,11 @@ BODIES = (AnswerBody, BatchBody, RetrieveBody, ListingBody, ChatBody, FeedbackBo
 
 
 def takes(body: type[requests.StrictBody] | None = None) -> dict[str, Any]:
-    """Describes the key and the body of a request, which FastAPI does not read."""
-    said: dict[str, Any] = {"security": [{"key": []}]}
+    """Describes a request's key and body for the document, since FastAPI does not read them."""
+    operation: dict[str, Any] = {"security": [{"key": []}]}
     if body is not None:
-        said["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}
-    return said
+        operation["requestBody"] = {"required": True, "description": body.__doc__, "content": content(body)}
+    return operation
 
 
 def content(shape: type[Any], media: str = "application/json") -> dict[str, Any]:
@@ -330,17 +330,17 @@ def responses(path: str, statuses: list[int]) -> dict[int | str, dict[str, Any]]
     """Describes the streams and the errors of a route."""
     chat = path.startswith(errors.CHAT_PATHS)
     kinds = content(ChatError) if chat else content(ProblemBody, "application/problem+json")
-    said: Any = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
+    by_status: Any = {s: {"description": STATUSES[s], "content": kinds} for s in statuses}
     streams = content(StreamEvent, "text/event-stream") if path in ("/v1/answer", CHAT) else {}
     return {
         200: {"content": streams},
         "default": {"description": "Any other error", "content": kinds},
-        **said,
+        **by_status,
     }
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Returns FastAPI's document of the app, with the shapes of bodies and errors."""
+    """Returns FastAPI's document of the app, extended by the shapes of bodies and errors."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     about = "Answers questions from web pages, with evidence that is exact to the character."
@@ -354,7 +354,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 
 
 def key_filter(request: Request) -> KeyFilter:
-    """Returns the filter of the key of a request."""
+    """Returns the filter of a request's key."""
     found: KeyFilter = request.state.key_filter
     return found
 
@@ -367,9 +367,9 @@ def create_app(
     capture: Capture | None = None,
     before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
-    """The app. The page and the two health routes need no key: they show no question and no answer.
-    `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
-    `before_first` is done before the first request is taken."""
+    """Makes the app. The web page and the two health routes need no key: they show no question and no answer.
+    `proxy_sets_id` as in `ObservedApp`. `capture` receives the answers; None: they are not captured.
+    `before_first` is awaited before the first request."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
 
     async def authorized(request: Request) -> None:
@@ -382,7 +382,7 @@ def create_app(
             await before_first()
         yield
         if capture is not None:
-            await capture.close()  # what waits is written before the process ends
+            await capture.close()  # writes waiting rows before the process ends
 
     app = FastAPI(
         title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan

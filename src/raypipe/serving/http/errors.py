@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457). They repeat nothing that the client sent, and carry no traceback."""
+"""Errors as problem details (RFC 9457). They repeat nothing that the client sent, and have no traceback."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from raypipe.store import StoreError
 from raypipe.text.filters import ConditionError
 
 RETRY_AFTER_S = 5
-"""The `retry-after` of a refusal: by then a replica has started, and a backlog of
+"""Value of `retry-after` in a refusal: by then a replica has started, and a backlog of
 `RequestLimits.max_ongoing_requests` is answered."""
 
-CLIENT_CLOSED_REQUEST = 499  # nginx's number for it; only the log and the metrics show it
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only the log and the metrics show it
 
 log = logging.getLogger("raypipe.serving.http")
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error. `detail` and `errors` hold nothing that the client sent."""
+    """A request that is answered with an error. `detail` and `errors` have nothing that the client sent."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
     Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),
     StoreError: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),
 }
-"""What answering a question may raise without being a defect, and what the client gets. A kind stands before
-the one that it is a kind of."""
+"""Exceptions of answering that are no defects -> status and text for the client. A subclass stands before its
+base class."""
 
 
 class ClientGone(Exception):
-    """The client closed its connection."""
+    """A client that closed its connection before the answer."""
 
 
 def to_problem(error: Exception) -> RequestRefused:
-    """Any exception, as the error that the client gets. Defects are logged with their traceback."""
+    """Converts any exception to the error that the client gets. Logs defects with their traceback."""
     if isinstance(error, RequestRefused):
         return error
     if isinstance(error, ConditionError):
@@ -84,7 +84,7 @@ def problem_body(refused: RequestRefused) -> dict[str, Any]:
 
 
 def chat_error(status: int, message: str) -> dict[str, Any]:
-    """An error in the form of the OpenAI protocol."""
+    """Builds an error in the form of the OpenAI protocol."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         kind = "rate_limit_error"
@@ -92,7 +92,7 @@ def chat_error(status: int, message: str) -> dict[str, Any]:
 
 
 def problem_response(refused: RequestRefused, path: str = "") -> Response:
-    """The error in the form of the route at `path`."""
+    """Builds the error response in the form of the route at `path`."""
     media, body = "application/problem+json", problem_body(refused)
     if path.startswith(CHAT_PATHS):
         where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
@@ -101,7 +101,7 @@ def problem_response(refused: RequestRefused, path: str = "") -> Response:
 
 
 CHAT_PATHS = ("/v1/chat/", "/v1/models")
-"""Beginnings of the paths of the OpenAI protocol."""
+"""Prefixes of the paths of the OpenAI protocol."""
 
 
 def add_exception_handlers(app: FastAPI) -> None:
@@ -112,7 +112,7 @@ def add_exception_handlers(app: FastAPI) -> None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def by_framework(request: Request, error: Exception) -> Response:
-        """Answers what the framework refuses: an unknown path, another method."""
+        """Answers requests that the framework refuses: an unknown path, or a wrong method."""
         assert isinstance(error, HTTPException)
         status, headers = HTTPStatus(error.status_code), error.headers or {}
         detail = status.description or status.phrase

@@ -1,6 +1,6 @@
-"""The documents that are searched: a page of their list, or of the text of one.
+"""The route for searchable documents: a page of their list, or of one document's text.
 
-Knows the snapshot of a store and the filters that hold; which documents these let through, the snapshot says.
+Depends on a store's snapshot, which decides the documents that the filters let through.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raypipe.text.context import lined, place
 from raypipe.text.filters import Filters
 
 LISTED, READ_CHARS = 50, 10_000
-"""What comes at once where a request does not say: some thousand tokens of a language model either way."""
+"""Default number of documents and of characters: either is some thousand tokens of a language model."""
 MOST_LISTED, MOST_CHARS = 1000, 100_000
 
 
@@ -70,7 +70,8 @@ class ListingResponse(Shape):
 async def listing(
     over: StoreSnapshot, body: ListingBody, key_filter: Filters, release: str | None
 ) -> ListingResponse:
-    """Raises RequestRefused for a source that is not there, or that the key's filter hides: both alike."""
+    """Lists documents, or reads a part of one. Raises RequestRefused, equally, for a source that does not
+    exist and for one that the key's filter hides."""
     start, source, index = body.offset, body.source, over.index
     asked = (body.filters.plain(), key_filter, start, min(body.limit or LISTED, MOST_LISTED))
     if source is not None:

@@ -1,9 +1,9 @@
 """Tools for agents: the endpoint by the Model Context Protocol, over HTTP or over stdin and stdout.
 
-A tool is a request to a route of the app: its arguments are fields of the route's body, its result is the
-reply, with a text for those that read no structure. So keys, their filters, limits and deadlines hold as they
-do there, a call is counted and logged as its route, and a new field of a body is an argument of its tools.
-The package `mcp`, an extra, takes half a second to import: it is imported where a server is made.
+A tool is a request to a route of the app. Its arguments are fields of the route's body. Its result is the
+route's reply, and the same as text for clients that read no structure. So keys, their filters, limits and
+deadlines apply as on the route. A call is counted and logged as its route, and a new field of a body becomes
+an argument. The optional package `mcp` takes half a second to import: it is imported only with a server.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 PATH = "/mcp"
 MAX_BYTES = 1 << 18
-"""Of a request: a question and some options. Larger ones would hold up others while they are parsed."""
+"""Most bytes of a request: a question and some options. The parse of a larger one would delay others."""
 INSTRUCTIONS = (
     "Search these documents before you answer from memory. `answer` has exact quotes and where they stand; "
     "`retrieve` has the passages, `documents` the whole texts, `why` what an answer was made of."
 )
-LEFT_OUT = ("documents", "stream", "include")  # fields of bodies that are no arguments; `why` has the last
+LEFT_OUT = ("documents", "stream", "include")  # fields that are no arguments; `why` takes `include`
 Reply = Mapping[str, Any]
 
 
@@ -50,12 +50,12 @@ class RouteTool:
     path: str
     body: type[BaseModel]
     reply: type[BaseModel]
-    text: Callable[[Reply], str]  # the reply for those that read no structure
-    about: str  # for the model that chooses among tools
-    include: Sequence[str] = ()  # the body's `include` where a call gives none; (): it is no argument
+    text: Callable[[Reply], str]  # formats a reply for clients that read no structure
+    about: str  # description for the model that chooses among tools
+    include: Sequence[str] = ()  # default of the argument `include`; (): the tool has no such argument
 
     def arguments(self) -> dict[str, Any]:
-        """JSON Schema of the arguments: the body's, without the fields that are left out."""
+        """Returns the JSON Schema of the arguments: the body's schema without the fields in LEFT_OUT."""
         schema = self.body.model_json_schema()
         fields = schema["properties"]
         schema["properties"] = {n: f for n, f in fields.items() if n not in LEFT_OUT}
@@ -67,7 +67,7 @@ class RouteTool:
 
 
 def _answer(reply: Reply) -> str:
-    """The answer, how far it may be relied on, and its quotes with their places."""
+    """Formats the answer, its outcome and confidence, and its quotes with their places."""
     sure = "" if reply.get("confidence") is None else f", confidence {reply['confidence']:.2f}"
     lines = [f"{reply['answer'] or '(no answer)'} [{reply['outcome']}{sure}]"]
     if reply["degraded"]:
@@ -82,7 +82,7 @@ def _answer(reply: Reply) -> str:
 
 
 def _place(of: Reply) -> str:
-    """The title, page, section and url of a passage or a quote, as far as it has them."""
+    """Formats the title, page, section and url of a passage or a quote; missing ones are left out."""
     named = dict.fromkeys(of.get(name) for name in ("title", "page", "section", "url"))
     return "".join(f"{name}, " for name in named if name)
 
@@ -96,7 +96,7 @@ def _passages(reply: Reply) -> str:
 
 
 def _why(reply: Reply) -> str:
-    """The answer and its passages; then what each step replied, and the rest, as it stands in the reply."""
+    """Formats the answer and its passages, then all other fields of the reply as JSON."""
     shown = AnswerFields.model_fields.keys() - ReplyFields.model_fields.keys() | {"answer", "passages"}
     rest = json.dumps({n: v for n, v in reply.items() if n not in shown}, ensure_ascii=False, indent=1)
     return "\n\n".join([_answer(reply), _passages(reply) if "passages" in reply else "", rest])
@@ -150,7 +150,7 @@ TOOLS: Mapping[str, RouteTool] = {
 
 
 def server(app: FastAPI) -> Server[Any]:
-    """The tools of an app, for any transport. Over stdin the caller is this machine's user."""
+    """Makes the MCP server of an app's tools, for any transport. Over stdin the caller is this machine."""
     import mcp_types as types
     from mcp.server.lowlevel.server import Server
     from mcp.shared.exceptions import MCPError
@@ -185,18 +185,18 @@ def server(app: FastAPI) -> Server[Any]:
         for unknown in sorted(given.keys() - known[params.name].keys()):
             return refused(f"Unknown argument {unknown!r}: {did_you_mean(unknown, known[params.name])}.")
         reply = await _posted(app, tool.path, given, context.request)
-        said = reply.json()
+        result = reply.json()
         if reply.is_success:
-            text = types.TextContent(text=tool.text(said))
-            return types.CallToolResult(content=[text], structured_content=said)
-        fields = (f"{e['at']}: {e['problem']}." for e in said.get("errors", ()))
-        return refused(" ".join([said["detail"], *fields]))
+            text = types.TextContent(text=tool.text(result))
+            return types.CallToolResult(content=[text], structured_content=result)
+        fields = (f"{e['at']}: {e['problem']}." for e in result.get("errors", ()))
+        return refused(" ".join([result["detail"], *fields]))
 
     return Server("raypipe", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None) -> httpx.Response:
-    """The reply of a route to the caller of a request, with its key, address and id. None: this machine."""
+    """Posts a body to a route as `request`'s caller: with its key, address and id. None: as this machine."""
     client, headers = ("127.0.0.1", 0), {"host": "localhost", "content-type": "application/json"}
     if request is not None:
         client = (request.client.host, request.client.port) if request.client else ("", 0)
@@ -208,7 +208,7 @@ async def _posted(app: FastAPI, path: str, body: Reply, request: Request | None)
 
 
 async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
-    """The response to one HTTP request. No session is kept, so any gateway answers the next."""
+    """Answers one HTTP request. No session is kept, so any gateway can answer the next request."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     manager = StreamableHTTPSessionManager(tools, json_response=True, stateless=True)
@@ -217,7 +217,7 @@ async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
 
     async def receive() -> Message:
         if not unread:
-            await asyncio.Event().wait()  # who calls this is cancelled when the client is gone
+            await asyncio.Event().wait()  # the caller is cancelled when the client disconnects
         return {"type": "http.request", "body": unread.pop(), "more_body": False}
 
     async def send(message: Message) -> None:
@@ -231,7 +231,7 @@ async def handle(tools: Server[Any], request: Request, body: bytes) -> Response:
 
 
 def require_own_site(request: Request) -> None:
-    """Refuses what a page of another site sends: it may have pointed a name of its own at this machine."""
+    """Refuses requests from pages of other sites. Such a page may point its own host name at this machine."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is not None and urlsplit(origin).hostname != urlsplit(f"//{host}").hostname:
         detail = "Expected a client, or a page of this endpoint: this request is from a page of another site."
@@ -239,8 +239,8 @@ def require_own_site(request: Request) -> None:
 
 
 async def serve_stdio(app: FastAPI) -> None:
-    """Serves the tools over stdin and stdout, until stdin ends. What else writes to stdout meanwhile, in this
-    process or one that it starts, goes to stderr."""
+    """Serves the tools over stdin and stdout until stdin ends. Other output to stdout, of this process or its
+    children, goes to stderr meanwhile."""
     from mcp.server.stdio import stdio_server
 
     tools = server(app)
@@ -249,7 +249,7 @@ async def serve_stdio(app: FastAPI) -> None:
 
 
 async def _stdin_lines() -> AsyncIterator[str]:
-    """Lines of stdin, which nothing else reads. No thread waits for them: none of them ends by a signal."""
+    """Yields lines of stdin, which nothing else reads then. Uses no thread: no signal ends a waiting one."""
     reader = asyncio.StreamReader(limit=16 << 20)
     pipe = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

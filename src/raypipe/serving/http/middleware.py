@@ -1,9 +1,9 @@
-"""All that stands around every request: its id, its log line and metrics; who may ask, by key; how many are
-answered at once; the size of its body, the bytes of all of them, the time to send one; a client that
-disconnects.
+"""Handling around every request: id, log line, metrics, keys, slots, body size and disconnects.
 
-A log line has a request's id, route, status, milliseconds and outcome. It never has text of a question, page
-or key, nor a path or name that a client chose. Without keys only requests from this machine are allowed.
+Slots bound how many requests are answered at the same time. Bounds on bodies: bytes of one, bytes of all in
+flight, and the time to send one. A log line has a request's id, route, status, milliseconds and outcome. It
+never has text of a question, page or key, nor a path or name that a client chose. Without keys only requests
+from this machine are allowed.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMetrics:
-    """Receives what the metrics count; this one ignores it."""
+    """Receiver of the numbers for metrics; this one ignores them."""
 
     def request_started(self) -> None:
-        """A request came."""
+        """Reports that a request arrived."""
 
     def request_ended(self, route: str, status: int, seconds: float) -> None:
-        """Its last byte was sent."""
+        """Reports that the last byte of a response was sent."""
 
     def question_answered(self, result: QueryResult) -> None:
-        """A question was answered."""
+        """Reports the result of a question."""
 
     def bytes_in_flight(self, count: int) -> None:
-        """The bytes of all bodies that the gateway holds changed."""
+        """Reports the bytes of all bodies that the gateway holds now."""
 
 
 class ObservedApp:
-    """Middleware: gives requests ids, counts, times and logs them. With `proxy_sets_id` a proxy in front sets
-    `x-request-id` on requests and on responses."""
+    """Middleware that gives requests ids, and counts, times and logs them. `proxy_sets_id`: a proxy in front
+    sets `x-request-id` on requests and responses."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxy_sets_id: bool) -> None:
         self._app, self._metrics, self._proxy_sets_id = app, metrics, proxy_sets_id
@@ -78,7 +78,7 @@ class ObservedApp:
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = request_id.set(id)
-        start, status = time.perf_counter(), CLIENT_CLOSED_REQUEST  # unless a response begins
+        start, status = time.perf_counter(), CLIENT_CLOSED_REQUEST  # if no response begins
         log_fields: dict[str, Any] = scope.setdefault("state", {}).setdefault("log_fields", {})
 
         async def observed_send(message: Message) -> None:
@@ -92,7 +92,7 @@ class ObservedApp:
         self._metrics.request_started()
         try:
             await self._app(scope, receive, observed_send)
-        except Exception as e:  # a defect: the client learns that there is one, the log says which
+        except Exception as e:  # a defect: the client gets a general error, the log the details
             refused = to_problem(e)
             if status == CLIENT_CLOSED_REQUEST:
                 await problem_response(refused, scope["path"])(scope, receive, observed_send)
@@ -110,7 +110,7 @@ _HEADERS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-r
 
 
 class JsonLines(logging.Formatter):
-    """Formats a log record as one line of JSON, with the id of its request."""
+    """Formatter of a log record as one line of JSON, with the id of its request."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -134,10 +134,10 @@ class BytesInFlight:
 
     @contextmanager
     def body(self, size: int) -> Iterator[Callable[[int], None]]:
-        """Yields what counts the next bytes of a body, which are in flight until the end of the block.
+        """Yields a function that counts a body's next bytes; they are in flight until the block ends.
 
-        Bytes count as they come: a client that declares many and sends none takes none from others. Raises
-        Overloaded, as the count does: for a `size` that does not fit now, then for bytes that do not.
+        Bytes count when they arrive: a client that declares many and sends none takes none from others.
+        Raises Overloaded if `size` bytes do not fit now. The function raises it if its bytes do not fit.
         """
         held = 0
 
@@ -163,9 +163,9 @@ class BytesInFlight:
 
 
 async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInFlight) -> bytes:
-    """Reads the body, whose bytes are in flight until the request is answered (`app.holding`).
+    """Reads the body; its bytes are in flight until the request is answered (`app.holding`).
 
-    Refuses types that a form on another site can send: they are never JSON."""
+    Refuses content types that a form on another site can send; they are never JSON."""
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
@@ -199,11 +199,11 @@ async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInF
 
 
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
-MOST_DIGITS = 19  # of a declared size: those of 2^63. Python refuses to convert thousands
+MOST_DIGITS = 19  # digits of a declared size, as 2^63 has. Python refuses to convert thousands of digits
 
 
 async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """The result of the work, which is cancelled when the client disconnects. Raises ClientGone."""
+    """Awaits the work. Cancels it and raises ClientGone if the client disconnects."""
     task, client_gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
     try:
         await asyncio.wait({task, client_gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -217,20 +217,20 @@ async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
 
 
 async def disconnected(request: Request) -> None:
-    """Returns when the client has closed its connection. The body must have been read."""
+    """Waits until the client closes its connection. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 class Slots:
-    """The slots of one gateway: how many requests it answers at once."""
+    """Slots of one gateway: they bound how many requests it answers at the same time."""
 
     def __init__(self, most: int) -> None:
         self._most, self._taken = most, 0
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Takes a slot for a request. Raises Overloaded where none is free."""
+        """Takes a slot for a request. Raises Overloaded if none is free."""
         if self._taken >= self._most:
             raise Overloaded(f"all {self._most} slots are taken")
         self._taken += 1
@@ -243,7 +243,7 @@ class Slots:
 def authorize(
     keys: ApiKeys, headers: Headers, client: str | None, key_filters: Sequence[KeyFilter] = ()
 ) -> KeyFilter:
-    """Returns the filter of a request's key. Raises RequestRefused unless this request is allowed."""
+    """Returns the filter of a request's key. Raises RequestRefused if the request is not allowed."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     given = key.strip() if scheme.lower() == "bearer" else None
     if given is not None and (found := filter_of(given, key_filters)) is not None:
@@ -255,7 +255,7 @@ def authorize(
         if given is None:
             detail = "Expected a key: the header `authorization: Bearer KEY`."
         raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
-    # The host name counts, too: a page on the web may point a name of its own at this machine.
+    # The host name counts, too: a page on the web may point its own host name at this machine.
     name = headers.get("host", "")
     host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     if not (_loopback(client) and _loopback(host)):

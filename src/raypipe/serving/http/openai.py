@@ -1,11 +1,11 @@
-"""The OpenAI chat protocol for the same questions: existing chat clients work unchanged.
+"""The OpenAI chat protocol for the endpoint's questions: existing chat clients work unchanged.
 
-The question is the last user message. Earlier messages of user and assistant are its turns, as far as they
-are text: the newest 20, and the first 2,000 characters of each. All other messages are ignored, whatever they
-hold: a recipe has prompts of its own. For the same reason sampling fields are accepted and have no effect;
-fields that would change the kind of reply (tools, several choices, a response format) are refused unless
-their value changes nothing. The evidence is in `annotations`, as url_citation, and, exact to the character,
-in `raypipe`.
+The question is the last user message. Earlier user and assistant messages are its turns, if they are text:
+the newest 20, and the first 2,000 characters of each. All other messages are ignored, whatever their content,
+since a recipe has its own prompts. For the same reason sampling fields are accepted without effect. Fields
+that would change the kind of reply (tools, several choices, a response format) are refused, except with a
+value that changes nothing. The evidence is in `annotations`, as url_citation, and, exact to the character, in
+`raypipe`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from raypipe.text.turns import TURN_CHARS
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
 _FIRST_MISTAKE = Field(fail_fast=True)
-"""Ends the check of a list without a bound at its first mistake: all of them took 50 s for 32 MB."""
-_NOT_KEPT = AfterValidator(lambda value: None)  # of millions of values a request would hold gigabytes
+"""Ends the check of an unbounded list at its first mistake: a check for all mistakes took 50 s for 32 MB."""
+_NOT_KEPT = AfterValidator(lambda value: None)  # drops the value: millions of values would take gigabytes
 
 
 class TextPart(BaseModel):
@@ -68,7 +68,7 @@ class TextFormat(StrictBody):
 
 
 class StreamOptions(StrictBody):
-    """Extras of a stream."""
+    """Optional parts of a stream."""
 
     include_usage: bool = says("Send the token counts in a last chunk.", True, default=False)
     include_obfuscation: bool = says(NO_EFFECT, False, default=False)
@@ -108,7 +108,7 @@ class ChatBody(StrictBody):
     verbosity: str | None = _without_effect("low")
     stop: Annotated[str | Annotated[list[str], _FIRST_MISTAKE] | None, _NOT_KEPT] = _without_effect("\n")
     user: str | None = _without_effect("someone")
-    # of any form: no error repeats the client's keys
+    # objects of any form, so no error message repeats the client's keys
     metadata: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
     chat_template_kwargs: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
     prediction: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
@@ -133,8 +133,8 @@ class ChatBody(StrictBody):
     @field_validator("messages", mode="before")
     @classmethod
     def _others_are_not_read(cls, turns: Any) -> Any:
-        """Leaves of all messages but the question their roles, and of turns their texts: they may hold
-        tools, images and much else."""
+        """Reduces all messages except the question to their roles, and turns also to their texts. Such
+        messages may contain tools, images and much else."""
         if not isinstance(turns, list):
             return turns
         roles = [turn.get("role") if isinstance(turn, dict) else None for turn in turns]
@@ -153,7 +153,7 @@ class ChatBody(StrictBody):
         return self
 
     def asked(self) -> QueryBody:
-        """The question with its turns. Raises RequestRefused if there is none."""
+        """Returns the question with its turns. Raises RequestRefused if there is none."""
         last = max((i for i, turn in enumerate(self.messages) if turn.role == "user"), default=-1)
         text = self.messages[last].joined_text() if last >= 0 else ""
         if not text.strip():
@@ -169,7 +169,7 @@ class ChatBody(StrictBody):
 
 
 def _kept(content: Any) -> str | None:
-    """The text of an earlier message as far as a turn keeps it: what else it holds is not looked at."""
+    """Returns the text of an earlier message, cut to what a turn keeps; ignores other content."""
     text = text_of(content)
     return text.strip()[:TURN_CHARS] if isinstance(text, str) else None
 
@@ -200,7 +200,7 @@ class ChatMessage(Shape):
 
 
 class ChatChoice(Shape):
-    """The one choice."""
+    """The only choice of a reply."""
 
     index: int = says("Always 0.", 0)
     message: ChatMessage = Field(description="The message.")
@@ -264,7 +264,7 @@ class ModelList(Shape):
 
 
 def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
-    """The whole reply: a `ChatCompletion`."""
+    """Builds the whole reply: a `ChatCompletion`."""
     message = {"role": "assistant", **_content(answer), "annotations": url_citations(answer)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     head = _head(id, model, "chat.completion")
@@ -274,7 +274,7 @@ def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
 async def chunks(
     id: str, model: str, counts: bool, events: AsyncIterator[Event | None]
 ) -> AsyncIterator[bytes]:
-    """The reply as the protocol streams it. Drafts are not sent: a client would show them as the answer."""
+    """Yields the reply as the protocol streams it, without drafts: a client would show them as the answer."""
     head = _head(id, model, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
@@ -303,9 +303,9 @@ async def chunks(
 
 
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
-    """The evidence that has a url. Each annotation spans the whole answer."""
+    """Lists the evidence that has a url. Each annotation spans the whole answer."""
     whole = {"start_index": 0, "end_index": len(answer.answer or "")}
-    quotes = answer.citations if answer.outcome != ABSTAINED else []  # which supports no "i don't know"
+    quotes = answer.citations if answer.outcome != ABSTAINED else []  # no quote supports an "i don't know"
     cited = [{"url": c.url, "title": c.quote[:100]} for c in quotes if c.url]
     return [{"type": "url_citation", "url_citation": {**c, **whole}} for c in cited]
 
@@ -316,7 +316,7 @@ def usage(answer: AnswerResponse) -> dict[str, int]:
 
 
 def _content(answer: AnswerResponse) -> dict[str, Any]:
-    """The answer, or a refusal if answering failed."""
+    """Returns the answer, or a refusal if answering failed."""
     if answer.outcome == RANKED:
         return {"content": None, "refusal": "This recipe ranks and does not answer: POST /v1/retrieve."}
     if answer.answer is None:
@@ -329,12 +329,12 @@ def _head(id: str, model: str, kind: str) -> dict[str, Any]:
 
 
 def model_names(recipe: Recipe) -> tuple[str, ...]:
-    """The names that a chat may use."""
+    """Returns the names that a chat may use."""
     return "raypipe", recipe.name
 
 
 def models(recipe: Recipe) -> dict[str, ChatModel]:
-    """The entry of each name."""
+    """Maps each name that a chat may use to its entry."""
     weights = {m.name: m.weights for m in recipe.models()}
     whole = ChatModel(
         id="raypipe", object="model", created=0, owned_by="raypipe", recipe=recipe.digest(), models=weights

@@ -1,7 +1,7 @@
 """Replies: their fields, each with its meaning and an example, and how an answered question fills them.
 
-FastAPI writes the OpenAPI document from these shapes. A field with a default is left out of a reply where it
-is not set.
+FastAPI generates the OpenAPI document from these shapes. A field with a default is left out of a reply if not
+set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raypipe.text.context import Place
 
 
 def says(description: str, example: Any, **more: Any) -> Any:
-    """A field of a shape: what it means and an example; `more` is pydantic's."""
+    """Declares a field of a shape by its meaning and an example; `more` is passed to pydantic."""
     return Field(description=description, examples=[example], **more)
 
 
@@ -93,7 +93,7 @@ class ReplyFields(Shape):
 
 
 class QuestionFields(ReplyFields):
-    """The question of a reply, and what it cost."""
+    """The question of a reply, and its cost."""
 
     id: str = says("Id of the question: the stored one's, or a digest of its text.", "0f52a8d1")
     query: str = says("The question.", "who wrote the first program?")
@@ -111,7 +111,7 @@ class QuestionFields(ReplyFields):
 
 
 class AnswerFields(ReplyFields):
-    """The facts about an answer."""
+    """Outcome, evidence and confidence of an answer."""
 
     outcome: str = says(
         "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.", "answered"
@@ -159,7 +159,7 @@ class RetrieveResponse(QuestionFields):
 
 
 class FieldProblem(Shape):
-    """A wrong field."""
+    """A wrong field of a request."""
 
     at: str = says("Path of the field or of its object.", "documents[1].page_url")
     problem: str = says("What is allowed there.", "expected a text")
@@ -197,14 +197,14 @@ class StreamEvent(Shape):
 
 
 class RecipeName(Shape):
-    """A recipe."""
+    """Name and digest of a recipe."""
 
     name: str = says("Name of its file.", "local")
     digest: str = says("Digest of all that decides its answers.", "5c0f2c1e7d3a9b48")
 
 
 class IndexResponse(Shape):
-    """The tables that are searched."""
+    """The searched tables, with the recipe and the release that answer."""
 
     release: str | None = says(RELEASE, "r0001-91774d62")
     recipe: RecipeName = Field(description="The recipe that answers.")
@@ -221,7 +221,7 @@ class FeedbackResponse(Shape):
 
 
 class HealthResponse(Shape):
-    """Says that the endpoint runs, or is ready."""
+    """State of the endpoint: alive, or ready."""
 
     status: str = says("alive, or ready.", "ready")
     unavailable: list[str] = says(
@@ -277,19 +277,19 @@ def _passages(result: QueryResult) -> list[Any]:
 
 
 def _scored(hit: Hit, result: QueryResult) -> dict[str, Any]:
-    """The fields of a `ScoredPassage`."""
+    """Returns the fields of a `ScoredPassage`."""
     url, place = result.places.of(hit.source, hit.span)
     passage = {"chunk": hit.chunk, "url": url, "span": hit.span, "scores": hit.scores}
     return {**passage, **_document(place)} if place else passage
 
 
 def _document(place: Place) -> dict[str, Any]:
-    """Returns what a document of a folder adds to a passage or a quote."""
+    """Returns the fields that a document of a folder adds to a passage or a quote."""
     return {"title": place.title, "page": place.page or None, "section": place.section or None}
 
 
 def _citation(e: Evidence, context: bool) -> dict[str, Any]:
-    """The fields of a `CitedQuote`."""
+    """Returns the fields of a `CitedQuote`."""
     quote = {n: getattr(e, n) for n in ("source", "chunk", "url", "quote", "span", "scores")}
     if e.place:
         quote |= _document(e.place)

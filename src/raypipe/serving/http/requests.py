@@ -1,4 +1,4 @@
-"""Request bodies: their fields, how they are checked, and the query each one makes.
+"""Request bodies: their fields, their checks, and the query that each one makes.
 
     {"query": "who directed the film?", "time": "03/05/2024, 23:18:31 PT", "deadline_s": 10, "include":
     ["hits"],
@@ -6,10 +6,10 @@
                     "page_last_modified": "..."}],
      "filters": {"hosts": ["example.org"]}}
 
-A body is read as the readers read files, so that equal pages are equal sources. An unknown field is refused:
-a misspelt option must not be ignored. A message names the place of a mistake and what is allowed there. It
-repeats nothing that the client sent: an unknown field is named by its number in its object, since a key may
-be any text.
+A body is parsed as the readers parse files, so equal pages become equal sources. An unknown field is refused,
+so that no misspelt option is ignored. An error message gives the place of a mistake and the allowed values.
+It repeats nothing that the client sent. It even names an unknown field by its number in its object, since a
+key may be any text.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from raypipe.text.filters import MAX_CHARS, ConditionError, Filters, host_name, 
 from raypipe.text.moments import moment
 from raypipe.text.turns import recent
 
-MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
-MAX_QUERIES = 16  # in one batch; the most that CRAG's own harness hands out
+MAX_DOCUMENTS = 50  # documents per request; CRAG's task 3 has 50
+MAX_QUERIES = 16  # questions per batch; the most that CRAG's own harness sends
 
 Include = Literal["hits", "replies", "faults", "prompts", "context", "passages"]
 
@@ -59,10 +59,10 @@ LONGEST_NAME = 40  # characters of an unknown field that is compared with the al
 
 
 class StrictBody(BaseModel):
-    """A JSON object that refuses unknown fields and other types. An unknown field that is null is absent."""
+    """A JSON object that refuses unknown fields and wrong types. An unknown field that is null is ignored."""
 
     NULL_IS_ABSENT: ClassVar[bool] = False
-    """Whether that holds of known fields, too: of a page null is a fault, of options nothing."""
+    """True: known fields that are null are ignored, too. In a page, null is a fault."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -88,8 +88,8 @@ class StrictBody(BaseModel):
 
 
 def mistake(problem: str) -> PydanticCustomError:
-    """Makes the error that a check of a field raises: `problem` is the whole message, and repeats nothing of
-    the request."""
+    """Makes the error that a field's check raises. `problem` is the whole message, and repeats nothing of the
+    request."""
     return PydanticCustomError("mistake", "{problem}", {"problem": problem})
 
 
@@ -127,7 +127,7 @@ class TurnBody(StrictBody):
 
 
 class SourceFilter(StrictBody):
-    """Which sources are searched. A source must match every filter that is given."""
+    """Filters on the searched sources. A source must match every given one."""
 
     hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = says(
         "Hosts of the sources' urls; a parent domain stands for all of its hosts.",
@@ -234,7 +234,7 @@ class QuestionBody(QueryOptions):
 
 
 class QueryBody(QuestionBody):
-    """A question."""
+    """A question, with optional parts of its reply."""
 
     include: list[Include] = says(
         "Optional parts of the reply.", ["hits", "context"], default=[], max_length=6
@@ -288,7 +288,7 @@ class FeedbackBody(StrictBody):
 def query_request(
     options: QuestionBody, default_deadline_s: float, include: Collection[Include] = ()
 ) -> QueryRequest:
-    """The query that a body asks for. Its deadline starts now."""
+    """Makes the query for which a body asks. Its deadline starts now."""
     deadline_s, query = options.deadline_s or default_deadline_s, options.query
     turns = recent([Turn(t.role, t.text) for t in options.turns])
     question = Question(
@@ -305,7 +305,7 @@ def query_request(
 
 
 def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
-    """The request in a body. Checks of fields get the limits as their context. Raises RequestRefused."""
+    """Parses a body; checks of fields get the limits as context. Raises RequestRefused."""
     try:
         tree = decode(body, ReadCounts())
     except UnusableLine as e:
@@ -314,10 +314,10 @@ def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
     try:
         return kind.model_validate(tree, context=limits)
     except ValidationError as e:
-        found = e.errors(include_url=False, include_input=False)[:20]
+        mistakes = e.errors(include_url=False, include_input=False)[:20]
         errors = []
-        for f in found:
-            # documents[1].page_url: a type that was tried there is no part of it
+        for f in mistakes:
+            # such as documents[1].page_url; types that pydantic tried for a union are left out
             path = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in f["loc"] if k not in _TRIED)
             words = _PROBLEMS.get(f["type"])
             problem = words.format_map(f.get("ctx", {})) if words else f["msg"]
@@ -357,8 +357,8 @@ _PROBLEMS = {
     "greater_than_equal": "expected at least {ge}",
     "less_than_equal": "expected at most {le}",
 }
-"""Pydantic's kind of error -> what was expected; the fields in braces are numbers and names of ours."""
+"""Pydantic's kind of error -> the expected value; fields in braces are our numbers and names."""
 
 
 _TRIED = frozenset({"str", "list[str]", "list[TextPart]"})
-"""How pydantic names the members of a union in the place of an error."""
+"""Names by which pydantic shows members of a union in the path of an error."""

@@ -1,14 +1,14 @@
-"""Streams one question as server-sent events: its stages, its drafts, and last its answer or an error.
+"""Stream of one question as server-sent events: its stages, its drafts, and last its answer or an error.
 
 event: stage    {"stage": "rerank"}                      the stage begins
 event: stage    {"stage": "rerank", "ms": 81.2}          the stage ended
-event: draft    {"stage": "generate:web", "text": "The"} a piece of what a model writes, not yet the answer
+event: draft    {"stage": "generate:web", "text": "The"} a piece of a model's reply, not yet the answer
 event: answer   the body that /v1/answer returns without `stream`; the last event
 event: error    a problem; the last event
 
 FastAPI's sse module writes the events. Its generator routes (`response_class=EventSourceResponse`) do not
-fit: the body says whether a route returns JSON or a stream, and a refusal (400, 429) is a status, sent
-before a stream begins.
+fit: the request's body decides between JSON and a stream, and a refusal (400, 429) is a status, sent before
+a stream begins.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from raypipe.serving.http.replies import AnswerResponse
 from raypipe.serving.query import Listener
 
 KEEP_ALIVE_S = 15.0
-"""Without an event for this long, a comment is sent: proxies cut connections silent for 30 to 60 s."""
+"""Seconds without an event after which a comment is sent: proxies cut connections silent for 30 to 60 s."""
 
 Event: TypeAlias = tuple[str, Any]
-"""Name, and what is sent as JSON."""
+"""Name of the event, and its data, which is sent as JSON."""
 
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""No proxy holds an event back."""
+"""Headers that stop proxies from buffering events."""
 
 
 class ClosingStream(EventSourceResponse):
@@ -52,7 +52,7 @@ class ClosingStream(EventSourceResponse):
 
 
 class EventListener(Listener):
-    """Puts stages and drafts into a queue, as events."""
+    """Queue of a question's stages and drafts, as events."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the question or the client is gone
@@ -74,7 +74,7 @@ async def event_stream(
     Cancels the work when the client disconnects."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
-    del answer  # with the request's documents, which are not held for a client that reads slowly
+    del answer  # frees the request's documents, even if the client reads slowly
     for task in (work, client_gone):
         task.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
     try:
@@ -111,8 +111,8 @@ async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[by
 def encode_event(data: Any, name: str | None = None) -> bytes:
     """Encodes an event with `data` as JSON.
 
-    The JSON is ASCII: before FastAPI 0.140.12 `format_sse_event` splits data at every line separator of
-    Unicode, which JSON leaves as they are, and a client would join the pieces with a line feed, inside a
+    The JSON is ASCII. Before FastAPI 0.140.12 `format_sse_event` splits data at every line separator of
+    Unicode, which JSON leaves as they are. A client would join the pieces with a line feed, inside a
     string.
 
     >>> encode_event({"text": "a\\u2028b"}, "draft")

@@ -2,9 +2,9 @@
 
     gateway ──> embed     texts to vectors
         ├─────> rerank    pairs to scores
-        └─────> generate  chats to replies, if the recipe has a language model: the engine of the jobs
+        └─────> generate  chats to replies, if the recipe has a language model: the same engine as in jobs
 
-Each deployment is scaled on its own. The gateway reads the store, splits a request's own pages, searches and
-decides; it needs no accelerator. Knows Ray Serve; what is computed is in `serving.answerer`, the HTTP API in
-`serving.http`.
+Each deployment is scaled separately. The gateway reads the store, splits a request's own pages, searches and
+decides; it needs no accelerator. This package depends on Ray Serve; `serving.answerer` computes the answers,
+and `serving.http` is the HTTP API.
 """

@@ -1,4 +1,4 @@
-"""The Serve application: its deployments and their resources; starting and stopping it."""
+"""The Serve application: its deployments and their resources, its start and its stop."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from raypipe.serving.ray.models import ModelDeployment
 
 APP_NAME, GATEWAY = "raypipe", "gateway"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
-"""CPUs that Ray reserves per replica unless a Serve config says otherwise: one CPU together, so that the
+"""CPUs that Ray reserves per replica; a Serve config may set others. Together they are one CPU, so that the
 endpoint starts on any machine. A model computes with the threads of its kit."""
 
 MAX_CONNECTIONS = 1000
-"""Open requests per gateway, with slow bodies and health checks. `RequestLimits.max_ongoing_requests` limits
-how many are answered at once: a slow client takes a connection, no slot."""
+"""Open requests per gateway, including slow bodies and health checks. `RequestLimits.max_ongoing_requests`
+limits the requests that are answered at the same time: a slow client takes a connection, but no slot."""
 
 MAX_CALLS, MAX_QUEUED_CALLS = 100, 400
-"""Calls at once in one replica of models, and calls that a gateway queues for the deployment. Beyond that the
-gateway answers 429; `max_ongoing_requests` requests of a few calls each stay below it."""
+"""Concurrent calls in one replica of models, and calls that a gateway queues for the deployment. A further
+call gets 429. `max_ongoing_requests` requests with a few calls each stay below this limit."""
 
 SHUTDOWN_GRACE_S = 30.0
-"""For requests in flight when a replica is told to stop: the default deadline."""
+"""Seconds for requests in flight when a replica must stop: the default deadline."""
 
 SHUTDOWN_LOOK_S = 0.1
-"""Between two looks of a replica that is told to stop at its requests in flight. It waits this long at
-least; Serve's own are 2 s."""
+"""Seconds between two checks of a stopping replica for requests in flight; it waits at least this long.
+Serve's default is 2 s."""
 
 LOOK_S = 0.1
-"""Between two looks at whether the application runs, or is gone: Serve's own are 1 s, and no option."""
+"""Seconds between two checks that the application runs, or is removed. Serve's own 1 s is no option."""
 
 HEALTH_CHECK_S = 5.0
-"""Between two health checks of a replica: a dead engine is replaced after this long, not Serve's ten."""
+"""Seconds between two health checks of a replica: the time to replace a dead engine. Serve's default: 10."""
 
 
 def build_application(
@@ -57,11 +57,11 @@ def build_application(
     engine_gpus: float = 0,
     gateways: int = 1,
 ) -> Application:
-    """The application.
+    """Builds the Serve application.
 
-    `store` is its URI; `kit` makes the kit of each replica of models; `gpus` are the GPUs of each replica of
-    embedders or rerankers, `engine_gpus` those of a replica of engines. `follow_live`: the live release
-    answers, whose recipe is now `recipe`. A Serve config overrides replicas and resources.
+    `store` is its URI. `kit` makes the kit of each replica of models. `gpus` are the GPUs of each replica of
+    embedders or rerankers, `engine_gpus` those of each replica of engines. `follow_live`: the live release
+    answers; `recipe` is then its present recipe. A Serve config overrides replicas and resources.
     """
     config = config or ServerConfig()
 
@@ -105,9 +105,9 @@ def build_application(
 
 def start(app: Application, host: str, port: int) -> None:
     """Starts Serve and the application in the connected Ray; returns when its replicas are ready. Raises
-    Unavailable where Serve does not start."""
+    Unavailable if Serve does not start."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # of this process
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # in this process
     client.CLIENT_POLLING_INTERVAL_S = LOOK_S
     try:
         serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
@@ -120,7 +120,7 @@ def start(app: Application, host: str, port: int) -> None:
 
 
 def reopen() -> None:
-    """Lets every gateway search the tables of its recipe as they are now. Raises Unavailable."""
+    """Makes every gateway open the newest tables of its recipe. Raises Unavailable."""
     try:
         serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("reopen").results()
     except (RayError, RuntimeError) as e:
@@ -128,5 +128,5 @@ def reopen() -> None:
 
 
 def stop() -> None:
-    """Stops the application after the requests in flight. Serve ends with the Ray that it runs in."""
+    """Stops the application after the requests in flight. Serve itself ends with its Ray cluster."""
     serve.delete(APP_NAME)

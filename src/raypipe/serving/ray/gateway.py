@@ -1,5 +1,5 @@
-"""The gateway deployment: serves HTTP, runs the recipe, and calls the deployments of models. Its metrics go
-through Ray's exporter, next to Serve's own of queues and replicas."""
+"""The gateway deployment: serves HTTP, runs the recipe, and calls the deployments of models. Ray exports its
+metrics, next to Serve's own metrics of queues and replicas."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ from raypipe.store import Store
 from raypipe.store.keep import disk_bytes
 
 WARM_S = 60.0
-"""For the question that a replica answers before it gets requests. Embedders and rerankers are loaded
-meanwhile, in seconds, by their deployments; where these are down, it starts all the same."""
+"""Seconds for the questions that a replica answers before it gets requests. Meanwhile the deployments load
+embedders and rerankers, in seconds. If these are down, the replica starts all the same."""
 
 STORE_LOOK_S = 600.0
-"""Between two looks at the bytes of a store, which list the files of all tables."""
+"""Seconds between two measurements of a store's bytes, which list the files of all tables."""
 
 log = logging.getLogger("raypipe.serving.ray")
 
 
 class Gateway:
+    """A replica of the gateway, which Serve creates."""
+
     def __init__(
         self,
         recipe: Recipe | None,
@@ -48,7 +50,7 @@ class Gateway:
         rerank: DeploymentHandle,
         generate: DeploymentHandle | None,
     ) -> None:
-        """`recipe` None: the live release of the store is followed."""
+        """`recipe` None: the gateway follows the live release of the store."""
         _configure_logging(config.log)
         self._config, self._store = config, store
         handles = [h for h in (embed, rerank, generate) if h is not None]
@@ -68,7 +70,7 @@ class Gateway:
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Called by Serve in the replica, after `__init__`."""
+        """Builds the app. Serve calls this in the replica, after `__init__`."""
         capture = None
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
@@ -77,13 +79,13 @@ class Gateway:
         )
 
     async def reopen(self) -> None:
-        """Lets a named recipe search its tables as they are now."""
+        """Opens the newest tables, if the gateway serves a named recipe."""
         if isinstance(self._router, Answerer):
             await self._router.reopen()
 
     async def _warm(self) -> None:
-        """Done by Serve before this replica gets requests. What is missing or down now is no reason not to
-        start: requests say so, and are answered once it is there."""
+        """Answers warm-up questions before this replica gets requests. A missing or unavailable part does not
+        prevent the start: requests report it, and are answered once it is available."""
         try:
             async with asyncio.timeout(WARM_S):
                 await (await self._router.current()).warm(WARM_S)
@@ -91,10 +93,10 @@ class Gateway:
             log.warning("not warm: it took more than %g s", WARM_S)
         except Exception as e:
             log.warning("not warm: %s", e, exc_info=not isinstance(e, RaypipeError))
-        # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
+        # Excludes all present objects from collection: a full one delayed all answers by 0.16 to 0.19 s.
         gc.collect()
         gc.freeze()
-        self._looking = asyncio.create_task(self._look_at_store())  # kept here: a loop holds its tasks weakly
+        self._looking = asyncio.create_task(self._look_at_store())  # a reference: loops hold tasks weakly
 
     async def _look_at_store(self) -> None:
         shown = Gauge("raypipe_store_bytes", "Bytes of the files of the store's tables.", ("kind",))
@@ -109,8 +111,8 @@ class Gateway:
 
 
 def _configure_logging(file: str | None) -> None:
-    """Writes JSON lines to a file, which may be moved away meanwhile, or to this process's stderr, which Ray
-    keeps. INFO: one for each request. Several gateways may append to one file."""
+    """Writes JSON lines to a file, which may be moved meanwhile, or to this process's stderr, which Ray
+    keeps. Level INFO has a line per request. Several gateways may append to one file."""
     logger = logging.getLogger("raypipe")
     handler = logging.StreamHandler(sys.stderr) if file is None else WatchedFileHandler(file)
     handler.setFormatter(JsonLines())
@@ -124,7 +126,7 @@ SHARE_BUCKETS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
 class RayMetrics(RequestMetrics):
-    """Metrics for Prometheus: Ray puts `ray_` before each name."""
+    """Metrics for Prometheus. Ray prefixes each name with `ray_`."""
 
     def __init__(self) -> None:
         self._ongoing = 0
@@ -163,7 +165,7 @@ class RayMetrics(RequestMetrics):
         for stage, ms in result.timings_ms.items():
             self._stages.observe(max(ms / 1000, 1e-6), tags={"stage": stage})
         for fault in q.faults:
-            if fault.step in q.degraded:  # reason late: a deadline that was missed
+            if fault.step in q.degraded:  # the reason is "late" for a missed deadline
                 self._omitted.inc(tags={"stage": fault.step, "reason": fault.reason})
         for kind in ("prompt", "cached", "generated"):
             tokens = result.usage[f"{kind}_tokens"]
@@ -175,6 +177,6 @@ class RayMetrics(RequestMetrics):
 
 
 def count_captured() -> Callable[[str], None]:
-    """Counts what came of captured answers (`serving.capture.Event`)."""
+    """Returns a function that counts events of captured answers (`serving.capture.Event`)."""
     captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
     return lambda event: captured.inc(tags={"event": event})

@@ -1,5 +1,5 @@
-"""Deployments of models: one kind in one process, with micro-batches over concurrent calls; and calls to
-them: retried if a replica died, cancelled if the caller stops waiting."""
+"""Deployments of models, and calls to them. A deployment has one kind of models in one process, and batches
+concurrent calls. A call is retried if its replica dies, and cancelled if its caller stops waiting."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit, warm_up
 
 MICRO_BATCH = 16
-"""Most calls in one batch. The next batch collects while one computes, so no call waits for others to come.
-With fifty pairs a call this is 800 pairs, some batches of any model's own."""
+"""Most calls in one batch. The next batch collects while one computes, so no call waits for others to arrive.
+With fifty pairs per call this is 800 pairs, several batches of any model's own size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
+    """A call to a deployment: a model and its inputs."""
+
     model: Model
     inputs: Sequence[Any]
-    role: Role = "query"  # of texts to embed
+    role: Role = "query"  # role of texts to embed
 
     @property
     def kind(self) -> Hashable:
@@ -48,11 +50,11 @@ class ModelDeployment:
         await warm_up(self._kit, models)
 
     async def compute(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
-        """The vectors of texts, or the scores of pairs."""
+        """Computes the vectors of texts, or the scores of pairs."""
         return rows_of(await self._batched(ModelCall(model, inputs, role)))
 
     async def compute_unbatched(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
-        """As `compute`, with no other call's inputs in the batch."""
+        """Computes as `compute`, without inputs of other calls in the batch."""
         if model.kind == "embedder":
             return await self._kit.embedder(model)(inputs, role)
         return await self._kit.reranker(model)(inputs)
@@ -60,13 +62,13 @@ class ModelDeployment:
     async def generate(
         self, model: Model, chats: tuple[Chat, ...], sampling: Sampling, adapter: str | None
     ) -> list[Generated | Fault]:
-        """Replies in order; without chats, returns once the engine is ready. The engine batches by itself."""
+        """Generates replies in the order of the chats; without chats, waits until the engine is ready."""
         return await self._kit.generator(model)(chats, sampling, adapter)
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None
     ) -> AsyncIterator[str | Generated | Fault]:
-        """The pieces of one reply, then the whole reply or its fault."""
+        """Yields the pieces of one reply, then the whole reply or its fault."""
         async for piece in self._kit.stream(model, chat, sampling, adapter):
             yield piece
 
@@ -83,7 +85,7 @@ class ModelDeployment:
         return self._kit.unfinished()
 
     async def check_health(self) -> None:
-        """Called by Serve every few seconds; it replaces a replica whose engine is dead."""
+        """Raises if an engine is dead. Serve calls it every few seconds, and then replaces the replica."""
         await self._kit.healthy()
         self._chats.set(self._kit.unfinished())
 
@@ -95,7 +97,7 @@ class ModelDeployment:
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
 ) -> list[np.ndarray | Exception]:
-    """The rows of each call, one batch for each kind; calls of a kind that fails have what it raised."""
+    """Computes calls in one batch per kind; returns each call's rows, or the exception of its batch."""
     kinds: dict[Hashable, list[int]] = {}
     for i, call in enumerate(calls):
         kinds.setdefault(call.kind, []).append(i)
@@ -112,31 +114,31 @@ async def micro_batch(
 
 
 def rows_of(result: np.ndarray | Exception) -> np.ndarray:
-    """The rows of one call of a batch. Raises what its kind raised."""
+    """Returns the rows of one call of a batch, or raises its exception."""
     if isinstance(result, Exception):
         raise result
     return result
 
 
 MAX_ATTEMPTS = 3
-"""Of one call. Models are pure functions, so a retry is safe; an input that kills its replica kills at most
-this many, and one more wherever a replica dies before it has accepted the call: Serve resends that by itself.
-Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
+"""Attempts per call. Models are pure functions, so a retry is safe. An input that kills its replica kills at
+most this many. Each one that dies before it accepts the call adds one, since Serve resends such a call by
+itself. Last attempts run one at a time, so a call that met such an input twice does not meet it again."""
 
 REPLICA_DIED = (RayActorError, ReplicaUnavailableError)
 
 
 class RetryingHandle:
-    """A method of a deployment that is retried if its replica dies, from then on with `unbatched`."""
+    """A method of a deployment that is retried if its replica dies; retries use the method `unbatched`."""
 
     def __init__(self, handle: DeploymentHandle, method: str, unbatched: str | None = None) -> None:
         self._handle, self._method, self._unbatched = handle, method, unbatched or method
         self._last_attempt = asyncio.Lock()
 
     async def remote(self, *args: Any) -> Any:
-        """The result. Raises Unavailable, Overloaded, and what the method raises."""
+        """Calls the method and returns its result. Raises Unavailable, Overloaded, or the method's error."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            # Every call in the batch of a replica that died is a suspect: from here on each goes alone.
+            # Any call in the batch of a dead replica may have killed it: from here on each is sent alone.
             method = self._method if attempt == 1 else self._unbatched
             try:
                 async with self._last_attempt if attempt == MAX_ATTEMPTS else nullcontext():
@@ -156,11 +158,11 @@ class RetryingHandle:
         try:
             return await response
         except asyncio.CancelledError:
-            response.cancel()  # else the model computes for no caller
+            response.cancel()  # else the model would compute without a caller
             raise
 
     async def stream(self, *args: Any) -> AsyncIterator[Any]:
-        """Yields what the method yields. Never retried: the pieces already sent cannot be taken back."""
+        """Yields the results of a streaming method. Never retried, since sent pieces cannot be taken back."""
         response = getattr(self._handle.options(stream=True), self._method).remote(*args)
         ended = False
         try:
@@ -176,7 +178,7 @@ class RetryingHandle:
                 response.cancel()
 
     def _own_error(self, error: Exception) -> Exception:
-        """The error as one of raypipe's, if it has a counterpart."""
+        """Converts an error to raypipe's counterpart, if it has one."""
         if isinstance(error, BackPressureError):
             return Overloaded(f"{self._handle.deployment_name}: {error}")
         if isinstance(error, DeploymentUnavailableError):
@@ -189,13 +191,13 @@ class RetryingHandle:
 
 
 class Broadcast:
-    """A method of a deployment, called in every replica that runs; one that dies has nothing left to do."""
+    """A method of a deployment, called in every running replica; a replica that dies is ignored."""
 
     def __init__(self, handle: DeploymentHandle, method: str) -> None:
         self._handle, self._method = handle, method
 
     async def remote(self, *args: Any) -> None:
-        """Returns when all replicas have. Raises what the method raises."""
+        """Calls the method in all replicas and waits for them. Raises what the method raises."""
         results = await self._handle.broadcast(self._method, *args).results_async(return_exceptions=True)
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, REPLICA_DIED):

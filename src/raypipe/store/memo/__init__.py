@@ -1,1 +1,1 @@
-"""Every embedding, score and reply, cached by value."""
+"""Cache by value of every embedding, score and reply."""

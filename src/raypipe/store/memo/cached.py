@@ -1,7 +1,7 @@
-"""The cache by value behind a kit: equal texts, pairs and chats to an equal model are computed once.
+"""Cache by value behind a kit: equal texts, pairs and chats to an equal model are computed once.
 
-Of requests one of which raises, what came for the others is kept, and is not sent again. Knows the contracts
-of kits; knows nothing of where values are kept except through `Memo`. Steps do not know of it.
+If one of several requests raises, the results of the others are kept, and those are not sent again. This
+module depends on the contracts of kits, and on storage only through `Memo`. Steps do not depend on it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from raypipe.text.thoughts import thought_tokens
 
 
 def add_up(counts: Any, more: Any, times: int = 1) -> None:
-    """Adds `times` each number of `more` to `counts`, a record of the same class, in place and in the records
-    within it too: open kits hold these."""
+    """Adds `times` x each number of `more` to `counts`, a record of the same class. Changes `counts` and its
+    nested records in place, since open kits hold references to them."""
     for f in fields(counts):
         mine, theirs = getattr(counts, f.name), getattr(more, f.name)
         if is_dataclass(mine):
@@ -52,7 +52,7 @@ def add_up(counts: Any, more: Any, times: int = 1) -> None:
 
 @dataclass(slots=True)
 class CallCount:
-    """Distinct requests of one kind: those sent to a model, also in vain, and those that were cached."""
+    """Distinct requests of one kind: sent to a model (failed ones included), and answered by the cache."""
 
     computed: int = 0
     cached: int = 0
@@ -60,18 +60,18 @@ class CallCount:
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens of computed replies; cached ones cost none."""
+    """Tokens of computed replies; cached replies cost none."""
 
-    prompt: int = 0  # of the rendered chats
-    cached: int = 0  # of these, not computed again
-    generated: int = 0  # of the replies
-    thoughts: int = 0  # of these, thoughts, about
-    cut: int = 0  # replies, computed or cached, that ended by their length
+    prompt: int = 0  # tokens of the rendered chats
+    cached: int = 0  # prompt tokens that the engine had cached
+    generated: int = 0  # tokens of the replies
+    thoughts: int = 0  # estimated tokens of thoughts in the replies
+    cut: int = 0  # replies, computed or cached, that ended at their length limit
 
 
 @dataclass(slots=True)
 class CallCounts:
-    """Counts of a kit: texts to embed, pairs to score and chats to answer, each once per call."""
+    """Counts of a kit's texts to embed, pairs to score and chats to answer. A call counts equal ones once."""
 
     vectors: CallCount = field(default_factory=CallCount)
     scores: CallCount = field(default_factory=CallCount)
@@ -80,7 +80,7 @@ class CallCounts:
 
     @classmethod
     def of(cls, tree: dict[str, dict[str, int]]) -> CallCounts:
-        """From what `dataclasses.asdict` makes of one."""
+        """Builds the record from its dict of `dataclasses.asdict`."""
         counts = {name: CallCount(**tree[name]) for name in ("vectors", "scores", "replies")}
         return cls(**counts, tokens=Tokens(**tree["tokens"]))
 
@@ -96,37 +96,37 @@ class CallCounts:
         add_up(self, other)
 
     def in_vain(self, before: CallCounts) -> None:
-        """Takes back the cached calls that were counted since `before`: the attempt failed, and the next one
-        finds them again. What was computed stays counted, since it was sent."""
+        """Rolls back the cached calls counted since `before`: the attempt failed, and the next one looks them
+        up again. Computed calls stay counted, since they were sent."""
         for name in ("vectors", "scores", "replies"):
             getattr(self, name).cached = getattr(before, name).cached
 
 
 Send: TypeAlias = Callable[[list[int]], Awaitable[np.ndarray]]
-"""Row numbers -> one value each."""
+"""Function from row numbers to one value each."""
 
 Came: TypeAlias = list[tuple[list[int], np.ndarray]]
-"""Row numbers, and what came for them."""
+"""Groups of row numbers, each with the values that arrived."""
 
 
 async def each(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]:
-    """Sends each row alone, all at the same time: what came, and the first error. For requests that are
-    answered one by one, so that a row that raises costs itself."""
+    """Sends each row alone, all concurrently; returns the values that arrived and an error, if any. For
+    requests that are answered one by one: a row that raises then costs only itself."""
     sent = await asyncio.gather(*(send([row]) for row in rows), return_exceptions=True)
     came = [([row], value) for row, value in zip(rows, sent, strict=True) if isinstance(value, np.ndarray)]
     errors = [e for e in sent if isinstance(e, BaseException)]
     for e in errors:
         if not isinstance(e, Exception):
             raise e
-    # A failure that is no row's fault is the news: the rest may follow from it.
+    # Errors that are no row's fault come first: other errors may follow from them.
     errors.sort(key=lambda e: not isinstance(e, RaypipeError))
     return came, errors[0] if errors else None  # type: ignore[return-value]
 
 
 async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | None]:
-    """Sends all rows at once, then, if that raises, in pieces of the square root of their number, then the
-    rows of a piece that raises alone: what came, and the first error. For models that compute a batch at a
-    time, of which nothing comes when it raises. Where no piece comes, rows are not tried alone."""
+    """Sends all rows in one call. If it raises, sends pieces (size: the square root of the number of rows),
+    then each row of a failing piece alone. Returns the values that arrived, and the last error. For models
+    that compute whole batches, and return nothing if one raises. If all pieces fail, no row is sent alone."""
     came: Came = []
     error: Exception | None = None
     broken = [list(rows)]
@@ -139,7 +139,7 @@ async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | 
             except Exception as e:
                 error = e
                 broken.append(piece)
-                # Fewer rows may fare better, unless the error is no row's.
+                # Fewer rows may succeed, except after an error that no row caused.
                 if isinstance(e, RaypipeError) and not isinstance(e, OutOfMemory):
                     return came, e
         if error is None or (size < len(rows) and not came):
@@ -150,7 +150,7 @@ async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | 
 T = TypeVar("T")
 
 Salvage: TypeAlias = Callable[[list[int], Send], Awaitable[tuple[Came, Exception | None]]]
-"""Sends unknown requests, and keeps what comes where one of them raises."""
+"""Function that sends unknown requests, and keeps values that arrive if a request raises."""
 
 Asking: TypeAlias = SingleFlight[tuple[str, str], Any]
 """Requests in flight: (memo table, key) -> its value."""
@@ -163,12 +163,12 @@ def cached(
     asking: Asking | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Kit:
-    """The same kit behind the cache: equal requests are computed once, cached ones not at all, all are
-    counted.
+    """Returns the kit behind the cache: it counts all requests and computes equal ones once, cached ones
+    never.
 
-    `memo` None: nothing is kept between calls. The first request that is not cached loads the model. Kits
-    that share `asking` also ask an equal request once while it is in flight: it counts as cached for the
-    callers that wait. `clock` (seconds) tells when replies to requests have expired (`Reference.periods`).
+    `memo` None: nothing is kept between calls. The first uncached request loads the model. Kits that share
+    `asking` also send an equal request once while it is in flight; for the waiting callers it counts as
+    cached. `clock` (seconds) decides when replies to requests have expired (`Reference.periods`).
     """
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
@@ -206,7 +206,7 @@ class _Remembering(ForwardingKit[Kit]):
 
     def generator(self, model: Model) -> Generator:
         table, tokens = replies_of(model), self._tally.tokens
-        # A generator from outside may compute a batch at a time, as an embedder does.
+        # A generator of other code may compute a batch at a time, as an embedder does.
         send = in_pieces if is_path(model.loader) else each
 
         async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
@@ -231,7 +231,7 @@ class _Remembering(ForwardingKit[Kit]):
         return generate
 
     def data(self, ref: Reference[T]) -> T:
-        """Caches requests to a server one by one, for as long as their domain's replies hold."""
+        """Caches requests to a server one by one, while the replies of their domain are valid."""
         table, periods = request_replies_of(ref.version), ref.periods() or {}
 
         def wrap(request: Request) -> Request:
@@ -257,7 +257,7 @@ class _Remembering(ForwardingKit[Kit]):
     async def _through(
         self, table: MemoTable, keys: list[str], ask: Send, count: CallCount, send: Salvage
     ) -> Values:
-        """Values of all keys. `ask` gets row numbers, one per unknown key; `send` says how many at a time."""
+        """Returns the values of all keys. `ask` gets row numbers, one per unknown key; `send` groups them."""
         if not keys:
             return table.empty(0)
         first: dict[str, int] = {}  # distinct key -> first row that has it
@@ -281,8 +281,8 @@ class _Remembering(ForwardingKit[Kit]):
         return values[[place[key] for key in keys]]
 
     async def _found(self, table: MemoTable, keys: list[str], ask: Send, send: Salvage) -> Values:
-        """Values of distinct keys. `ask` gets the positions of those that are not cached. What comes is kept,
-        also where the call for another one raises."""
+        """Returns the values of distinct keys. `ask` gets the positions of uncached keys. Values that arrive
+        are stored, even if the call for another key raises."""
         values, known = table.empty(len(keys)), np.zeros(len(keys), bool)
         if self._memo is not None:
             known, kept = await self._memo.get_many(table, keys)

@@ -1,16 +1,16 @@
 """The memo on disk: results of all runs of a store, found by value.
 
-Workers read the memo tables as they were when the run began. They write what they ask themselves at once to
-a file of its own that is named by its content, and keep it in memory once it is there; such files are folded
-into the tables, by the driver or by workers. A lost value is computed again, one that is there twice is read
-once: no transaction is needed. A value whose write failed is owed: the next call writes it before it looks.
+Workers read the memo tables at the versions of the run's start. A worker immediately writes its computed
+values to a new file, named by the digest of its content. It then keeps them in memory. The driver or workers
+later merge such files into the tables. A lost value is computed again, and of a duplicate only one is read,
+so no transaction is needed. A failed write is owed: the next call repeats it before it looks up.
 
-A plan takes what a finished run asked for cached as long as its table never lost anything. So each loss is
-noted, by an empty file of its own: processes need not agree on an order.
+A plan counts the requests of a finished run as cached, if their table never lost a value. So each loss is
+noted by an empty file; processes need not agree on an order.
 
-A damaged table never ends a run. One whose newest manifest cannot be read goes back to the version before;
-fragments that cannot be read go; an index that cannot be read is built again. A file counts as damaged if its
-bytes can be read, or it is gone, and Lance can make nothing of it. A store that cannot be reached raises.
+A damaged table never ends a run. If its newest manifest is unreadable, it returns to the version before.
+Unreadable fragments are removed, an unreadable index is built again. A file counts as damaged if it is
+missing, or if its bytes can be read but Lance cannot parse them. A store that cannot be reached raises.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from raypipe.store.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.parts import write_rows
 from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of
 
-# Bytes of computed keys and values that a process keeps in memory: 10,000 vectors of 768 numbers, those of
-# five questions with fifty real pages each. A text that comes back later than that is computed again.
+# Bytes of computed keys and values that a process keeps in memory: 10,000 vectors of 768 numbers, as many as
+# five questions with fifty real pages each need. A text that returns after more than that is computed again.
 FRESH_BYTES = 32 << 20
-_REPLACES = b"raypipe.replaces"  # in the metadata of a cache file: its replies were asked for afresh
-# Bytes of values per commit of a fold. A driver over 7,176 sources peaks 97 MB above one over 704 with 16
-# MiB, 79 with 8 and 40 with 4; each commit reads the keys that no index has yet, so fewer are faster.
+_REPLACES = b"raypipe.replaces"  # metadata of a cache file: its replies replace older ones
+# Bytes of values per commit of a merge. The driver's peak memory over 7,176 sources exceeds that over 704 by
+# 97 MB at 16 MiB, 79 at 8 and 40 at 4. Each commit reads all keys that no index covers: fewer are faster.
 FOLD_BYTES = 8 << 20
 
 
@@ -56,24 +56,24 @@ def memo_tables(store: Store) -> list[str]:
 
 
 def memo_versions(store: Store) -> dict[str, int]:
-    """The memo tables there are, at their newest version: what a run's workers read."""
+    """Maps the existing memo tables to their newest versions: those that a run's workers read."""
     return {name: store.version(name) for name in memo_tables(store)}
 
 
 class StoreMemo:
-    """A memo over a store (`memo.Memo`). `versions` pins the tables: see `memo_versions`. `fresh`: it reads
-    no replies of earlier runs, and those that it keeps take their place."""
+    """A memo over a store (`memo.Memo`). `versions` pins the tables (`memo_versions`). `fresh`: it ignores
+    replies of earlier runs, and the replies that it stores replace them."""
 
     def __init__(self, uri: str, versions: Mapping[str, int], fresh: bool = False) -> None:
         self._store, self._replaces = Store.open(uri), fresh
         versions = {n: v for n, v in versions.items() if not (fresh and n.startswith("replies-"))}
         self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
-        self._fresh = MemoryMemo(FRESH_BYTES)  # of what is on disk
-        self._owed: deque[tuple[MemoTable, Sequence[str], Values, About]] = deque()  # puts whose write failed
+        self._fresh = MemoryMemo(FRESH_BYTES)  # own values, once they are on disk
+        self._owed: deque[tuple[MemoTable, Sequence[str], Values, About]] = deque()  # values of failed writes
         self._paying = asyncio.Lock()
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-        """As `Memo`. Raises StoreUnavailable or DiskFull where what is owed cannot be written."""
+        """Looks up keys as `Memo`. Raises StoreUnavailable or DiskFull if owed values cannot be written."""
         await self._pay()
         known, values = await self._fresh.get_many(table, keys)
         if table.name not in self._old or known.all():
@@ -88,16 +88,17 @@ class StoreMemo:
         return known, out[known]
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
-        """As `Memo`. Raises StoreUnavailable or DiskFull where they cannot be written; then they are owed."""
+        """Stores values as `Memo`. If they cannot be written, owes them and raises StoreUnavailable or
+        DiskFull."""
         try:
             await asyncio.to_thread(self._write, table, keys, values, now())
-        except BaseException:  # a deadline too: whether the thread still writes them is not known
+        except BaseException:  # also at a deadline: the thread may or may not write them
             self._owed.append((table, keys, values, now()))
             raise
         await self._fresh.put_many(table, keys, values)
 
     async def _pay(self) -> None:
-        """Writes what is owed. Until it is on disk, no caller finds it and none asks for it again."""
+        """Writes the owed values. Until a value is on disk, no caller gets it, and none computes it again."""
         while self._owed:
             async with self._paying:
                 if self._owed:
@@ -105,7 +106,7 @@ class StoreMemo:
                     await self._fresh.put_many(*self._owed.popleft()[:3])
 
     def _write(self, table: MemoTable, keys: Sequence[str], values: Values, of: About) -> None:
-        """Writes a file, whole or not at all. Its name is its digest: a lost bit shows."""
+        """Writes one file atomically. Its name is the digest of its content, so a lost bit shows."""
         if not keys:
             return
         if table.replies:
@@ -130,10 +131,10 @@ def _replaces(schema: pa.Schema) -> bool:
 
 
 def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-    """(keys,) bool and the values found, in key order."""
+    """Reads the values of the keys that a table has: these keys, (keys,) bool, and values in key order."""
     columns = [f.name for f in fields(Generated)] if table.replies else ["vector" if table.dim else "score"]
     found = rows(dataset, "key", keys, ["key", *columns, "_rowid"])
-    # Two folds at once may have added a key twice: the value of the oldest row holds.
+    # Two concurrent merges may have added a key twice: the oldest row's value is used.
     found = found.take(pc.sort_indices(found, [("_rowid", "ascending")]))
     place: dict[str, int] = {}
     for i, key in enumerate(arrow.id_texts(found["key"])):
@@ -150,13 +151,15 @@ def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class MergeSummary:
-    files: int  # folded and removed
-    values: int  # that are in a table now and were in none before
-    damaged: int  # files that were not what their name says; their values will be computed again
+    """Result of a merge of cache files into memo tables."""
+
+    files: int  # cache files merged and removed
+    values: int  # values added to tables
+    damaged: int  # files whose content contradicts their name; their values will be computed again
 
 
 def waiting(store: Store) -> dict[str, dict[str, int]]:
-    """Memo table -> cache files that no merge has put into it yet -> bytes."""
+    """Maps each memo table to its unmerged cache files and their bytes."""
     found = {table: store.files.sizes(f"{MEMO}/{table}") for table in store.files.names(MEMO)}
     for table in found:
         kind_of(table)
@@ -164,7 +167,7 @@ def waiting(store: Store) -> dict[str, dict[str, int]]:
 
 
 def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
-    """Files (name -> bytes) in order, in groups that end with the file that brings them to `most` bytes.
+    """Groups files (name -> bytes) in order; a group ends with the file that brings it to `most` bytes.
 
     >>> cut({"a": 3, "b": 2, "c": 9, "d": 1}, 5)
     [['a', 'b'], ['c'], ['d']]
@@ -180,16 +183,16 @@ def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
 
 
 def replaces(store: Store, name: str) -> bool:
-    """Returns whether the replies in a cache file take the place of older ones; reads no values."""
+    """Returns whether the replies in a cache file replace older ones; reads no values."""
     if (file := store.files.open(name)) is not None:
-        with file, suppress(pa.ArrowException):  # damaged, as will be seen when it is read whole
+        with file, suppress(pa.ArrowException):  # a damaged file: `fold` removes it
             return _replaces(pa.ipc.open_file(file).schema)
     return False
 
 
 def merge_memo(store: Store) -> MergeSummary:
-    """Merges the cache files of workers into the memo tables, in this process. Replies that were asked for
-    afresh replace older ones, in any later merge. Much is merged by tasks (`runs.pipeline.store_tasks`)."""
+    """Merges the workers' cache files into the memo tables, in this process; `runs.pipeline.store_tasks` does
+    so by tasks. Replies that were computed afresh replace older ones, in any later merge."""
     done = MergeSummary(0, 0, 0)
     for table, files in waiting(store).items():
         for names in cut(files, FOLD_BYTES):
@@ -205,7 +208,7 @@ def merge_memo(store: Store) -> MergeSummary:
 
 
 def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
-    """Makes a memo table that is not there, with the columns of one of its cache files."""
+    """Makes a missing memo table, with the columns of one of its cache files."""
     for name in names if not store.has(table) else ():
         content = store.files.read(name)
         if content is not None and intact(name.rpartition("/")[2], content):
@@ -214,12 +217,12 @@ def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
 
 
 def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list[str], int]:
-    """Rows that these cache files bring their table, which must be there: the first value of each key that is
-    to be added; keys of these whose older values in the table go; and how many files were not what their name
-    says, and are removed."""
+    """Prepares the merge of cache files into their table, which must exist. Returns the rows to add (the
+    first value of each key), the keys whose older rows must go, and the number of damaged files. A damaged
+    file, whose content contradicts its name, is removed and noted."""
     tables, damaged = list[pa.Table](), 0
     for name in names:
-        content = store.files.read(name)  # None: another driver folded it meanwhile
+        content = store.files.read(name)  # None: another driver merged it meanwhile
         if content is not None and intact(name.rpartition("/")[2], content):
             tables.append(arrow.rows_of(content))
         elif content is not None:
@@ -228,7 +231,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> tuple[pa.Table, list
             store.files.remove(name)
     if not tables:
         return pa.table({}), [], damaged
-    # Values that replace others come first: of two values of a key the first one is kept.
+    # Replacing values come first, since the first value of a key is kept.
     tables.sort(key=lambda t: not _replaces(t.schema))
     newer = {key for t in tables if _replaces(t.schema) for key in arrow.id_texts(t["key"])}
     content = pa.concat_tables([t.replace_schema_metadata(None) for t in tables])
@@ -250,7 +253,7 @@ def add_folded(
     replaced: Sequence[str],
     names: Iterable[str],
 ) -> None:
-    """Adds rows of cache files to their table, and only then removes the files."""
+    """Adds merged rows to their table, and only then removes their cache files."""
     with reaching(store.table_uri(table)), store.durable(table):
         if replaced:
             store.forget(table, "key", replaced)
@@ -261,13 +264,13 @@ def add_folded(
 
 
 def note_loss(store: Store, table: str, what: str) -> None:
-    """Notes that values of a memo table are gone. `what` names the loss: the same one twice is one note."""
+    """Notes that values of a memo table are lost. `what` identifies the loss, so each is noted once."""
     store.files.write(f"{MEMO_LOSSES}/{table}/{digest(what)}", b"")
 
 
 def has_lost(store: Store, table: str) -> bool:
-    """Returns whether values of a memo table are gone, or lie in a damaged file that is not merged yet. A
-    table that is not there has lost whatever it held."""
+    """Returns whether values of a memo table are lost, or unmerged in a damaged file; true for a missing
+    table."""
     if store.files.names(f"{MEMO_LOSSES}/{table}"):
         return True
     names = store.files.names(f"{MEMO}/{table}")
@@ -278,7 +281,7 @@ def has_lost(store: Store, table: str) -> bool:
 
 
 def intact(name: str, content: bytes) -> bool:
-    """Returns whether a cache file holds what its writer put there: its name is the digest of its content."""
+    """Returns whether a cache file has its original content: its name is the digest of this content."""
     return digest(content) == name.removesuffix(".arrow")
 
 
@@ -286,46 +289,46 @@ log = logging.getLogger("raypipe.store.memo")
 
 
 def mend_memo(store: Store) -> int:
-    """Mends every memo table; how many were damaged. For the holder of the driver's lease."""
+    """Repairs every memo table; returns the number of damaged ones. Requires the driver's lease."""
     return sum(_mend(store, table) for table in memo_tables(store))
 
 
 def _mend(store: Store, table: str) -> bool:
     damaged = False
     if not store.has(table) and not store.files.names(f"{table}.lance/data"):
-        store.files.remove_folder(f"{table}.lance")  # a kill left it while it was made: no values
+        store.files.remove_folder(f"{table}.lance")  # killed during its creation: it has no values
         return False
     while not _reads(store, table, lambda: store.dataset(table)):
         damaged = True
         note_loss(store, table, "a manifest was damaged")
         folder = f"{table}.lance/_versions"
-        every = store.files.names(folder)
-        found = {version: name for name in every if (version := manifest_version(name)) is not None}
-        if len(found) <= 1:  # none is left before it
+        names = store.files.names(folder)
+        manifests = {version: name for name in names if (version := manifest_version(name)) is not None}
+        if len(manifests) <= 1:  # there is no version before it
             store.files.remove_folder(f"{table}.lance")
             return True
-        newest = found[max(found)]
+        newest = manifests[max(manifests)]
         log.warning("memo table %s: manifest %s is damaged, the version before it is taken", table, newest)
-        for name in (newest, *(n for n in every if manifest_version(n) is None)):
-            store.files.remove(f"{folder}/{name}")  # with the hint which one is the newest
+        for name in (newest, *(n for n in names if manifest_version(n) is None)):
+            store.files.remove(f"{folder}/{name}")  # and the hint that names the newest version
     whole = next(key_ranges(store.dataset(table).schema, 0))
     if _reads(store, table, lambda: deque(store.batches(table, ["key"], filter=whole), 0)):
-        return damaged  # all keys by the index: each of its pages was read
+        return damaged  # all keys were read by the index, so each of its pages is readable
     dataset = store.dataset(table)
-    bad = [
+    broken = [
         f.fragment_id
         for f in dataset.get_fragments()
         if not _reads(store, table, lambda f=f: f.to_table())  # type: ignore[misc]
     ]
-    log.warning("memo table %s is damaged: its index is built again, %s fragments go", table, len(bad))
-    if bad:
+    log.warning("memo table %s is damaged: its index is built again, %s fragments go", table, len(broken))
+    if broken:
         note_loss(store, table, "fragments were damaged")
     with reaching(store.table_uri(table)), store.durable(table):
         for index in dataset.describe_indices():
             dataset.drop_index(index.name)
-        if bad:
+        if broken:
             version = store.version(table)
-            operation = lance.LanceOperation.Delete([], bad, "damaged")
+            operation = lance.LanceOperation.Delete([], broken, "damaged")
             lance.LanceDataset.commit(store.table_uri(table), lance.Transaction(version, operation))
     store.index(table)
     return True

@@ -1,7 +1,7 @@
-"""Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
+"""Look-ups in a store's memo without a model call: for plans, and for the explanation of a row.
 
-Knows how keys are made (`store.memo.cached.cached`) and where values lie (`store.memo.disk`); changes
-nothing.
+Depends on how keys are made (`store.memo.cached.cached`) and where values are stored (`store.memo.disk`);
+writes nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
-    """Which of the keys have a value: in the memo's table, or in a file that is not merged into it yet.
+    """Returns the keys that have a value: in the memo's table, or in a file that is not yet merged.
 
-    With `version`, those that the table had then; 0 is before there was a table.
+    With `version`, returns the keys that the table had at that version; 0 means before the table existed.
     """
     if version == 0 or not keys:
         return set()
@@ -51,15 +51,15 @@ def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | N
 
 @dataclass(slots=True)
 class MemoRequest:
-    """A call of a step: the keys it needed, and of which map."""
+    """A request of a step to the memo: the map and the keys."""
 
     table: MemoTable
     keys: list[str]
-    found: list[bool]  # by the memo
+    found: list[bool]  # for each key: whether the memo had its value
 
 
 class RecordingMemo:
-    """A memo that records the requests it gets, and keeps nothing (`memo.Memo`)."""
+    """A memo that records the requests it gets, and stores nothing (`memo.Memo`)."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
@@ -75,11 +75,11 @@ class RecordingMemo:
 
 
 class NotCached(Exception):
-    """A request whose value the memo does not hold (any more)."""
+    """A request whose value the memo does not hold."""
 
 
 class NoReply(NotCached):
-    """A request to a graph's server whose reply the memo does not hold, or that is too old."""
+    """A request to a graph's server whose reply is not in the memo, or has expired."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -87,7 +87,7 @@ class NoReply(NotCached):
 
 
 class CacheOnlyKit(ForwardingKit[Kit]):
-    """A kit without models (`protocols.Kit`): a request that is not cached raises."""
+    """A kit without models (`protocols.Kit`): an uncached request raises NotCached."""
 
     def _refused(self, model: Model) -> Any:
         async def refuse(*asked: object) -> NoReturn:
@@ -98,7 +98,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
     embedder = reranker = generator = _refused
 
     def data(self, ref: Reference[T]) -> T:
-        """Reads files, which costs no request. No request goes to a server."""
+        """Opens a reference from its files only; a request to its server raises NoReply."""
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:
@@ -110,7 +110,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
 
 class ChatRecorder(ForwardingKit[Kit]):
-    """A kit that keeps each chat by adapter, in order, and its reply; None: it is not cached."""
+    """A kit that records each chat by adapter, in order, with its reply; None for an uncached reply."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
@@ -133,7 +133,7 @@ class ChatRecorder(ForwardingKit[Kit]):
 class _UnsearchedKit(CacheOnlyKit):
     def index(self) -> Index:
         class NoIndex:
-            """Stands where there is nothing to search: raises when it is used, not when it is opened."""
+            """Placeholder for an index: raises when it is used, not when it is opened."""
 
             def __getattr__(self, name: str) -> Any:
                 raise ConfError(
@@ -146,22 +146,23 @@ class _UnsearchedKit(CacheOnlyKit):
 async def first_requests(
     step: Step | CorpusStep, kit: Kit, inputs: Iterable[Any]
 ) -> list[MemoRequest | None]:
-    """The first request of a step about each input, a batch of questions or a table, were nothing cached;
-    None where it makes none. No model is called. Raises ConfError if the step searches before."""
-    recorder, found = RecordingMemo(MemoryMemo()), list[MemoRequest | None]()
+    """Returns the first request that a step makes about each input, as if nothing were cached; None if it
+    makes none. An input is a batch of questions, or a table. Calls no model. Raises ConfError if the step
+    searches before its first request."""
+    recorder, requests = RecordingMemo(MemoryMemo()), list[MemoRequest | None]()
     work: Any = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
     for given in inputs:
         recorder.requests.clear()
         try:
             await work(given)
-            found.append(None)
+            requests.append(None)
         except NotCached:
-            found.append(recorder.requests[0])
-    return found
+            requests.append(recorder.requests[0])
+    return requests
 
 
 async def first_chats(step: CorpusStep, kit: Kit, table: pa.Table) -> list[Chat]:
-    """The chats of a corpus step with its language model about a table, were nothing cached."""
+    """Returns a corpus step's chats with its language model about a table, as if nothing were cached."""
     recorder = ChatRecorder(_UnsearchedKit(kit))
     with suppress(NotCached):
         await step.open(recorder)(table)

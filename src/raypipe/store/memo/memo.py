@@ -1,7 +1,7 @@
-"""Maps from the digest of a request to its value: a vector, a score, a reply, or a server's reply.
+"""Map from the digest of a request to its value: a vector, a score, a reply, or a server's reply.
 
-Requests are equal if their keys are. Keys are stored, so what a digest is made of never changes. A memo may
-forget but never errs. Knows identities and the contracts of requests.
+Two requests are equal if their keys are. Keys are stored, so the inputs of a digest never change. A memo may
+lose values, but never returns a wrong one. Depends on identities of models and the contracts of requests.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from raypipe.core.references import domain_of
 
 
 def vector_keys(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
-    """Returns one key per text, by the model's identity, the role and the text."""
+    """Returns one key per text: digest of the model's identity, the role and the text."""
     return [digest(identity, role, text) for text in texts]
 
 
 def score_keys(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns one key per (query, passage), by the model's identity."""
+    """Returns one key per (query, passage): digest of the model's identity and both texts."""
     return [digest(identity, query, passage) for query, passage in pairs]
 
 
 def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter: str | None) -> list[str]:
-    """Returns one key per chat, by the base model's identity, the sampling, the adapter's weights and every
+    """Returns one key per chat: digest of the base model, the sampling, the adapter's weights and every
     turn.
 
-    An adapter that the model lacks is the generator's to refuse; no reply of it is ever stored.
+    The generator refuses an adapter that the model lacks, so no reply of it is ever stored.
     """
     base = model.original
     weights = dict(base.adapters).get(adapter, adapter) if adapter is not None else None
@@ -44,8 +44,9 @@ def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter:
 
 
 def request_key(version: str, path: str, body: Mapping[str, Any], period: float | None, now: float) -> str:
-    """The key of a server's reply, by the version of a reference and the request. With a refresh period
-    (seconds), it names the one in which `now` lies, and the domain, so that changes can be counted by it.
+    """Returns the key of a server's reply: a digest of the reference's version and the request. With a
+    refresh `period` (seconds), the key also has the period and the number of the period that contains `now`.
+    It then also has the domain, by which changes are counted.
 
     >>> request_key("v1", "/movie/get", {}, 60.0, 130.0).partition("@")[2]
     '60.0*2*movie'
@@ -55,7 +56,7 @@ def request_key(version: str, path: str, body: Mapping[str, Any], period: float 
 
 
 def period_of(key: str) -> tuple[str, str, float, int] | None:
-    """Request, domain, refresh period (seconds) and its number; None for a key without a period.
+    """Splits a key into request, domain, refresh period (seconds) and its number; None without a period.
 
     >>> period_of("abc@60.0*2*movie"), period_of("abc")
     (('abc', 'movie', 60.0, 2), None)
@@ -68,7 +69,7 @@ def period_of(key: str) -> tuple[str, str, float, int] | None:
 
 
 def expired(key: str, now: float) -> bool:
-    """Returns whether the refresh period of a server's reply is over, so that no run looks for its key again.
+    """Returns whether the refresh period of a server's reply is over: no run looks up its key again.
 
     >>> [expired(request_key("v1", "", {}, period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
     [False, True, True]
@@ -81,38 +82,38 @@ def expired(key: str, now: float) -> bool:
 
 T = TypeVar("T")
 Values: TypeAlias = np.ndarray
-"""A value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
+"""Values, one per key: (keys, dim) or (keys,) float32, or (keys,) `llm.Generated` objects."""
 
 ENTRY_BYTES = 300
-"""Bytes of a cached value on top of its numbers, about: its key, and its places in two tables."""
+"""Approximate bytes of a cached value, without its numbers: its key, and entries in a dict and a queue."""
 
 REPLY_BYTES = 200
-"""Bytes of a cached reply on top of its text and its entry, about."""
+"""Approximate bytes of a cached reply, without its text and its entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoTable:
     """A map of a memo: all vectors, all scores or all replies of one model."""
 
-    name: str  # embeddings-M, scores-M or replies-M; M: model identity
-    dim: int = 0  # numbers per key; 0: a single number, or a reply
+    name: str  # embeddings-M, scores-M or replies-M; M: the model's identity
+    dim: int = 0  # numbers per vector; 0: a value is a single number, or a reply
 
     @property
     def replies(self) -> bool:
         return self.name.startswith("replies-")
 
     def empty(self, keys: int) -> Values:
-        """An uninitialised array for the values of `keys` keys."""
+        """Makes an uninitialised array for the values of `keys` keys."""
         return np.empty((keys, self.dim) if self.dim else keys, object if self.replies else np.float32)
 
     def nbytes(self, values: Values) -> int:
-        """Returns what these values take in memory with their keys, about."""
+        """Estimates the bytes of these values in memory, with their keys."""
         own = sum(len(v.text) + REPLY_BYTES for v in values) if self.replies else values.nbytes
         return len(values) * ENTRY_BYTES + own
 
     def storable(self, values: Values) -> np.ndarray:
-        """(keys,) bool: which may be cached. A broken number or a fault is the caller's to report; cached, it
-        would come back every time."""
+        """Marks the values that may be cached: (keys,) bool. The caller reports a non-finite number or a
+        fault; once cached, it would be returned every time."""
         if self.replies:
             texts = [v.text if isinstance(v, Generated) else None for v in values]
             # No table can hold a lone surrogate.
@@ -131,32 +132,32 @@ def scores_of(model: Model) -> MemoTable:
 
 
 def replies_of(model: Model) -> MemoTable:
-    """The map that keeps a generator's replies, with and without its adapters."""
+    """Returns the map for a generator's replies, with and without its adapters."""
     return MemoTable(f"replies-{model_identity(replace(model.original, adapters=()))}")
 
 
 def request_replies_of(version: str) -> MemoTable:
-    """The map that keeps replies to a reference's requests, by its version: JSON texts."""
+    """Returns the map for replies to requests of a reference's version; a reply is JSON text."""
     return MemoTable(f"replies-{digest('graph', version)}")
 
 
 class Memo(Protocol):
-    """A map by value that outlives a call. What was put comes back bit for bit, or not at all."""
+    """A map by value that outlives a call. A stored value is returned bit for bit, or not at all."""
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
-        """(keys,) bool: which are known, and their values in key order."""
+        """Returns the known keys, (keys,) bool, and their values in key order."""
         ...
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
-        """Keeps sound values, one per key. The first value of a key wins."""
+        """Stores storable values, one per key. The first value of a key wins."""
         ...
 
 
 class MemoryMemo:
-    """A memo in this process. Past `limit_bytes` of keys and values it forgets what was put first."""
+    """A memo in this process. Beyond `limit_bytes` of keys and values it drops the oldest entries."""
 
     def __init__(self, limit_bytes: float = float("inf")) -> None:
-        self._rows: dict[tuple[str, str], tuple[Values, int]] = {}  # -> values of one put, row
+        self._rows: dict[tuple[str, str], tuple[Values, int]] = {}  # (table, key) -> values of a put, row
         self._puts: deque[tuple[str, list[str], int]] = deque()  # table, keys, bytes
         self._bytes = 0
         self._limit = limit_bytes

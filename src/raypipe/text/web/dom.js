@@ -1,8 +1,8 @@
 "use strict";
-/* Elements of a page. What comes from data is set as text: nothing here, and nothing that calls it, makes
-   markup of a text, and the page's policy forbids it. */
+/* Elements of a page. Data is set as text. No code here or in its callers turns a text into markup; the page's
+   policy forbids it too. */
 
-const QUOTE_WORDS = 8; // that a browser looks for on a page which a link leads to
+const QUOTE_WORDS = 8; // first words of a quote that a browser searches on the linked page
 const at = id => document.getElementById(id);
 
 function make(tag, text, kind) {
@@ -18,9 +18,9 @@ function box(tag, ...parts) {
   return element;
 }
 
-/* The web's own addresses become links, to the first words of `quote`. A document's has its path, and often
-   its page: "a%20b.pdf#page=3"; its `file` is told, no browser opens one from another host's page: it leads
-   to the passage `to` of this one. */
+/* Makes a link. A web address links to the first words of `quote` there. The URL of a document is its path,
+   often with its page: "a%20b.pdf#page=3". Browsers open no local file from a page of another host, so it
+   links to the passage `to` of this page, and shows `file` as its tooltip. */
 function link(url, file, quote, to) {
   if (!url) return make("span", "no address");
   if (!/^https?:\/\//i.test(url)) {

@@ -1,10 +1,10 @@
-/* Evidence of an answer: passages with what is cited and what is gold marked in their texts. The pages of a
-   run and of the endpoint show it by this one code. */
+/* Evidence of an answer: passages, with citations and gold answers marked in their texts. The pages of a run
+   and of the endpoint share this code. */
 
 const sourceOf = chunk => chunk.slice(0, chunk.lastIndexOf(":"));
 
-/* A text with ranges of it marked. Ranges count characters as Python does (code points), may overlap, and
-   have a kind: cite, gold, an element's name for emphasis, or off for what is not shown. */
+/* Marks ranges of a text. Ranges count code points, as Python does, and may overlap. Their kind is cite, gold,
+   the name of an element for emphasis, or off for hidden text. */
 function marked(text, ranges) {
   const out = document.createDocumentFragment();
   const inside = ranges.filter(r => r.from < r.to);
@@ -27,8 +27,8 @@ function marked(text, ranges) {
   return out;
 }
 
-/* Markdown as ranges of its text: elements are made of the kinds here, never of a text. Each form has the
-   length of what opens it in its first group, the shown text in its second. */
+/* Finds Markdown as ranges of a text. Only elements of the kinds in TAGS are made, never markup from a text. In
+   each form the first group is the opening mark, the second the shown text. */
 const TAGS = ["code", "em", "strong", "u"];
 const FORMS = [
   [/()(?:\n|^)[ \t]*(?:[-=*_~]{3,}|```\w*|\|[-:| ]+\|)[ \t]*$()/gm, "off"], [/(^#{1,6} +)(.+)$/gm, "strong"], [/(`{1,3})([^`\n]+)\1/g, "code"],
@@ -46,7 +46,7 @@ function markdown(text) {
 }
 const isMarkdown = url => /\.(md|markdown)(#.*)?$/i.test(url || "");
 
-/* Where golds stand in a text, whole words in any case. */
+/* Finds the gold answers in a text, as whole words, in any case. */
 function goldRanges(text, golds) {
   const found = [];
   for (const gold of golds) {
@@ -60,8 +60,8 @@ function goldRanges(text, golds) {
   return found;
 }
 
-/* Quotes are the sentence that states an answer, and the stretches that a prompt showed: one that lies in
-   another is the sentence; where none does, all are cited. */
+/* Selects the quotes to mark. Quotes are the sentence that states an answer, and the passages of the prompt. A
+   quote within another quote is the sentence; if there is none, all quotes are marked. */
 function cited(quotes) {
   const within = (a, b) => a !== b && a.source === b.source && a.start >= b.start && a.end <= b.end
     && a.end - a.start < b.end - b.start;
@@ -71,8 +71,8 @@ function cited(quotes) {
 
 const overlaps = (p, q) => sourceOf(p.chunk) === q.source && q.start < p.end && q.end > p.start;
 
-/* One passage: p has chunk, url, start, end, scores and text (null: not kept); tags, each with its kind, are
-   said of it. */
+/* Makes the element of a passage. `p` has chunk, url, start, end, scores and text (null: not stored). `tags`
+   are pairs of a label and its kind. */
 function passage(p, quotes, golds, tags) {
   const made = make("div", undefined, "passage"), foot = make("p", undefined, "soft");
   made.append(box("div", ...tags.map(([tag, kind]) => make("span", tag, "tag " + kind))));
@@ -90,8 +90,8 @@ function passage(p, quotes, golds, tags) {
   return made;
 }
 
-/* A quote with what stands around it on its page. `to`: the element of its passage, which the name of a file
-   leads to; undefined: it is not here. */
+/* Makes a quote with its context on its page. `to`: the element of its passage, to which a file's name links;
+   undefined if the page does not show the passage. */
 function quoted(c, to) {
   const made = make("div"), text = make("blockquote"), foot = make("p", undefined, "soft");
   const whole = (c.before || "") + c.quote + (c.after || ""), from = Array.from(c.before || "").length;

@@ -1,5 +1,5 @@
-/* One question opened: why it was scored so, its passages in each ranker's order, prompts, replies, the trace
-   of a graph. `q` is a row of results.parquet. */
+/* Details of an opened question: reason of its score, passages by each ranker, prompts, replies, trace of a graph.
+   `q` is a row of results.parquet. */
 
 function detail(q, run, state, mark, file) {
   const made = make("div");
@@ -31,7 +31,7 @@ function verdict(q, state) {
   return made;
 }
 
-/* The buttons by which a person marks an answer; a person's mark outranks a judge. `file` is where it goes. */
+/* Makes the buttons with which a person labels an answer. The label outranks the judge and is written to `file`. */
 function people(q, mark, file) {
   const made = make("p", undefined, "tools"), says = make("span", "to be written to " + file, "soft");
   made.append("A person says:");
@@ -97,7 +97,7 @@ function reply(r) {
   return made;
 }
 
-/* What a graph was asked: a line of JSON for each call. */
+/* Shows the calls of a graph: a line of JSON for each. */
 function trace(text) {
   const calls = [];
   for (const line of text.split("\n").filter(Boolean)) {

@@ -1,4 +1,4 @@
-/* The page of a run, or of two: search, filter, sort, open. The whole state stands in the address. */
+/* Script of the page of one run or two: search, filter, sort, open. The whole state is in the address. */
 
 const facts = JSON.parse(at("facts").textContent);
 const list = at("rows"), groups = [...list.children], rows = groups.flatMap(g => [...g.children]), number = new Map(facts.ids.map((id, i) => [id, i]));
@@ -11,7 +11,7 @@ function read() {
   return { q: h.get("q") || "", t: h.get("t") || "", s: h.get("s") || "", src: h.get("src") || "", f: h.getAll("f"), r: h.get("r") || "" };
 }
 
-/* Changes the state; typing replaces the address, all else can be gone back from. */
+/* Changes the state. Typing replaces the address; any other change adds an entry to the browser's history. */
 function go(change, typed) {
   Object.assign(state, change, { r: facts.run });
   const h = new URLSearchParams();
@@ -24,7 +24,7 @@ function matches() {
   const filters = new Map();
   for (const f of state.f) {
     const cut = f.indexOf(":"), name = f.slice(0, cut), found = facet.get(name);
-    const code = found ? found.values.indexOf(f.slice(cut + 1)) : -1; // -1 in a row: it has no value
+    const code = found ? found.values.indexOf(f.slice(cut + 1)) : -1; // -1 is the code of rows without a value
     if (!filters.has(name)) filters.set(name, { of: found ? found.of : [], codes: new Set() });
     filters.get(name).codes.add(code < 0 ? NaN : code);
   }
@@ -70,14 +70,14 @@ function order() {
   groups.forEach((g, n) => g.replaceChildren(...placed.slice(n * inGroup, (n + 1) * inGroup).map(i => rows[i])));
 }
 
-/* The height of each group until it is seen: only what is near the window is laid out. */
+/* Estimates the height of each group, since the browser lays out only groups near the window. */
 function sizes() {
   const left = groups.map(() => 0);
   placed.forEach((i, place) => { if (!rows[i].hidden) left[Math.floor(place / inGroup)]++; });
   groups.forEach((g, n) => { g.hidden = !left[n]; g.style.containIntrinsicBlockSize = 3.2 * left[n] + "rem"; });
 }
 
-/* How many are shown, and their mean or difference. */
+/* Shows the number of filtered questions, and their mean or difference. */
 async function count() {
   const filtered = shown.length < rows.length, said = shown.length + " of " + rows.length + " questions";
   at("count").textContent = said;
@@ -102,7 +102,7 @@ async function count() {
 const signed = x => (x > 0 ? "+" : "") + x.toFixed(3);
 const arrow = x => x > 0 ? "\u2191" : x < 0 ? "\u2193" : "=";
 
-/* What the server says. Throws with the reason where it refuses or cannot be reached. */
+/* Returns the server's reply. Throws an error with the reason if it refuses or cannot be reached. */
 async function asked(where, sent) {
   const how = sent && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(sent) };
   const reply = await fetch(where, how).catch(() => { throw new Error("raypipe view cannot be reached. Start it again"); });
@@ -111,7 +111,7 @@ async function asked(where, sent) {
   return said;
 }
 
-/* The row of a question in each run, fetched once. */
+/* Returns the row of a question in each run; fetches it once. */
 const fetched = new Map();
 function question(i) {
   if (!fetched.has(i)) {
@@ -152,7 +152,7 @@ async function mark(q, label) {
   return "written to " + said.file;
 }
 
-/* Menus, made of what is there; those of the data's own labels are folded. */
+/* Makes a menu for each facet; menus of the data's own labels are folded. */
 let menus = [];
 function choices() {
   menus = facts.facets.filter(f => f.values.length > 1).map(f => {
@@ -183,7 +183,7 @@ function sorts() {
   })));
 }
 
-/* The filtered rows as a file. A cell that a table program would compute begins with an apostrophe. */
+/* Saves the filtered rows as a file. A cell that a spreadsheet would compute gets an apostrophe in front. */
 function csv() {
   const cell = x => { const t = /^[=+\-@\t]/.test(x) && isNaN(x) ? "'" + x : String(x); return /[",\n\r]/.test(t) ? '"' + t.replaceAll('"', '""') + '"' : t; };
   const heads = [...rows[0]?.querySelectorAll("[data-c]") || []].map(e => e.dataset.c);
