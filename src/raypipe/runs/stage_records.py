@@ -182,7 +182,7 @@ def recipe_text(recipe: Mapping[str, Any]) -> str:
 
 
 def recipe_values(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each value of a recipe after its name, such as `dense.top`."""
+    """Yields each value of a recipe after its name, such as `extract.threshold`."""
     for name, values in _stages(recipe).items():
         for path, value in values.items():
             yield ".".join((name, *path)), value

@@ -221,14 +221,16 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as "looks like a URL", "looks like XML"
         soup = BeautifulSoup(storable(html), parser)
-    broken = {}  # tags whose texts a `wbr` cut: bs4's own `smooth` calls itself for each level of a page
+    broken: dict[
+        int, Any
+    ] = {}  # tags whose texts a `wbr` cut: bs4's own `smooth` calls itself for each level of a page
     for tag in soup.find_all("wbr"):
         broken[id(tag.parent)] = tag.parent
         tag.unwrap()
     for parent in broken.values():
-        for text, pieces in groupby(list(parent.contents), lambda node: type(node) is NavigableString):
+        for plain, pieces in groupby(list(parent.contents), lambda node: type(node) is NavigableString):
             first, *others = pieces
-            if text and others:
+            if plain and others:
                 first.replace_with(NavigableString("".join((first, *others))))
                 for piece in others:
                     piece.extract()
