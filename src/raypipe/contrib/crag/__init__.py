@@ -1,1 +1,1 @@
-"""CRAG's knowledge graph and public data: the language of calls, tables, server, and their steps."""
+"""CRAG's knowledge graph and public data: call language, tables, mock server, and the steps that use them."""

@@ -1,6 +1,6 @@
-"""Aliases of clubs, teams, companies and tickers, as questions write them and as tables hold them.
+"""Aliases of clubs, teams, companies and tickers: they map spellings in questions to spellings in tables.
 
-Pure functions over the lists of `aliases.yaml`; knows no table.
+Pure functions over the lists of `aliases.yaml`; they read no tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raypipe.text.words import STOP_WORDS
 
 class KnownNames(TypedDict):
     teams: dict[str, list[str]]  # sport -> full names
-    aliases: dict[str, dict[str, str]]  # kind of name -> as it is said, folded -> as tables have it
+    aliases: dict[str, dict[str, str]]  # kind of name -> folded spelling in questions -> spelling in tables
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def known_names() -> KnownNames:
 
 
 def team(written: str, sport: str) -> str | None:
-    """The full name of a team or club by its name, city or nickname; None if unknown or ambiguous.
+    """Resolves the name, city or nickname of a team or club to its full name; None if unknown or ambiguous.
 
     >>> team("lakers", "nba"), team("Arsenal FC", "soccer"), team("koln", "soccer"), team("real", "soccer")
     ('Los Angeles Lakers', 'Arsenal', 'Köln', None)
@@ -60,7 +60,7 @@ _SUFFIXES: Final = frozenset(_SUFFIX_WORDS.split())
 
 
 def short_company(folded: str) -> str:
-    """A company's name without its legal form: "Apple Inc. Common Stock" is "apple". Never empty.
+    """Removes the legal form of a folded company name, and "the". The result is never empty.
 
     >>> short_company("apple inc common stock")
     'apple'
@@ -84,8 +84,8 @@ _OF_SHARES: Final = re.compile(
     r"(?:open|clos)(?:e|ed|ing) (?:at|higher|lower))\b",
     re.IGNORECASE,
 )
-_OF_A_DAY: Final = re.compile(r"\b(?:high|low|open|close)\b", re.IGNORECASE)  # two of them: of shares
-# Short words of questions about shares that are no ticker there, though some of them are tickers elsewhere.
+_OF_A_DAY: Final = re.compile(r"\b(?:high|low|open|close)\b", re.IGNORECASE)  # two of these: about shares
+# Short words that are no tickers in questions about shares, though some are tickers elsewhere.
 _SAID: Final = """
     about after all am any apr aug avg been best both can cap ceo cfo close daily date day days dec did do
     does dow each earn end eps etf feb first fri from get give had has have her high his how ipo its jan
@@ -96,11 +96,11 @@ _SAID: Final = """
 """
 _SHORT_WORDS: Final = STOP_WORDS | frozenset(_SAID.split())
 MOST_TICKERS: Final = 5
-"""Words of one text that are looked up as tickers at most."""
+"""Largest number of words of one text that are looked up as tickers."""
 
 
 def ticker(written: str) -> str | None:
-    """A ticker as it may be written, in capitals and with Yahoo's hyphen; None for what cannot be one.
+    """Converts a written ticker to capitals with Yahoo's hyphen; None if the text cannot be a ticker.
 
     >>> ticker("aapl"), ticker("$TSLA"), ticker("ticker MSFT"), ticker("NYSE: BRK.B"), ticker("msft stock")
     ('AAPL', 'TSLA', 'MSFT', 'BRK-B', 'MSFT')
@@ -111,11 +111,11 @@ def ticker(written: str) -> str | None:
 
 
 def tickers_in(text: str) -> list[str]:
-    """The words of a text that may be tickers, the most certain first.
+    """Finds the words of a text that may be tickers, the most certain first.
 
-    Those marked as one ("$TSLA", "ticker MSFT"), then words in capitals in a text that is not all capitals;
-    without either, in a text about shares, any short word that has no other meaning there. Only a graph
-    knows whether such a ticker exists.
+    Marked words come first ("$TSLA", "ticker MSFT"), then words in capitals, if the text is not all capitals.
+    Without any of these, a text about shares gives its short words that have no other meaning there. Only a
+    graph can tell if such a ticker exists.
 
     >>> tickers_in("What did AAPL close at?"), tickers_in("how is auph's eps?"), tickers_in("who is he?")
     (['AAPL'], ['AUPH'], [])
@@ -132,14 +132,14 @@ def _of_shares(text: str) -> bool:
 
 
 def _symbols(words: Sequence[str]) -> list[str]:
-    """The words that have no other meaning, each once."""
+    """Converts words to tickers, each once, and drops words with another meaning."""
     return [
         w for w in dict.fromkeys(w.upper().replace(".", "-") for w in words) if w.lower() not in _SHORT_WORDS
     ]
 
 
 def mark_before(text: str) -> int:
-    """The length of the mark at the end of a text that announces a ticker.
+    """Returns the length of the mark at the end of a text that announces a ticker; 0 if there is none.
 
     >>> mark_before("what did $"), mark_before("of ticker "), mark_before("of ")
     (1, 7, 0)

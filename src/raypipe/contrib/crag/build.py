@@ -1,9 +1,7 @@
-"""Builds a graph from tables of one's own: CSV files to the files that `tables` loads.
+"""Builder of a graph from a user's own CSV files. It writes the files that `tables` loads.
 
-A YAML file says which files fill each table of the graph, and from which columns. A row of `entity` is a
-thing with attributes; dated values are rows of tables with a date, such as `price`.
-
-Knows CSV, the schema and how its tables name each other. Does not know calls, and reads nothing out of texts.
+A YAML file names the files of each table and maps their columns. A row of `entity` is a thing with
+attributes; dated values are rows of tables with a date, such as `price`. No facts are extracted from text.
 """
 
 from __future__ import annotations
@@ -53,16 +51,16 @@ _BOOLS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fal
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file that fills a table."""
+    """File that fills a table."""
 
-    file: str  # CSV or TSV; a relative path is from the folder of the YAML file
+    file: str  # CSV or TSV; relative paths start at the YAML file's folder
     columns: Mapping[str, str]  # column of the table -> column of the file
-    attributes: tuple[str, ...] = ()  # of `entity`: columns of the file that are its keys, by their own names
+    attributes: tuple[str, ...] = ()  # `entity` only: file columns that become attributes, names unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """A YAML file of a graph."""
+    """Content of the YAML file that describes a graph."""
 
     tables: Mapping[str, tuple[TableFile, ...]]  # table of the schema -> its files
 
@@ -70,16 +68,16 @@ class GraphPlan:
 @dataclass(frozen=True, slots=True)
 class BuiltTable:
     table: str
-    lines: int  # of its files
-    rows: int  # of the graph: lines about one entity are one row
-    keys: tuple[str, ...]  # columns, and attributes
+    lines: int  # lines of its files
+    rows: int  # rows of the graph; lines about one entity are one row
+    keys: tuple[str, ...]  # columns and attributes with values
 
 
 def build(plan: Path, out: Path) -> tuple[str, list[BuiltTable]]:
     """Writes a graph to a new folder, whole or not at all; returns its version and its tables.
 
-    Raises ConfError for a plan that is wrong, DataError for a cell that is not what its column holds, with
-    file, line and column, and for a folder that is not empty: a release may answer from what is there.
+    Raises ConfError if the plan is wrong. Raises DataError if a cell does not fit its column, with file, line
+    and column, and if the folder is not empty: a release may answer from its files.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         found = "files in it: a release may answer from them" if out.is_dir() else "a file"
@@ -115,14 +113,15 @@ def _keys(row: Row) -> Iterator[str]:
 
 
 def _needed(table: str) -> list[set[str]]:
-    """Returns sets of columns, of each of which a row has one: its names, and the day of what is dated."""
+    """Returns sets of columns; a row needs one of each set: a name, and the date of dated values."""
     names = {meant or column for places in NAMES.values() for t, column, meant in places if t == table}
     names = names or {"ticker", "name"} & TABLES[table].keys()
     return [some for some in (names, {"date"} & TABLES[table].keys()) if some]
 
 
 def _check(table: str, files: Sequence[TableFile], where: Where) -> None:
-    """Raises ConfError for tables and columns that the graph lacks, and columns that the plan lacks."""
+    """Checks a table of the plan. Raises ConfError for unknown tables, unknown columns and missing
+    columns."""
     if table not in TABLES:
         raise where.error(f"the graph has no such table; {did_you_mean(table, TABLES)}")
     known = TABLES[table].keys() - {FACTS}
@@ -175,7 +174,7 @@ def _cell(line: JsonLine, column: str) -> str:
 
 
 def _value(text: str, kind: Kind, where: str) -> Any:
-    """A cell as its column holds it. Raises DataError, naming `where`."""
+    """Converts a cell to the kind of its column. Raises DataError with `where` if it does not fit."""
     found: Any = text
     if kind in ("int", "real"):
         number = typed(text)
@@ -206,7 +205,7 @@ def _arrow(table: str, rows: Sequence[Row]) -> pa.Table:
 
 
 def _entities(lines: Iterable[Row]) -> list[Row]:
-    """A row for each name, of all lines about it. An attribute keeps all its values, in their order."""
+    """Merges the lines about each name into one row. An attribute keeps all its values, in order."""
     found: dict[str | None, Row] = {}
     for line in lines:
         row = found.setdefault(fold(line["name"]), {"name": line["name"], FACTS: {}})
@@ -224,8 +223,8 @@ def _joined(before: str | None, value: str, by: str) -> str:
 
 
 def _tie_films(rows: Mapping[str, list[Row]]) -> None:
-    """Gives films and people numbers, by which a server finds casts, and casts the days of their films: a
-    cast without a day is seen before its film is out."""
+    """Numbers films and people, and copies the numbers and films' dates to casts and crews. A server finds
+    casts by number. A cast without a date would be visible before its film is out."""
     named: dict[str, dict[str | None, Row]] = {}
     for table, column in (("movie", "title"), ("person", "name")):
         of = rows.get(table, [])
@@ -234,7 +233,7 @@ def _tie_films(rows: Mapping[str, list[Row]]) -> None:
             row.setdefault("id", number)
             if "release_date" in row:
                 row.setdefault("year", row["release_date"].year)
-        named[table] = {fold(row[column]): row for row in reversed(of)}  # of two with one name the first
+        named[table] = {fold(row[column]): row for row in reversed(of)}  # of equal names the first
     for row in (*rows.get("cast", ()), *rows.get("crew", ())):
         film = named["movie"].get(fold(row.get("movie_name")), {})
         person = named["person"].get(fold(row.get("name")), {})

@@ -1,4 +1,4 @@
-"""Accuracy of written calls against the gold's: to the letter, and by what both give over a graph."""
+"""Accuracy of written calls against gold calls: by their text, and by their results over a graph."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raypipe.core.records import ABSTAINED
 
 @dataclass(frozen=True, slots=True)
 class CallMatch:
-    """A written program against its gold."""
+    """Comparison of a written program with its gold program."""
 
-    parsed: bool  # every line of it can be read, and there is one
-    exact: bool  # the same program
-    result: bool | None  # the same values; None: the gold itself gives none on this graph
-    answer: bool | None  # the gold's rule makes the same answer of both; None: there is none to compare
+    parsed: bool  # it has lines, and all of them can be parsed
+    exact: bool  # equal canonical text
+    result: bool | None  # equal values; None: the gold program gives none on this graph
+    answer: bool | None  # equal answers by the gold's rule; None: the gold has no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,19 @@ class RunProgram:
 
 
 def match_of(gold: RunProgram, written: RunProgram, rule: str, today: date) -> CallMatch:
-    """Compares a written program with the gold.
+    """Compares a written program with the gold program.
 
-    Exact: equal canonical text, whatever the case and the white space. By result: both give the same values,
-    call by call, without those that another call uses; independent calls may come in any order. Where a call
-    gives nothing, it must be about the same names. A line that fails, or a name that the graph does not know,
-    gives no result that could be the same, unless the programs are. A program without calls ("None") is right
-    where the gold has none.
+    - `exact`: both have the same canonical text, ignoring case and white space.
+    - `result`: both give the same values, call by call; independent calls may come in any order. Values that
+      another call uses are ignored. Calls without values must be about the same names. A failed line or an
+      unknown name never matches, unless the programs are equal. A program without calls ("None") matches a
+      gold without calls.
+    - `answer`: the gold's rule makes the same answer of both results. This checks whose value it is, if the
+      rule answers with a name, and forgives differences that the rule ignores. It is None if the rule makes
+      no answer of the gold's results.
 
-    By answer: the same, after the gold's rule. It tells whose value it is, where the rule wants a name,
-    and forgives what the rule does not look at. A gold whose rule makes nothing has no answer to compare.
-    One that fails has no result either, nor has one that gives nothing where the rule is not `premise`.
-    Raises KeyError for a rule that is none.
+    A gold program that fails on this graph has neither result nor answer. The same holds if it gives no
+    values, except under the rule `premise`. Raises KeyError for an unknown rule.
     """
     parsed = bool(written.program.lines) and not any(isinstance(x, Bad) for x in written.program.lines)
     exact = parsed and _folded(gold.program) == _folded(written.program)
@@ -65,7 +66,7 @@ def calls(program: Program) -> bool:
 
 
 def _folded(program: Program) -> str:
-    """The canonical text, as names and keys are compared: without case and repeated white space."""
+    """Returns the canonical text in lower case, with single spaces within a line."""
     return re.sub(r"[^\S\n]+", " ", print_program(program).lower())
 
 
@@ -74,8 +75,8 @@ def _sound(results: Sequence[CallResult]) -> bool:
 
 
 def _values(run: RunProgram) -> list[tuple[str, ...]]:
-    """Returns what every call that no other uses gives: its values, or that there are none for the names that
-    it is about; in an order of their own, since calls have none."""
+    """Returns the values of each call that no other call uses, sorted, since calls have no order. A call
+    without values is represented by the keys of its names."""
     return sorted(
         tuple(plain(v).lower() for v in r.values) or ("", *sorted(link.key for link in r.links))
         for r in operands(run.results)

@@ -1,8 +1,7 @@
-"""Rate at which a server's replies changed, and the refresh period that follows. Pure functions on
-observations.
+"""Rate at which a server's replies changed, and the refresh period that follows. Pure functions.
 
-Source: the estimator of Cho and Garcia-Molina, "Estimating frequency of change" (2003): of n looks at a page,
-X of which found it changed, the rate per interval is -log((n - X + .5) / (n + .5)).
+Source: the estimator of Cho and Garcia-Molina, "Estimating frequency of change" (2003). If X of n visits
+found a page changed, the rate per interval is -log((n - X + .5) / (n + .5)).
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-LEAST_SEEN: Final = 20  # pairs of replies below which nothing is derived
+LEAST_SEEN: Final = 20  # fewest pairs of replies from which a period is derived
 STALE: Final = 0.05  # share of replies that may be out of date when their period ends
-LIVE_S: Final = 60.0  # a period below this is live: nothing is kept
+LIVE_S: Final = 60.0  # a shorter period is "live": replies are not stored
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRate:
     pairs: int
     changed: int
-    period: str | int | None  # live, or seconds; None: too few pairs to tell
+    period: str | int | None  # "live", or seconds; None: too few pairs to tell
 
 
 def change_rates(texts: Mapping[tuple[str, str, float], Mapping[int, str]]) -> dict[str, ChangeRate]:
-    """Domain -> how often its replies changed from one period to the next that was fetched, and the period
-    after which at most `STALE` of them have.
+    """Estimates how often each domain's replies changed from one fetched period to the next, and derives its
+    refresh period. By the end of a refresh period at most the share `STALE` of the replies has changed.
 
     `texts`: (request, domain, period in seconds) -> number of the period -> its reply.
     """

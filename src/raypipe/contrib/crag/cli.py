@@ -1,7 +1,7 @@
-"""The commands `kg` and `facts`: run calls over a graph, build one of tables, serve a folder of them, draft
-and import examples of calls, score written calls, propose refresh periods, convert public data.
+"""The commands `kg` and `facts`: run calls over a knowledge graph, build or serve one, draft and import
+examples of calls, score written calls, propose refresh periods, and convert public data.
 
-What calls the API is imported when the command runs, so that its help is quick.
+Each command imports the API inside its function, so that help stays quick.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raypipe.contrib.crag.api.kg_score import KgScoreResult
 
 SUBCOMMANDS = {"kg examples": "Draft calls with a model, and import corrected ones as examples."}
-SHOWN_ROWS = 10  # on a terminal; --json has them all
+SHOWN_ROWS = 10  # values of a call on a terminal; --json prints all
 GRAPH: Any = arg("the mock API's address, or a folder of tables", "URL|DIR", needed=True)
 FOLDER: Any = arg("a folder of tables", "DIR", needed=True)
 
@@ -37,7 +37,7 @@ def kg_run(
     graph: str = GRAPH,
     time: str = arg("time of the question: MM/DD/YYYY, HH:MM:SS PT", "T", needed=True),
 ) -> Shown[Any]:
-    """Run calls over a graph and print rows and sentences. Exit code 3 where a call fails."""
+    """Run calls over a graph and print values and sentences. Exit code 3 if a call fails."""
     from raypipe.contrib.crag.api.graphs import run_calls
 
     text = sys.stdin.read() if program == "-" else program
@@ -77,7 +77,7 @@ def kg_build(
     *,
     out: str = arg("a new folder", "DIR", needed=True),
 ) -> Shown[Any]:
-    """Build a graph's folder from CSV files: columns to entities, attributes and dated values."""
+    """Build a graph's folder from CSV files: their columns become entities, attributes and dated values."""
     from raypipe.contrib.crag.api.graphs import GraphResult, build_graph
 
     def show(found: GraphResult) -> None:
@@ -119,7 +119,7 @@ def kg_examples_draft(
     number: int = arg("questions (100)", "N", shared.whole(1), default=100),
     out: Path = arg("drafts, JSON lines", "FILE", needed=True),
 ) -> int:
-    """Ask a model for the calls of some questions, run them, and show what failed."""
+    """Ask a model for the calls of some questions, run them, and show which failed."""
     from raypipe.contrib.crag.api.graphs import draft_examples
 
     require_file(out, "--out")
@@ -161,7 +161,7 @@ def kg_score(
     reply: str = arg("of a run: the reply that has the calls (calls)", "REPLY", default="calls"),
     out: Path | None = arg("write a JSON line for each question", "FILE"),
 ) -> Shown[Any]:
-    """Score written calls against gold programs: to the letter, and by what both give over a graph."""
+    """Score written calls against gold programs: by their text, and by their results over a graph."""
     from raypipe.contrib.crag.api.kg_score import score_calls
 
     if out is not None:
@@ -193,7 +193,7 @@ def kg_refresh(
     models: str | None = shared.MODELS,
     cluster: str = shared.CLUSTER,
 ) -> Shown[Any]:
-    """Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed."""
+    """Propose how long a graph's replies stay valid, by domain: a model's opinion, or observed changes."""
     from raypipe.contrib.crag.api.kg_refresh import observed_refresh, propose_refresh
 
     def show(found: RefreshProposal) -> None:

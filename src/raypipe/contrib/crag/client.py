@@ -1,11 +1,11 @@
-"""HTTP client of the CRAG mock API: one request gives a result or a fault.
+"""HTTP client of the CRAG mock API. A request returns a result or raises a fault.
 
-The contract: every reply is `{"result": X}`; null means "not found" and is no fault; 422 is a malformed
-request; 500 of `get_year_info` is a year outside its range, so "not found" too; any other 5xx, 429, a refused
-connection or a time-out is retried a few times and is then a transient fault; other JSON, or a reply that is
-too large, is a fault and never a result.
+The server's contract: a reply is `{"result": X}`; null means "not found" and is no fault. Status 500 of
+`get_year_info` means a year outside its range, thus "not found" too. Any other 5xx, 429, a refused connection
+or a time-out is tried a few times and then raises a transient fault. A malformed request (422), other JSON
+and a reply that is too large also raise a fault.
 
-Knows HTTP. Does not know what the endpoints' results mean (`calls`). The client belongs to one event loop.
+The meaning of results is in `calls`. A client belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    timeout_s: float = 10.0  # of one try, connecting included
+    timeout_s: float = 10.0  # limit of one try, connecting included
     tries: int = 3
-    wait_s: float = 0.2  # before the second try, doubling, with jitter
-    most_bytes: int = 8 * 1024 * 1024  # of a reply: a team's ten years of games are about 5 MB
-    at_once: int = 16  # requests under way
+    wait_s: float = 0.2  # before the second try; doubles with each try, plus jitter
+    most_bytes: int = 8 * 1024 * 1024  # largest reply: ten years of a team's games are about 5 MB
+    at_once: int = 16  # requests in flight at the same time
 
 
 class ServerConnection:
-    """A server's connection pool, opened by the first request on an event loop and kept until `aclose`.
+    """Connection pool of a server. The first request opens it; `aclose` closes it.
 
-    A loop that replaces an ended one gets a pool of its own. `transport` is for tests."""
+    A request on another event loop opens a new pool. `transport` is for tests."""
 
     def __init__(
         self, url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
@@ -53,7 +53,7 @@ class ServerConnection:
             self._open = loop, client, asyncio.Semaphore(limits.at_once)
         _, client, gate = self._open
         async with gate:
-            return await _asked(client, path, body, limits)
+            return await _ask_with_retries(client, path, body, limits)
 
     async def aclose(self) -> None:
         if self._open is not None:
@@ -61,13 +61,15 @@ class ServerConnection:
             self._open = None
 
 
-async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: HttpLimits) -> Any:
+async def _ask_with_retries(
+    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: HttpLimits
+) -> Any:
     backoff = Backoff(limits.tries, limits.wait_s, limits.timeout_s)
     while True:
         after_s = 0.0
         try:
             async with asyncio.timeout(limits.timeout_s):
-                reply, raw = await _posted(client, path, body, limits.most_bytes)
+                reply, raw = await _post(client, path, body, limits.most_bytes)
         except TimeoutError:
             trouble = f"no answer within {limits.timeout_s:g} s"
         except httpx.InvalidURL as e:
@@ -94,10 +96,10 @@ async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], 
         await asyncio.sleep(wait_s)
 
 
-async def _posted(
+async def _post(
     client: httpx.AsyncClient, path: str, body: Mapping[str, Any], most: int
 ) -> tuple[httpx.Response, bytes]:
-    """The reply and its body, at most `most` bytes. Raises GraphFault for a longer one."""
+    """Sends a request; returns the reply and its body. Raises GraphFault if the body exceeds `most` bytes."""
     async with client.stream("POST", path, json=dict(body)) as reply:
         parts, size = [], 0
         async for part in reply.aiter_bytes():

@@ -1,11 +1,15 @@
 """Executes call programs over a graph's tables: one SQL query per line.
 
-Semantics (reference, section 2.6): a call gives the first of its values, with ALL all, with [:n] or n before
-it the first n; without a key its values are what names its rows. `sort` filters and orders the rows of the
-line before and takes that line's ALL. ["len"] counts the rows, or the values of a key, a list's items one by
-one. AVG is the mean of all values of its line. `*` is what the line before put out, `*2` what the second call
-did. Nothing after the moment of asking is seen. A line that fails carries a fault, and the next lines are
-still run.
+Semantics (paper of db3, the winner of CRAG's contest, section 2.6):
+
+- A call gives the first of its values: all of them with ALL, the first n with [:n] or with n before the call.
+- Without a key, its values are the names of its rows.
+- `sort` filters and orders the rows of the line before, and inherits that line's ALL.
+- ["len"] counts the rows, or the values of a key; the items of a list count one by one.
+- AVG is the mean of all values of its line.
+- `*` stands for the values of the line before, `*2` for those of the second call.
+
+Rows from after the moment of asking are invisible. A failed line carries a fault; the next lines still run.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ from raypipe.contrib.crag.sentences import sentences
 from raypipe.core.records import Fault
 from raypipe.text.moments import Moment
 
-MOST_AVERAGED: Final = 1_000_000
-MOST_STARS: Final = 200  # values that one `*` stands for
+MOST_AVERAGED: Final = 1_000_000  # values of one AVG
+MOST_STARS: Final = 200  # most values that one `*` stands for
 _ARTIST_KEYS: Final = frozenset(
     {"birth_place", "birth_date", "members", "lifespan", "music", "end_date", "group", "birthplace"}
 )
@@ -45,10 +49,10 @@ async def run(
     domain: str = "",
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[CallResult]:
-    """Runs a program: the result of every line, in order.
+    """Runs a program and returns the result of every line, in order.
 
-    `domain` ("movie", "music") decides what get_person means where its key does not. A wrong program or a
-    graph that is down never raises: each is the fault of a line."""
+    `domain` ("movie", "music") decides whether get_person means a person or an artist if its key does not. A
+    wrong program or an unreachable graph raises nothing: the line's result carries the fault."""
     running, out, number = _Running(graph.open(), now, domain), list[CallResult](), 0
     for line, place in zip(program.lines, p.places(program), strict=True):
         started, sent = clock(), len(running.rows.requests)
@@ -84,29 +88,29 @@ async def run(
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """The value of `*`: the result of the line before."""
+    """Output of a line, which a later `*` stands for."""
 
     relation: Relation | None = None
-    everything: bool = False
+    everything: bool = False  # the line has ALL
     values: tuple[Value, ...] = ()
-    keyed: bool = False  # the values are of a key, not names of rows
+    keyed: bool = False  # True: values of a key; False: names of rows
 
 
 @dataclass(slots=True)
 class _Running:
-    """A program that runs, and what its next line may build on."""
+    """State of a running program: its tables and moment, and the outputs of earlier lines."""
 
     rows: ProgramTables
     now: Moment
     domain: str
     last: _Output = _Output()  # of the line before
-    calls: dict[int, _Output] = field(default_factory=dict)  # number of an earlier call -> its last line's
-    subject: str = ""  # first name of the call that the line belongs to
+    calls: dict[int, _Output] = field(default_factory=dict)  # number of an earlier call -> its last output
+    subject: str = ""  # first name in the current line's call
     links: list[Link] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
     async def line(self, line: p.Line) -> CallResult:
-        """Runs a line. Raises GraphFault for one that cannot be answered."""
+        """Runs one line. Raises GraphFault if it cannot be answered."""
         text = p.print_line(line)
         match line:
             case p.Empty():
@@ -116,9 +120,9 @@ class _Running:
                 return CallResult(text, fault=Fault("kg_query", "bad_call", why, False))
             case p.Query():
                 relation = await self._call(line)
-                return self._taken(text, relation, line.everything, line.tail, line.lead)
+                return self._selected(text, relation, line.everything, line.tail, line.lead)
             case p.Sort():
-                return self._taken(text, self._sorted(line), self.last.everything, line.tail, None)
+                return self._selected(text, self._sorted(line), self.last.everything, line.tail, None)
             case p.Mean(of=p.Sort() as of):
                 return self._mean(text, self._sorted(of), of.tail, None)
             case p.Mean(of=p.Query() as of):
@@ -126,7 +130,7 @@ class _Running:
         raise AssertionError(line)
 
     def _star(self, star: p.Star) -> _Output:
-        """Returns what `*` stands for. Raises GraphFault for a call that does not come before."""
+        """Returns the output that a `*` stands for. Raises GraphFault if no such call comes before."""
         if star.call and star.call not in self.calls:
             raise GraphFault("no_values", f"*{star.call}: there is no call {star.call} before this one")
         return self.calls[star.call] if star.call else self.last
@@ -150,7 +154,7 @@ class _Running:
         relation = await self._build(likelier, line)
         if not self.unknown:
             return relation
-        # an unknown name is looked up among the other domain's
+        # an unknown name may be one of the other kind, person or artist
         unknown = len(self.unknown)
         second = await self._build(other, line)
         return second if len(self.unknown) == unknown else relation
@@ -171,7 +175,7 @@ class _Running:
             keys = None if given is None else tuple([await self._key(name, kind) for name in given])
             linked.append(LinkedName(keys, every=isinstance(arg, p.Names)))
         if how == "arguments" and kinds == ("company",) and linked[0].keys:
-            # trading days are those of the company's own prices
+            # trading days are the days for which this company has prices
             held = self.rows.tables.query(
                 "SELECT date FROM price WHERE fold(ticker) = ? ORDER BY date", (linked[0].keys[0],)
             )
@@ -185,7 +189,7 @@ class _Running:
         return CALLS[name].relation(call)
 
     def _written(self, arg: p.Arg, kind: str) -> tuple[str, ...] | None:
-        """The names in a place, as written; None where it is free."""
+        """Returns the names in an argument, as written; None if the argument is empty."""
         match arg:
             case p.Nothing():
                 return None
@@ -203,7 +207,7 @@ class _Running:
                 return tuple(str(v) for v in column_values(put.relation, column, self.rows.tables, limit))
 
     async def _key(self, name: str, kind: str) -> str:
-        """The key of a name. An unknown one is recorded; nothing folds to the key it gets."""
+        """Links a name and returns its key. An unknown name is recorded; its key "" matches no row."""
         if kind == "year":
             there = when(name, self.now)
             return str(there.first.year) if there is not None and there.kind == "days" else name
@@ -232,7 +236,7 @@ class _Running:
         firsts = [date.min if t.kind == "earliest" else t.first for t in found]
         return When("days", min(firsts), max(t.last for t in found))
 
-    def _taken(
+    def _selected(
         self, text: str, relation: Relation, everything: bool, tail: p.Tail, lead: int | None
     ) -> CallResult:
         first = _first(tail, lead)

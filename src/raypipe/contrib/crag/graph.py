@@ -1,7 +1,7 @@
-"""The backends of a knowledge graph: tables for each program, whole from a folder or fetched from a server.
+"""Backends of a knowledge graph. They give each program its tables: whole from a folder, or from a server.
 
-Any field of a server's response may be absent. Does not know HTTP: requests go through a
-`core.references.Request`. What each call fetches stands next to it (`calls`).
+Any field of a server's response may be absent. Requests go through a `core.references.Request`; HTTP is in
+`client`. The functions that fetch the rows of each call are in `calls`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Object: TypeAlias = Mapping[str, Any]
 
 
 class GraphFault(Exception):
-    """A line cannot be answered: the call is invalid, or the graph is down or replies with garbage."""
+    """Failure of a line: the call is invalid, or the graph is down or replies with garbage."""
 
     def __init__(self, reason: str, detail: str, transient: bool = False):
         super().__init__(detail)
@@ -35,28 +35,29 @@ class GraphFault(Exception):
 @dataclass(frozen=True, slots=True)
 class RowRequest:
     function: str  # "get_movie"; get_person is split into "person" and "artist"
-    names: tuple[tuple[str, ...], ...]  # as written, for each name place; () where it is free
-    years: tuple[int, ...]  # that conditions name, where nothing else narrows the call
-    when: When | None  # of calls with a time
+    names: tuple[tuple[str, ...], ...]  # as written, for each argument; () if it is empty
+    years: tuple[int, ...]  # in the call's conditions; used if it has no names
+    when: When | None  # None: the call has no time
     now: Moment
 
 
 @dataclass(slots=True)
 class ProgramTables:
-    """The tables of one program, whose rows are all there."""
+    """Tables that one program reads."""
 
     tables: Tables
     linker: Linker
     requests: list[str] = field(default_factory=list, kw_only=True)
-    """Requests sent to a server so far: path and body of each, in order."""
+    """Path and body of each request sent to a server so far, in order."""
 
     async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
-        """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""
+        """Fetches a call's rows if the tables lack them (by default never). Raises GraphFault if that
+        fails."""
 
 
 @dataclass(slots=True)
 class FolderBackend(ProgramTables):
-    """Embedded tables: all rows are there from the start, for every program alike."""
+    """Embedded tables, which hold all rows from the start. All programs share them."""
 
     def open(self) -> ProgramTables:
         return self
@@ -64,17 +65,17 @@ class FolderBackend(ProgramTables):
 
 @dataclass(slots=True)
 class FetchedTables(ProgramTables):
-    """The tables of one program, filled as it goes, and what of the graph is in them."""
+    """Tables of one program, filled from a server as the program runs."""
 
     ask: Request
-    done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
+    done: set[tuple[str, str]] = field(default_factory=set)  # (kind of row, id) already in the tables
 
     async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
         await fetch(self, need)
         self.linker.forget()
 
     def new(self, what: str, identity: object) -> bool:
-        """True the first time; a fact must not be in the tables twice."""
+        """Returns True for the first call with this identity: no fact may enter the tables twice."""
         key = (what, str(identity))
         if key in self.done:
             return False
@@ -82,7 +83,8 @@ class FetchedTables(ProgramTables):
         return True
 
     async def all(self, requests: Iterable[tuple[str, Object]]) -> list[Any]:
-        """Sends several requests concurrently: their results in order. The first fault cancels the others."""
+        """Sends requests concurrently and returns their results in order. Raises the first GraphFault, after
+        all requests have ended. Another exception cancels the remaining requests."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._one(path, body)) for path, body in requests]
@@ -96,17 +98,17 @@ class FetchedTables(ProgramTables):
     async def _one(self, path: str, body: Object) -> Any:
         try:
             return await self.ask(path, body)
-        except GraphFault as e:  # a group would wrap it
+        except GraphFault as e:  # a TaskGroup would wrap it
             return e
 
 
 Fetch: TypeAlias = Callable[[FetchedTables, RowRequest], Awaitable[None]]
-"""Fetches what a call needs into the tables."""
+"""Function that fetches the rows of a call into the tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBackend:
-    """The graph of a server. Each program has tables of its own, filled as it goes; they may run at once."""
+    """Graph of a server. Each program fills its own tables; programs may run at the same time."""
 
     ask: Request
     strictness: Strictness | None = None
@@ -135,7 +137,7 @@ def open_folder(path: Path) -> FolderBackend:
 
 
 def _list_of(found: Any, path: str, kind: type, what: str) -> list[Any]:
-    """A list of one kind; null is an empty one. Raises GraphFault for anything else."""
+    """Checks that a reply is a list of one type; null is an empty list. Raises GraphFault if not."""
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(o, kind) for o in found):
@@ -148,7 +150,7 @@ def objects(found: Any, path: str) -> list[Object]:
 
 
 def mapping(found: Any, path: str) -> Object | None:
-    """An object or null. Raises GraphFault for anything else."""
+    """Checks that a reply is an object or null. Raises GraphFault if not."""
     return None if found is None else objects([found], path)[0]
 
 

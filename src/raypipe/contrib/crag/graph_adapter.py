@@ -1,5 +1,5 @@
-"""Opens the graph that an entry of graphs.yaml names, as steps use it (`records.Graph`): to run
-programs, and to find its names in texts."""
+"""Adapter of a graph in graphs.yaml to the interface that steps use (`records.Graph`): it runs programs, and
+finds the graph's names in texts."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from raypipe.core.references import Request
 from raypipe.text.moments import Moment, moment
 
 if TYPE_CHECKING:
-    from raypipe.contrib.crag.references import GraphRef  # which opens this module
+    from raypipe.contrib.crag.references import GraphRef  # it imports this module
 
 
 Clock: TypeAlias = Callable[[], float]
-"""Seconds, from any origin."""
+"""Function that returns seconds, from any origin."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphAdapter:
-    """`records.Graph` over tables or a server."""
+    """Implementation of `records.Graph` over tables or a server."""
 
     ref: GraphRef
     graph: GraphBackend
     parse: Parse
-    clock: Clock = time.perf_counter  # of how long a line takes
+    clock: Clock = time.perf_counter  # measures how long a line takes
 
     async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
         return await run(self.parse(program), self.graph, moment(asked_at), domain, self.clock)
@@ -90,8 +90,8 @@ def _checked(ref: GraphRef) -> Contents:
 
 
 def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
-    """Opens an entry of kind folder. Raises DataError for a folder without tables, ConfError for one that is
-    not what its version says."""
+    """Opens an entry of kind folder. Raises DataError if the folder has no tables, and ConfError if its
+    content has another version than the entry."""
     tables = tables_of(_checked(ref))
     folder = FolderBackend(tables, Linker(tables, *_linking(ref, embedder)))
     return GraphAdapter(ref, folder, parser(ref.grammar), clock)
@@ -100,12 +100,12 @@ def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock)
 def open_server(
     ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock
 ) -> GraphAdapter:
-    """Opens an entry of kind server, whose requests go through `ask`."""
+    """Opens an entry of kind server. Its requests go through `ask`."""
     return GraphAdapter(ref, ServerBackend(ask, *_linking(ref, embedder)), parser(ref.grammar), clock)
 
 
 def _linking(ref: GraphRef, embedder: Callable[[Model], Embed]) -> tuple[Strictness, Vectors | None]:
-    """Returns how strictly an entry's names are linked, and what compares them by meaning, if anything."""
+    """Returns an entry's strictness of linking, and its function for vectors of names; None: no embedder."""
     strict = Strictness({**LEVELS, **ref.levels}, least_near=ref.near)
     if ref.embedder is None:
         return strict, None
@@ -129,16 +129,16 @@ _INFO = "/finance/get_info"
 
 
 async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
-    """The names of a server's graph in a text, in its order, the longest where they overlap.
+    """Finds the names of a server's graph in a text, in its order. Of overlapping names the longest counts.
 
     A server has no list of its names, but its searches rank names by the words that they share with the
-    query. So the whole text is sent to each, and the results are matched against it as with embedded tables.
-    Teams and clubs come from `aliases`, clubs of other leagues from the last weekend's games. A share is
-    found by its company's name or its ticker: each word that may be a ticker is looked up, and capitals tell
-    one from a word.
+    query. Each search therefore gets the whole text, and its results are matched against the text as with
+    embedded tables. Teams and clubs come from `aliases`, clubs of other leagues from the last weekend's
+    games. Companies are found by name or ticker: each word that may be a ticker is looked up, and capitals
+    tell it from a word.
 
-    Sends at most `records.MOST_SEARCHES` requests. Raises GraphFault for
-    a server that is down or replies with garbage."""
+    Sends at most `records.MOST_SEARCHES` requests. Raises GraphFault if the server is down or sends
+    garbage."""
     rows = graph.open()
     await movies(rows, [text])
     await people(rows, [text], films=False)

@@ -1,10 +1,9 @@
-"""Entity linking: the names of the graph that a written name means.
+"""Entity linking: maps a written name to a name of the graph. Source: db3, sections 2.3 and 2.6.
 
-Levels, tried in order until one finds something: `exact` (equal when folded, nicknames, tickers however they
-are marked, and shortened company names included), `substring` (the words of one stand together in the other),
-`tokens` (enough words in common), `embedding` (near enough in meaning, by vectors from the caller). Which
-levels a kind of name has is a table, as strictness differs: a wrong song is worse than none. db3, sections
-2.3 and 2.6.
+Levels are tried in order until one finds a name. `exact`: equal in folded form; nicknames, marked tickers and
+shortened company names count too. `substring`: the words of one name occur in a row in the other. `tokens`:
+enough common words. `embedding`: the vectors, which the caller provides, are near enough. Each kind of name
+has its own levels (`LEVELS`), since strictness differs: a wrong song is worse than none.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from raypipe.contrib.crag.schema import NAMES, NICKNAMES
 from raypipe.contrib.crag.tables import Tables, quoted
 from raypipe.core.errors import ConfError
 
-MOST_WORDS: Final = 16  # of a name searched in a text; each part between apostrophes counts
+MOST_WORDS: Final = 16  # of the longest name searched for in a text; an apostrophe separates words
 _WORD: Final = re.compile(r"\w+")
 
 LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
@@ -41,18 +40,18 @@ LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
 @dataclass(frozen=True, slots=True)
 class Strictness:
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=lambda: LEVELS)  # kind of name -> levels
-    least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
-    least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
-    least_near: float = 0.85  # embedding: cosine, -1..1
+    least_shared: float = 0.5  # tokens: least Jaccard of the two sets of words, 0..1
+    least_inside: float = 0.5  # substring: least share of a longer written name's words in the graph's name
+    least_near: float = 0.85  # embedding: least cosine, -1..1
 
 
 class Linker:
-    """Links names to one graph's, by kind. Names are read on first use; call `forget` after an insert."""
+    """Index of one graph's names by kind, read on first use. Call `forget` after rows are added."""
 
     def __init__(
         self, tables: Tables, strictness: Strictness | None = None, vectors: Vectors | None = None
     ) -> None:
-        """`vectors`: for the level embedding, which finds nothing without them."""
+        """Takes the tables that hold the names. Without `vectors` the level `embedding` is skipped."""
         self._tables = tables
         self._strict = strictness or Strictness()
         self._vectors = vectors
@@ -72,9 +71,8 @@ class Linker:
         return None
 
     def mentions(self, text: str) -> list[Mention]:
-        """Finds names of every kind in a text, equal when folded; where they overlap, the longest.
-
-        In the order of the text."""
+        """Finds names of every kind in a text, compared in folded form; returns them in the text's order. Of
+        overlapping names the longest counts."""
         words = [m.span() for m in _WORD.finditer(text)]
         found: list[Mention] = []
         for i, (start, _) in enumerate(words):
@@ -103,13 +101,13 @@ class Linker:
 
 @dataclass(slots=True)
 class NamePool:
-    """The names of one kind, with their aliases, and the ways to find one. A query is folded."""
+    """Names of one kind with their aliases, searched at one level at a time. Queries are folded first."""
 
-    company: bool  # a legal form or "common stock" is no part of a name, and a ticker may be marked as one
-    names: dict[str, str] = field(default_factory=dict)  # key -> as spelled first
-    aliases: dict[str, str] = field(default_factory=dict)  # folded name -> key; the first claim counts
-    by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that have it
-    vectors: np.ndarray | None = None  # (names, dim) float32, unit rows, in their order; None: not needed yet
+    company: bool  # ignore legal forms and "common stock" in names; accept marked tickers ("$TSLA")
+    names: dict[str, str] = field(default_factory=dict)  # key -> first spelling in the tables
+    aliases: dict[str, str] = field(default_factory=dict)  # folded name -> key; the first key added is kept
+    by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that contain it
+    vectors: np.ndarray | None = None  # (names, dim) float32, unit rows, as in `names`; None: not needed yet
 
     def add(self, alias: str, key: str) -> None:
         if alias and alias not in self.aliases:
@@ -120,7 +118,7 @@ class NamePool:
     async def at(
         self, level: Level, written: str, strict: Strictness, vectors: Vectors | None
     ) -> tuple[str, float] | None:
-        """The key of the name that a written one means at this level, and its score."""
+        """Links a written name at one level. Returns key and score, or None if no name fits."""
         query = fold(written) or ""
         if not query:
             return None
@@ -152,8 +150,8 @@ class NamePool:
         return None if found is None else (self.aliases[found[1]], -found[0])
 
     async def _near(self, written: str, vectors: Vectors, least: float) -> tuple[str, float] | None:
-        """The name with the largest cosine. Raises ConfError for more names than are compared so. All calls
-        take vectors of one model."""
+        """Finds the name with the largest cosine; None if that is below `least`. All calls must pass vectors
+        of the same model. Raises ConfError if there are more than MOST_NEAR names."""
         if not self.names:
             return None
         if len(self.names) > MOST_NEAR:
@@ -175,7 +173,8 @@ def _jaccard(words: set[str], theirs: set[str], least: float) -> float | None:
 
 
 def _inside(query: str, alias: str, least: float) -> float | None:
-    """Returns how much of the longer the shorter is, in words, where it stands in the other in a row."""
+    """Returns the ratio of the shorter name's words to the longer's; None if neither contains the other. The
+    words must occur in a row. If `query` is the longer name, the ratio must be at least `least`."""
     size, length = len(query.split()), len(alias.split())
     if f" {query} " in f" {alias} ":
         return size / length
@@ -201,7 +200,7 @@ def _read_pool(tables: Tables, kind: str) -> NamePool:
         rows = tables.query(
             "SELECT name, alias FROM team WHERE sport = ? AND name IS NOT NULL ORDER BY 1", (NICKNAMES[kind],)
         )
-        for name, alias in rows:  # a team is known, whether or not it has played
+        for name, alias in rows:  # a team without games is a known name too
             key = fold(name) or ""
             pool.names.setdefault(key, str(name))
             pool.add(key, key)

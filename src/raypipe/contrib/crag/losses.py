@@ -1,5 +1,5 @@
-"""The path of evidence through a knowledge graph: where on it a gold answer was lost, and how its programs
-compare with the golds'. Pure functions on answered questions."""
+"""Path of evidence through a knowledge graph: the place where a gold answer was lost, and the match of
+programs with gold programs. Pure functions on answered questions."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, named, named_by, shows_passages
 
 UNREAD, UNLINKED, EMPTY, CONCLUDED = "program", "linking", "rows", "rule"
-"""Places on this path (`plugin.TABLE.loss_places`), in its order."""
+"""Places of loss on this path, in its order; `plugin.TABLE.loss_places` describes each."""
 
-KG_ANSWERABLE = "kg_answerable"  # label of invented worlds: "false" where no graph knows the answer
+KG_ANSWERABLE = "kg_answerable"  # label of invented worlds; "false": the graph lacks the answer
 
 
 def graph_replies(step: Any) -> GraphReplies | None:
-    """The names under which a step that runs a program over a graph reads and writes, as its method
-    `graph_replies` says. By default it runs none."""
+    """Returns the names of the replies of a step that runs a program over a graph, from its method
+    `graph_replies`. None: the step runs no program."""
     names: Callable[[], GraphReplies] | None = getattr(step, "graph_replies", None)
     return None if names is None else names()
 
 
 class GraphPath(EvidencePath):
-    """The path through the stage that runs programs over a graph."""
+    """Path through the stage that runs programs over a graph."""
 
     def __init__(self, recipe: Recipe, stage: Stage[Any]) -> None:
         names = graph_replies(stage.step)
-        assert names is not None  # of kg_query
+        assert names is not None  # the stage is a kg_query
         self._stage, self._names, self._stages = stage, names, recipe.question
         self._writers = {w: s for s in self._stages for w in s.step.writes()}
         found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
@@ -72,7 +72,7 @@ class GraphPath(EvidencePath):
         if facts is None or facts.label == SKIPPED:
             return LostAt(Loss.ROUTING, stage.name)
         abstained = names.answer is not None and replies.get(names.answer, SKIPPED_REPLY).label == ABSTAINED
-        lost = _run(_lines(replies, names), facts, abstained, e.gold.denies)
+        lost = _place_in_run(_lines(replies, names), facts, abstained, e.gold.denies)
         if lost != CONCLUDED:
             return LostAt(lost, stage.name)
         made = self.replies - {names.facts, names.answer or names.facts}
@@ -82,12 +82,12 @@ class GraphPath(EvidencePath):
             for n in (w.removeprefix(REPLY) for w in s.step.writes())
             if n in made and replies.get(n, SKIPPED_REPLY).label != SKIPPED
         ]
-        return LostAt(lost, later[-1] if later else stage.name)  # the last that made a reply of what it gave
+        return LostAt(lost, later[-1] if later else stage.name)  # the last stage that used the graph's reply
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
         if e.labels.get(KG_ANSWERABLE, "").lower() == "false":
             return False
-        told = own.loss == CONCLUDED and self._told(e)  # what the graph found says it
+        told = own.loss == CONCLUDED and self._facts_hold_gold(e)  # the graph's facts hold the gold
         return pages.loss == Loss.PAGES or (told and pages.loss not in (Loss.ANSWER, Loss.ROUTING))
 
     def add(self, question: Question, gold: Gold) -> None:
@@ -126,8 +126,8 @@ class GraphPath(EvidencePath):
         return print_program(self._parse(program)).casefold()
 
     def _misrouted(self, e: GoldEvidence) -> str | None:
-        """The stage that gave a question another label than its gold has, where this path is chosen by that
-        label; None: none did."""
+        """Returns the stage whose label of a question, on which this path depends, differs from the gold's;
+        or None."""
         routed = self._stage.step.reads() | self._stage.gate_reads()
         if (writer := self._writers.get(REPLY + self._names.calls)) is not None:
             routed |= writer.step.reads() | writer.gate_reads()
@@ -137,7 +137,7 @@ class GraphPath(EvidencePath):
                 return self._writer(REPLY + name)
         return None
 
-    def _told(self, e: GoldEvidence) -> bool:
+    def _facts_hold_gold(self, e: GoldEvidence) -> bool:
         facts = e.answered.replies.get(self._names.facts, SKIPPED_REPLY)
         values = [str(v) for x in _lines(e.answered.replies, self._names) for v in x["values"]]
         return facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
@@ -148,13 +148,13 @@ class GraphPath(EvidencePath):
 
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
-    """The lines of a program's trace; none where none is kept."""
+    """Returns the lines of a program's trace; [] if no trace is kept."""
     return json_lines(replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else "")
 
 
-def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> str:
-    """Returns where a program that was run lost the answer. `abstained`: its rule drew no conclusion;
-    `denies`: the gold is that the premise is false, for which no rows are evidence."""
+def _place_in_run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> str:
+    """Returns the place where a program that ran lost the answer. `abstained`: its rule gave no answer.
+    `denies`: the gold says that the premise is false, so missing rows are no loss."""
     for line in lines:
         if line["fault"] is not None:
             return UNREAD

@@ -1,13 +1,13 @@
-"""Answers of the CRAG mock API from tables: every endpoint of the published description, with its shapes.
+"""CRAG mock API over tables: every endpoint of the published description, with the shapes of its answers.
 
-A table may carry a column `raw`, the endpoint's own object as JSON: then that is the answer (a film with
-fields that no call uses); without it the object is made of the rows. Searches are the published ones: words
-of the lower-cased names without punctuation, Okapi BM25, scores above 0, ten at most; music drops words whose
-idf is 4 or less, if that leaves any (among fewer than 84 names no word is rarer). Names with equal words are
-rated as one. Ties go to the later entry.
+A table may have a column `raw` with the endpoint's own object as JSON. A row with such an object is answered
+with it (a film with fields that no call uses); other objects are made from the rows.
 
-Knows tables and shapes. Does not know HTTP (`server`). All times are seen: hiding what is to come is the
-caller's task, as with the original.
+Searches are the published ones: words of the lower-cased names without punctuation, Okapi BM25, scores above
+0, ten at most. Music searches drop words whose idf is 4 or less, if that leaves any (among fewer than 84
+names no idf is higher). Names with equal words are scored as one. Ties go to the later entry.
+
+`server` adds HTTP. Answers include the future: as with the original, the caller hides it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Row: TypeAlias = dict[str, Any]
 Body: TypeAlias = Mapping[str, Any]
 Type: TypeAlias = Literal["string", "int", "string?", "strings"]
 
-YEARS: Final = range(1990, 2022)  # of get_year_info; another year is its error 500
+YEARS: Final = range(1990, 2022)  # accepted by get_year_info; other years give status 500
 RARE: Final = 4.0  # a word of a music search counts only above this idf
-TOP: Final = 10
+TOP: Final = 10  # most results of a search
 
 _NUMBER: Final[dict[str, Type]] = {"query": "int"}
 _GAMES: Final[dict[str, Type]] = {"date": "string", "team_name": "string?"}
 
 
 class OutsideRange(Exception):
-    """A request that the original answers with status 500."""
+    """Request that the original answers with status 500."""
 
 
 Answer: TypeAlias = "Callable[[MockApi, Body], Any]"
@@ -65,7 +65,7 @@ class MockApi:
         return next(iter(self.rows(table, f"{quoted(column)} = ?", (value,))), None)
 
     def search(self, table: str, column: str, text: str, rare: float | None = None) -> list[str]:
-        """Names of a table that share words with the text, best first."""
+        """Finds the names of a table that share words with the text, best first."""
         if table not in self._searches:
             self._searches[table] = _Search(
                 [str(r[column]) for r in self.rows(table) if r[column] is not None]
@@ -75,7 +75,7 @@ class MockApi:
 
 class _Search:
     def __init__(self, names: Sequence[str]) -> None:
-        self._names: dict[str, list[str]] = {}  # normal form -> names; entries are those forms
+        self._names: dict[str, list[str]] = {}  # normal form -> names; BM25 scores these forms
         for name in dict.fromkeys(names):
             self._names.setdefault(normal(name), []).append(name)
         self._forms = [f for f in self._names if f]
@@ -105,7 +105,7 @@ def normal(text: str) -> str:
 
 
 Made: TypeAlias = Callable[[MockApi, Row], Any]
-"""Fields of a row that are shown."""
+"""Function that makes the object of an answer from a row."""
 
 
 def _one(table: str, key: str, made: Made) -> Answer:
@@ -121,7 +121,7 @@ def _field(table: str, column: str, key: str = "name") -> Answer:
 
 
 def _or_raw(made: Made) -> Made:
-    """The object of a row's column `raw`, where it has one."""
+    """Wraps `made`: a row with a value in its column `raw` gives that object instead."""
     return lambda api, row: json.loads(row["raw"]) if row.get("raw") else made(api, row)
 
 
@@ -154,7 +154,7 @@ def _human(api: MockApi, row: Row) -> Row:
     return person | {k: v for k, v in lists.items() if v}
 
 
-def _found(table: str, column: str, made: Made) -> Answer:
+def _found_objects(table: str, column: str, made: Made) -> Answer:
     def answer(api: MockApi, body: Body) -> list[Any]:
         names = api.search(table, column, body["query"])
         rows = (r for n in names for r in api.rows(table, f"{quoted(column)} = ?", (n,)))
@@ -179,7 +179,7 @@ _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
 
 
 def _history(table: str, shown: Callable[[Row], Any]) -> Answer:
-    """Time of a row -> what is shown of it."""
+    """Makes an endpoint that returns a ticker's rows of a table: time -> `shown(row)`."""
 
     def answer(api: MockApi, body: Body) -> Any:
         rows = api.rows(table, "ticker = ?", (body["query"],))
@@ -230,7 +230,7 @@ def _entity(api: MockApi, row: Row) -> Row:
 
 
 def _columns(rows: Mapping[str, Row]) -> dict[str, Row] | None:
-    """Column -> key of a row -> value."""
+    """Transposes key -> row to column -> key -> value; None if there is nothing."""
     out: dict[str, Row] = {}
     for key, row in rows.items():
         for column, value in row.items():
@@ -282,8 +282,8 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     },
     "/open/search_entity_by_name": MockEndpoint(_search("entity")),
     "/open/get_entity": MockEndpoint(_one("entity", "name", _entity)),
-    "/movie/get_person_info": MockEndpoint(_found("person", "name", _human)),
-    "/movie/get_movie_info": MockEndpoint(_found("movie", "title", _film)),
+    "/movie/get_person_info": MockEndpoint(_found_objects("person", "name", _human)),
+    "/movie/get_movie_info": MockEndpoint(_found_objects("movie", "title", _film)),
     "/movie/get_year_info": MockEndpoint(_year_info),
     "/movie/get_movie_info_by_id": MockEndpoint(_one("movie", "id", _film), _NUMBER),
     "/movie/get_person_info_by_id": MockEndpoint(_one("person", "id", _human), _NUMBER),

@@ -32,7 +32,7 @@ def fold(value: Any) -> str | None:
 
 
 def typed(value: Any) -> float | str | None:
-    """A number where the text is one, also with separators; else the folded text. For untyped facts."""
+    """Converts an untyped fact to a number if possible ("1,200" is one), else to its folded text."""
     if value is None or isinstance(value, int | float):
         return value
     text = str(value).strip()

@@ -1,4 +1,4 @@
-"""Names that this folder adds to raypipe."""
+"""Plugin table of CRAG's graph: the steps, entries, loss places and commands that it adds to raypipe."""
 
 from pathlib import Path
 

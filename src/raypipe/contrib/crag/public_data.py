@@ -1,8 +1,8 @@
 """Public data as sentences: built once from published CSV files, then looked up by year or name.
 
-Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
-title, shares by ticker and company. Sentences are as the team's code has them, or, as its paper has them,
-"The <attribute> is <value>." for every column. The table is one Parquet file: a text, its year or its names.
+There are four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of
+MovieLens by title, shares by ticker and company. Sentences are those of the team's code or, as in its paper,
+"The <attribute> is <value>." for every column. The table is a Parquet file of texts with a year or names.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from raypipe.contrib.crag.sentences import ordinal
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
-    from raypipe.contrib.crag.references import FactsRef  # which opens this module
+    from raypipe.contrib.crag.references import FactsRef  # it imports this module
 
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 Form: TypeAlias = Literal["prose", "attributes"]
-"""How a line is told: as the team's code does, which has a form for each kind; or as its paper says."""
+"""Form of the sentences: prose as in db3's code, which differs by kind, or attributes as in its paper."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
 MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
 _MAKE: Final = "`raypipe facts build` makes such a file"
-STRICT: Final = Strictness()  # db3 takes the best Jaccard of words; here it is at least .5
+STRICT: Final = Strictness()  # db3 takes the best Jaccard of words; here the best must be at least .5
 
 Row: TypeAlias = Mapping[str, str]
 
@@ -46,8 +46,8 @@ Row: TypeAlias = Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class PublicFact:
     text: str
-    year: int | None = None  # of what is looked up by year
-    names: tuple[str, ...] = ()  # of what is looked up by name
+    year: int | None = None  # of a fact that is looked up by year
+    names: tuple[str, ...] = ()  # of a fact that is looked up by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ def build(
 ) -> BuildSummary:
     """Builds the table from a CSV file. `credits` is MovieLens' other file, with casts and crews.
 
-    Raises DataError for a file that lacks the expected columns.
+    Raises DataError if a file lacks an expected column, and ConfError if `credits` comes with another kind.
     """
     if credits is not None and kind != "movielens":
         raise ConfError(f"--credits {credits}: expected with --source movielens alone")
     rows = list(_rows(source, _NEEDED[kind]))
     people = {} if credits is None else _people(credits)
-    made = [_MADE[kind](row, people) for row in rows]
+    made = [_MAKERS[kind](row, people) for row in rows]
     if form == "attributes":
-        told = (_told(row, people) for row in rows)
+        told = (_described(row, people) for row in rows)
         made = [fact and replace(fact, text=text) for fact, text in zip(made, told, strict=True)]
     facts = [fact for fact in made if fact is not None and fact.text]
     if kind == "grammy" and form == "prose":
@@ -89,7 +89,8 @@ def build(
 
 
 def _rows(source: Path, needed: Sequence[tuple[str, ...]]) -> Iterator[Row]:
-    """The lines as column -> value, columns in lower case. `needed`: of each group of names, one is there."""
+    """Yields each line as column -> value, with columns in lower case. Raises DataError if the file lacks all
+    names of a group in `needed`, or cannot be read."""
     csv.field_size_limit(min(sys.maxsize, 16 << 20))
     try:
         with source.open(encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -133,7 +134,7 @@ _BEST: Final = frozenset({"best new artist", "song of the year", "album of the y
 
 
 def _grammy(row: Row, people: Mapping[str, str]) -> PublicFact | None:
-    """Best new artist, song or album of the year with who made it; without text another winner."""
+    """Describes a best new artist, song or album of the year with its maker; other winners have no text."""
     year, category, nominee = _year(row["year"]), fold(row["category"]) or "", row["nominee"]
     if year is None or not nominee or row["winner"].lower() in ("false", "0", "no"):
         return None
@@ -165,8 +166,8 @@ _DULL: Final = frozenset(
 )
 
 
-def _told(row: Row, people: Mapping[str, str]) -> str:
-    """Returns what the columns of a line say, one after the other; of a list of objects their names."""
+def _described(row: Row, people: Mapping[str, str]) -> str:
+    """Describes each column of a line in a sentence. A list of objects becomes a list of their names."""
     said = (
         (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
         for k, v in row.items()
@@ -181,11 +182,11 @@ def _movielens(row: Row, people: Mapping[str, str]) -> PublicFact | None:
     if not names:
         return None
     rest = {k: v for k, v in row.items() if k != "title"}
-    return PublicFact(f"The title is {names[0]}. {_told(rest, people)}", names=names)
+    return PublicFact(f"The title is {names[0]}. {_described(rest, people)}", names=names)
 
 
 def _people(credits: Path) -> dict[str, str]:
-    """Film id -> "X plays Y; the <job> is X;"."""
+    """Reads casts and crews: film id -> "the <job> is X; X plays Y;"."""
     found = {}
     for row in _rows(credits, [("id", "movie_id"), ("cast",), ("crew",)]):
         cast = [f"{p['name']} plays {p['character']};" for p in _items(row["cast"]) if p.get("character")]
@@ -196,8 +197,7 @@ def _people(credits: Path) -> dict[str, str]:
 
 
 def _items(text: str) -> list[dict[str, Any]]:
-    """The objects of a list that is written as JSON, or as Python writes it: MovieLens has both. Read as
-    literals, and never run."""
+    """Parses a list of objects in JSON or as a Python literal (MovieLens has both), without running code."""
     if not text.startswith("["):
         return []
     try:
@@ -231,30 +231,30 @@ _NEEDED: Final[Mapping[Kind, Sequence[tuple[str, ...]]]] = {
     "movielens": [("title",)],
     "stocks": [_TICKER, _COMPANY],
 }
-_MADE: Final[Mapping[Kind, Callable[[Row, Mapping[str, str]], PublicFact | None]]] = {
+_MAKERS: Final[Mapping[Kind, Callable[[Row, Mapping[str, str]], PublicFact | None]]] = {
     "oscar": _oscar,
     "grammy": _grammy,
     "movielens": _movielens,
     "stocks": _stocks,
 }
-"""A line of the CSV, and what is known of people -> its fact; None for a line that lacks something."""
+"""Kind -> function that makes a fact from a CSV line and the texts of casts; None if a value is missing."""
 
 
 # ---------------------------------------------------------------- looked up
 
 
 NamedTexts: TypeAlias = tuple[NamePool, Mapping[str, list[str]]]
-"""The names of a table, and each name, folded -> its texts."""
+"""Names of a table, and folded name -> texts about it."""
 
 
 @dataclass(slots=True)
 class FactsTable:
-    """`records.PublicFacts` over one table."""
+    """Implementation of `records.PublicFacts` over one table."""
 
     years: dict[int, list[str]] = field(default_factory=dict)
     texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, names as written
     shelves: dict[tuple[bool, str], NamedTexts] = field(default_factory=dict)
-    """Company or not, and the model that compares names, if any -> the texts, sorted when first asked for."""
+    """(company or not, identity of the embedder or "") -> indexed texts, built on first use."""
 
     def of_year(self, year: int) -> tuple[str, ...]:
         return tuple(self.years.get(year, ()))
@@ -297,8 +297,8 @@ def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> 
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
-    """Opens an entry's table. Raises ConfError for an entry without a location, or for a file that is not
-    what its version says; DataError without a table."""
+    """Opens an entry's table. Raises ConfError if the entry has no location or the file is not of its
+    version, and DataError if the file is no table of facts."""
     ref.require_place()
     table, version = _read(Path(ref.where))
     ref.require_version(version)
@@ -313,7 +313,7 @@ def facts_version(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[pa.Table, str]:
-    """A file's rows and its digest: both of what was read once."""
+    """Reads a file once; returns its table and its version, which is a digest of the same bytes."""
     try:
         content = path.read_bytes()
         table = pq.read_table(pa.BufferReader(content))

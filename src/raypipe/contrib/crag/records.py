@@ -1,7 +1,7 @@
-"""Records of a knowledge graph and public data: results of requests, names found, and their contracts.
+"""Records and contracts of a knowledge graph and public data: results of calls, linked names, limits.
 
-Plain values. Tables, a server and the language of calls are in the other modules of this package; a step
-meets them through its kit alone (`protocols.Kit.data`).
+Other modules of this package hold the tables, the server and the call language. A step reaches them only
+through its kit (`protocols.Kit.data`).
 """
 
 from __future__ import annotations
@@ -26,108 +26,111 @@ Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Comparison of names by the level `embedding`."""
+    """Settings of the linking level `embedding`, which compares names by their vectors."""
 
     model: str  # identity of the embedder
     vectors: Vectors
-    least: float  # cosine from which on two names are one, -1..1
+    least: float  # least cosine at which two names count as the same, -1..1
 
 
 class PublicFacts(Protocol):
-    """Public data, opened: sentences by year, or by the names of what they are about."""
+    """Opened table of public data: sentences, looked up by year or by name."""
 
     def of_year(self, year: int) -> tuple[str, ...]:
-        """Returns what is known of a year, in the order of the source; () for a year that is not there."""
+        """Returns the sentences about a year, in the order of the source; () if there are none."""
         ...
 
     async def about(
         self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
     ) -> tuple[str, ...]:
-        """Returns what is known of everything of this name, linked by the first level that finds one; () for
-        a name that is not there. `company`: names are companies', whose legal forms are no part of them.
-        `near` is for the level embedding."""
+        """Returns the sentences about everything with this name; () if the table lacks the name. The first of
+        `levels` that finds a name links it. `company`: names are those of companies, so legal forms such as
+        "Inc." are ignored. `near` is needed for the level `embedding`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Entity that a written name was taken for."""
+    """Entity of the graph to which a written name was linked."""
 
     written: str
-    kind: str  # of name: movie, person, company, ...
-    key: str  # the folded name that the tables are searched by
-    name: str  # as the graph spells it
+    kind: str  # kind of name: movie, person, company, ...
+    key: str  # folded name, by which tables are searched
+    name: str  # the graph's spelling
     level: Level
-    score: float  # 1 for exact
+    score: float  # 1 for exact; else the share of common words, or the cosine
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A name of the graph, found in a text."""
+    """Name of the graph that occurs in a text."""
 
-    span: Span  # in that text
-    names: Mapping[str, str]  # kind of name -> as the graph spells it; one name may be of several kinds
+    span: Span  # in the text
+    names: Mapping[str, str]  # kind of name -> the graph's spelling; one name may have several kinds
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """Result of a line of a program."""
+    """Result of one line of a program."""
 
-    call: str  # its canonical text
-    rows: tuple[Mapping[str, Any], ...] = ()  # in order, `contrib.crag.relation.MOST_ROWS` at most
-    values: tuple[Value, ...] = ()  # what its key names, nulls omitted
-    sentences: tuple[str, ...] = ()  # in words, ten rows at most
+    call: str  # canonical text of the line
+    rows: tuple[Mapping[str, Any], ...] = ()  # in order, at most `contrib.crag.relation.MOST_ROWS`
+    values: tuple[Value, ...] = ()  # of the line's key, nulls omitted
+    sentences: tuple[str, ...] = ()  # the rows in words, at most ten rows
     fault: Fault | None = None
-    links: tuple[Link, ...] = ()  # what its names were taken for
-    unknown: tuple[str, ...] = ()  # names that the graph does not know
-    number: int = 1  # of its call in the program, from 1; a `sort` belongs to the call before it
-    reads: frozenset[int] = frozenset()  # numbers of the calls whose values it uses
-    subject: str = ""  # the first name of its call; what `*` stood for; "": it names none
-    requests: tuple[str, ...] = ()  # to a server, each its path and body
-    ms: float = 0.0  # that the line took
+    links: tuple[Link, ...] = ()  # entities to which its names were linked
+    unknown: tuple[str, ...] = ()  # names that the graph lacks
+    number: int = 1  # number of its call in the program, from 1; a `sort` belongs to the call before
+    reads: frozenset[int] = frozenset()  # numbers of the earlier calls whose values it uses
+    subject: str = ""  # first name in its call, with `*` replaced by its value; "": no name
+    requests: tuple[str, ...] = ()  # path and body of each request to a server
+    ms: float = 0.0  # milliseconds that the line took
 
 
 MOST_REQUESTS: Final = 500
-"""Requests that a program may send to a server: an actor's 300 films, and then some lines more. Each
-question may cost as many, so a plan's bound rests on it."""
+"""Largest number of requests that a program may send to a server: an actor's 300 films, and some more lines.
+A plan's bound allows as many for each question."""
 
 MOST_SEARCHES: Final = 23
-"""Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten
-companies, five words that may be tickers, two days of games (`contrib.crag.graph_adapter`)."""
+"""Largest number of requests to find the names in one text (`contrib.crag.graph_adapter`): six searches, the
+tickers of ten companies, five words that may be tickers, and two days of games."""
 
 MOST_NEAR: Final = 50_000
-"""Names of one kind among which one is looked for by its meaning: vectors of 384 numbers take 77 MB."""
+"""Largest number of names of one kind for the level `embedding`. Vectors of 384 numbers take 77 MB."""
 
 MOST_LINKED: Final = 25_000
-"""Names that one program can have written: 20,000 characters hold 10,000, 64 lines with a `*` 200 each."""
+"""Largest number of names in one program: its 20,000 characters hold 10,000, a `*` in each of 64 lines
+200."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphReplies:
-    """The names of the replies around a program that is run over a graph."""
+    """Names of the replies that a step reads and writes when it runs a program over a graph."""
 
-    calls: str  # with the program
-    facts: str  # what it found
-    rule: str | None  # that names the rule; None: no rule
-    answer: str | None  # what the rule made of it; None: no rule
-    trace: str | None  # a line of JSON for each line of the program; None: none is kept
+    calls: str  # read: the program
+    facts: str  # written: the sentences that it found
+    rule: str | None  # read: its label names the rule; None: no rule
+    answer: str | None  # written: the rule's answer; None: no rule
+    trace: str | None  # written: a line of JSON for each line of the program; None: no trace
 
 
 class Graph(Protocol):
-    """A knowledge graph, opened. Any number of programs may run at once."""
+    """Opened knowledge graph. Any number of programs may run at the same time."""
 
     async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
-        """The result of every line at the moment of asking. `domain` decides what `get_person` means where
-        its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
-        Raises DataError for a moment that cannot be read."""
+        """Runs a program as of the moment of asking; returns the result of every line. `domain` decides
+        whether `get_person` means a person or an artist if its key does not. A wrong program or an
+        unreachable graph raises nothing: the line's result carries the fault. Raises DataError for an
+        unreadable moment."""
         ...
 
     async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
-        """The graph's names in each text, asked at its moment: in the text's order, the longest where they
-        overlap. A server that is down, or a moment that cannot be read there, is the text's fault."""
+        """Finds the graph's names in each text, as of its moment, in the text's order. Of overlapping names
+        the longest counts. If a server is down, or its graph cannot read the moment, the text's result is a
+        Fault."""
         ...
 
     def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Graph:
-        """The same graph with its requests going through a wrapper, as a memo's, where it has any; and with
-        vectors of names from this function, where names are linked by meaning."""
+        """Returns this graph with its requests, if any, sent through `wrap`, such as a memo's wrapper. Names
+        that are linked by meaning get their vectors from `embedder`."""
         ...

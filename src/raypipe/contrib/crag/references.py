@@ -1,6 +1,6 @@
-"""The references of this package: a graph, as a folder of tables or behind a server, and public data.
+"""References to a graph (a folder of tables, or a server) and to public data, as graphs.yaml declares them.
 
-Knows graphs.yaml's entries of kind folder, server and facts. What opens them is imported when it is used.
+The entries are of kind folder, server and facts. The modules that open them are imported on first use.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from raypipe.core.protocols import Embed, Model
 from raypipe.core.references import EntryContext, Reference, Request, Tools
 
 REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86400.0, "live": 0.0})
-"""Words for how long a reply holds, in seconds."""
+"""Word for how long a reply stays valid -> seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphEntry:
     kind: Literal["folder", "server"]
-    where: str = ""  # folder or address; "": to be said when it is used
-    version: str = ""  # of a server
-    refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
-    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> how it is linked
-    embedder: str = ""  # of the level embedding: a model's name
-    near: float | None = None  # cosine from which on that level takes two names for one
+    where: str = ""  # folder or address; "": `--graph` gives it
+    version: str = ""  # of a server's data
+    refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> word of REFRESH, or seconds
+    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> levels of linking
+    embedder: str = ""  # a model's name, for the level embedding
+    near: float | None = None  # least cosine at which that level links two names
 
     def __post_init__(self) -> None:
         meant = any("embedding" in levels for levels in self.levels.values())
@@ -54,17 +54,17 @@ class GraphEntry:
 
 @dataclass(frozen=True, slots=True)
 class GraphRef(Reference[Graph]):
-    """A graph. What decides its answers is its identity; where it lies is not."""
+    """Reference to a graph. Its identity covers all that decides its answers, not its location."""
 
     kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API at http://HOST:PORT
-    grammar: str  # of the calls that it is asked in: Lark's notation
+    grammar: str  # grammar of its calls, in Lark's notation
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    """Kind of name -> how a written name may be linked, in order; kinds not named: `link.LEVELS`."""
+    """Kind of name -> levels of linking, in order. Kinds that are not named have those of `link.LEVELS`."""
     refresh: Mapping[str, float] = field(default_factory=dict)
-    """Domain -> seconds that its replies hold; 0: none is cached. A domain that is not named
-    never changes. Not identity: it decides what is requested again, not what an answer is."""
-    embedder: Model | None = None  # of the level `embedding`; None: no kind of name has it
-    near: float = 0.0  # cosine from which on that level takes two names for one, -1..1
+    """Domain -> seconds that its replies stay valid; 0: never cached. Replies of other domains never expire.
+    Not identity: it decides when to send a request again, not the content of an answer."""
+    embedder: Model | None = None  # for the level `embedding`; None: no kind of name has that level
+    near: float = 0.0  # least cosine at which that level links two names, -1..1
 
     kinds: ClassVar[tuple[str, ...]] = ("folder", "server")
     about: ClassVar[str] = "a graph"
@@ -77,7 +77,8 @@ class GraphRef(Reference[Graph]):
 
     @classmethod
     def of_entry(cls, name: str, entry: GraphEntry, place: str, context: EntryContext) -> Self:
-        """Raises ConfError for an address in the place of a folder, or the reverse."""
+        """Makes the reference of an entry. Raises ConfError if an address is given for a folder, or the
+        reverse, and if the embedder is another kind of model."""
         grammar = context.files.below("grammar", "calls", ".lark").read_text(encoding="utf-8")
         ref = cls._at(name, entry, place, grammar)
         if entry.near is None:
@@ -98,13 +99,13 @@ class GraphRef(Reference[Graph]):
             what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
             raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
         version = entry.version or cls.version_at(Path(place))
-        if entry.kind == "folder":  # workers may stand elsewhere
+        if entry.kind == "folder":  # workers may have another working directory
             place = str(Path(place).absolute())
         return cls(name, place, version, entry.kind, grammar, entry.levels, MappingProxyType(refresh))
 
     @classmethod
     def version_at(cls, path: Path) -> str:
-        from raypipe.contrib.crag.graph_adapter import tables_version  # .3 s with httpx
+        from raypipe.contrib.crag.graph_adapter import tables_version  # its import takes .3 s, with httpx
 
         return tables_version(path)
 
@@ -119,7 +120,8 @@ class GraphRef(Reference[Graph]):
         return graph_adapter.open_server(self, connection.ask, tools.embedder, tools.clock)
 
     def require(self) -> None:
-        """Raises as `Reference.require`. A server is asked nothing: its version is what its entry says."""
+        """Checks place and version, and raises as `Reference.require`. A server gets no request: its version
+        is the one that its entry declares."""
         self.require_place()
         if self.kind == "folder":
             self.require_version(self.version_at(Path(self.where)))
@@ -137,15 +139,15 @@ class GraphRef(Reference[Graph]):
         return opened.through(wrap, embedder)
 
     def most_vectors(self) -> int:
-        """Vectors of names that one program can need: of all names of the kinds that are linked by meaning,
-        and of those that it has written."""
+        """Returns the largest number of name vectors that one program can need: those of all names of the
+        kinds that are linked by meaning, and those of the names in the program."""
         kinds = sum("embedding" in levels for levels in self.levels.values())
         return kinds * MOST_NEAR + MOST_LINKED if kinds else 0
 
 
 @dataclass(frozen=True, slots=True)
 class FactsRef(Reference[PublicFacts]):
-    """Public data: a table that `raypipe facts build` wrote."""
+    """Reference to public data: a table that `raypipe facts build` wrote."""
 
     kinds: ClassVar[tuple[str, ...]] = ("facts",)
     about: ClassVar[str] = "public data"

@@ -1,5 +1,5 @@
-"""A call's result as a relation: a SELECT over the tables with its parameters, and what its columns mean.
-With its projections: rows, a column's values, their number."""
+"""Relation: a call's result as a SELECT with its parameters, and the meaning of its columns. Its projections
+are rows, values of a column, and counts."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from raypipe.text.moments import Moment
 
 Sql = tuple[str, tuple[Any, ...]]
 Stars: TypeAlias = Mapping[int, Sequence[Any]]
-"""The number of a `*` (0: the line before) -> the values that it stands for."""
+"""Number of the call that a `*` names (0: the line before) -> the values that it stands for."""
 
-ORDER: Final = "_n"  # 1, 2, ... in the relation's order
+ORDER: Final = "_n"  # column with 1, 2, ... in the relation's order
 FACTS: Final = "summary_structured"
-MOST_ROWS: Final = 1_000  # of one line that later lines get; counts, means and sorts are over all rows
+MOST_ROWS: Final = 1_000  # most rows or values of one line's result; counts, means and sorts use all rows
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Rows in an order. `sql` selects `columns` and ORDER."""
+    """Ordered rows of a call's result. `sql` selects `columns` and ORDER."""
 
     sql: str
     params: tuple[Any, ...]
     columns: Mapping[str, Kind]
     noun: str  # what one row is about: "movie", "game"
-    label: str  # the column that names it
+    label: str  # column that names the row
     named: Mapping[str, str] = field(default_factory=dict)  # kind of name -> column, for `*` without a key
-    default: str | None = None  # the column that is meant where no key is given, instead of the label
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other words for columns
+    default: str | None = None  # column to use without a key; None: the label
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other word -> column
     about: str = ""  # the names and the time of the call, in words
     notes: tuple[str, ...] = ()  # caveats for the reader: a day without trading, ...
 
     def column(self, key: str) -> Column | None:
-        """The column, or the fact of an entity, that a key names; None if there is none."""
+        """Resolves a key to a column, or to a fact of an entity; None if there is neither."""
         wanted = (fold(key) or "").replace(" ", "_")
         names = {(fold(name) or "").replace(" ", "_"): name for name in self.columns}
         name = names.get(wanted) or names.get(self.aliases.get(wanted, ""))
@@ -53,7 +53,7 @@ class Relation:
         return None
 
     def where(self, conds: Sequence[Cond], now: Moment, stars: Stars) -> Relation:
-        """The rows for which all conditions hold, in their order."""
+        """Keeps the rows for which all conditions hold, in their order."""
         if not conds:
             return self
         text, params = conditions(self, conds, now, stars)
@@ -82,15 +82,15 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A value of a relation's row `r`, in SQL."""
+    """SQL expression for a value of a relation's row `r`."""
 
     name: str
     sql: str
     params: tuple[Any, ...]
-    kind: Kind | None  # None: a fact, of which only the text says whether it is a number
+    kind: Kind | None  # None: a fact; only its text shows if it is a number
 
     def ordered(self) -> Sql:
-        """The SQL expression to order or average by."""
+        """Returns the SQL expression to sort or compare by."""
         function = {None: "typed", "text": "fold"}.get(self.kind, "")
         return f"{function}({self.sql})", self.params
 
@@ -99,7 +99,8 @@ class Column:
 
 
 def column_values(relation: Relation, column: Column, tables: Tables, limit: int) -> list[GraphValue]:
-    """The first values of a column, by row, a list's items one by one; of the `limit`, nulls are dropped."""
+    """Returns the first `limit` values of a column, in the order of rows, without the nulls among them. Items
+    of a list count one by one."""
     if column.kind == "list":
         items = f"({relation.sql}) AS r, json_each({column.sql}) AS j"
         sql = f"SELECT j.value FROM {items} ORDER BY r.{ORDER}, j.key"
@@ -119,7 +120,7 @@ def first_rows(relation: Relation, tables: Tables, limit: int) -> tuple[Mapping[
 
 
 def counted(relation: Relation, column: Column | None, tables: Tables) -> int:
-    """The number of rows, or of values of a column."""
+    """Counts the rows, or the values of a column."""
     rows, params = f"({relation.sql}) AS r", relation.params
     if column is None:
         sql = f"SELECT count(*) FROM {rows}"
@@ -161,7 +162,7 @@ _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
     "foreign language film": ("foreign language film", "international feature film"),
     "international film": ("foreign language film", "international feature film"),
 }
-"""Common name of an Oscar category -> its names in the tables, folded. "best" is dropped before."""
+"""Common name of an Oscar category, without "best" -> its folded names in the tables."""
 
 
 def conditions(rel: Relation, conds: Sequence[Cond], now: Moment, stars: Stars) -> Sql:
@@ -183,7 +184,7 @@ def _condition(rel: Relation, cond: Cond, now: Moment, stars: Stars) -> Sql:
         return _among(column, cond.op, [fold(v) for v in stars[value.call]])
     bare = value.value if isinstance(value, Text) and value.bare else ""
     if bare in rel.columns and (other := rel.column(bare)):
-        # between two columns >= and <= are strict: open to close means it rose
+        # between two columns >= and <= are strict: close >= open means that it rose
         strict = {"ge": ">", "le": "<"}.get(cond.op, sign)
         (a, before), (b, after) = column.ordered(), other.ordered()
         return f"{a} {strict} {b}", (*before, *after)
@@ -237,7 +238,7 @@ def _number(column: Column, value: Value, now: Moment) -> float:
 
 
 def _dates(column: Column, op: str, text: str, now: Moment) -> Sql:
-    """A date against a day, a month, a year or words for one: after 2023 is from 2024-01-01 on."""
+    """Compares a date with a day, month, year or words for one. After 2023 means from 2024-01-01 on."""
     there = when(text, now)
     if there is None:
         raise GraphFault("bad_condition", f"{column.name} is a date, found {text!r}")
@@ -253,6 +254,6 @@ def _texts(column: Column, op: str, sign: str, text: str) -> Sql:
     if op in ("eq", "neq") and column.name == "category":
         short = folded.removeprefix("best ")
         return _among(column, op, sorted({folded, short, *_CATEGORIES.get(short.removesuffix(" award"), ())}))
-    if op == "eq" and column.name == "character":  # "Jack" for "Jack Dawson (young)", and the other way
+    if op == "eq" and column.name == "character":  # "Jack" fits "Jack Dawson (young)", and the reverse
         return f"(instr(fold({sql}), ?) > 0 OR instr(?, fold({sql})) > 0)", (*params, folded, folded, *params)
     return f"fold({sql}) {sign} ?", (*params, folded)

@@ -1,7 +1,7 @@
-"""The schema of the graph: table -> column -> kind, with the same names as in every data source.
+"""Schema of the graph: table -> column -> kind of value. Every data source uses these names.
 
-Kinds: text, int, real, bool, date (text YYYY-MM-DD), list (JSON array), map (JSON object). A source may lack
-tables and columns, which are then empty, and may have more columns, which are then keys too.
+Kinds: text, int, real, bool, date (text YYYY-MM-DD), list (JSON array), map (JSON object). Tables and columns
+that a source lacks are empty. Calls may also use further columns of a source as keys.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ TABLES: Final[dict[str, dict[str, Kind]]] = {
     "film_year": {"year": "int", "raw": "text"},
     "play_by_play": {"game_id": "text"},
 }
-"""The last two are only served (`mock_api`). The grammy_* tables hold a source's own counts; what they lack
-is counted from `grammy`."""
+"""Table -> column -> kind. Only `mock_api` reads film_year and play_by_play. The grammy_* tables hold a
+source's own counts; missing counts are computed from `grammy`."""
 
 NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
     "person": (
@@ -163,8 +163,8 @@ NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
     "entity": (("entity", "name", None),),
     "character": (("cast", "character", None),),
 }
-"""Kind of name -> where its names are: (table, column, column of the name it stands for). A name in a table
-of its kind is known, even if the table that a call reads has no row of it."""
+"""Kind of name -> its sources: (table, column, column of the name that it stands for; None: itself). A name
+in any source is known, even if the table that a call reads lacks it."""
 
 ENDPOINT_OF: Final[dict[str, dict[str, str]]] = {
     "company": {
@@ -181,7 +181,7 @@ ENDPOINT_OF: Final[dict[str, dict[str, str]]] = {
     },
     "song": {c: f"/music/get_song_{c}" for c in ("author", "release_country", "release_date")},
 }
-"""Table -> column -> the endpoint of the mock API that gives it alone. A lifespan is of two columns."""
+"""Table -> column -> endpoint of the mock API that gives only this column. A lifespan has two columns."""
 
 NICKNAMES: Final[dict[str, str]] = {"nba": "nba", "soccer": "soccer"}
-"""Kind -> `team.sport` whose aliases are names of that kind too."""
+"""Kind of name -> the value of `team.sport` whose aliases are names of this kind too."""

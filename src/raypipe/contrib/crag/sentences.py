@@ -1,6 +1,6 @@
-"""Verbalizes rows: sentences that name the entity, the attribute and the value.
+"""Sentences for rows: each names the entity, the attribute and the value.
 
-The model that reads them can then notice that a fact is about something else, and abstain.
+A model that reads them can thus notice that a fact is about something else, and abstain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from raypipe.contrib.crag.relation import FACTS, Relation
 
-MOST_SENTENCES: Final = 10  # rows described; a model reads no more (reference, section 2.6)
+MOST_SENTENCES: Final = 10  # rows described; a model reads no more (db3, section 2.6)
 MOST_CHARS: Final = 600  # of one value
 _HIDDEN: Final = frozenset({"id", "order", "website", "associated_acts", "coordinates", "mottoeng"})
 _MARKUP: Final = re.compile(  # a name in MediaWiki has 255 bytes at most; a tag seldom has 100
@@ -29,10 +29,10 @@ def sentences(
     count: int | None = None,
     mean: float | None = None,
 ) -> tuple[str, ...]:
-    """Returns one sentence per row, at most ten, then the number of further rows; of a count or a mean one
-    sentence.
+    """Describes rows in sentences: one per row, at most ten, then the number of further rows. A count or a
+    mean gives one sentence.
 
-    `key`: what each row tells; None: the whole of it."""
+    `key`: the attribute that each sentence tells; None: all attributes."""
     about = f" of {relation.about}" if relation.about else ""
     if count is not None:
         what = f"{_words(key)} values" if key else f"{_words(relation.noun)} rows"
@@ -59,7 +59,7 @@ def _row(relation: Relation, row: Row, key: str | None) -> str:
         return f"The {_words(key)} of the {_words(relation.noun)} {entity} is {_text(value)}."
     if key is not None and key in relation.columns:
         return ""
-    # All facts of a row that are worth a sentence, an entity's included.
+    # All values of a row, and an entity's facts, except the hidden ones.
     flat = [(k, v) for k, v in row.items() if k != FACTS] + list((row.get(FACTS) or {}).items())
     known = [(k, v) for k, v in flat if v not in (None, "", []) and not _hidden(k.lower())]
     facts = [f"the {_words(k)} is {_text(v)}" for k, v in known if k != relation.label]
@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
     return " ".join(_MARKUP.sub("", str(value)).split())[:MOST_CHARS]
 
 
-# ---------------------------------------------------------------- rows that tie things together
+# ---------------------------------------------------------------- one sentence by kind of row
 
 
 def _film(row: Row) -> str:
@@ -119,7 +119,7 @@ def _oscar(row: Row, key: str | None, relation: Relation) -> str:
 
 
 def ordinal(n: int) -> str:
-    """1st, 2nd, 3rd, 11th, 92nd.
+    """Formats a number as 1st, 2nd, 3rd, 11th, 92nd.
 
     >>> ordinal(11), ordinal(92), ordinal(103)
     ('11th', '92nd', '103rd')

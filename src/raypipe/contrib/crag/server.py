@@ -1,7 +1,7 @@
-"""Serves a graph's tables over HTTP with the mock API's endpoints, for tests and demonstrations.
+"""HTTP server of a graph's tables with the mock API's endpoints, for tests and demonstrations.
 
-Not for production: one query at a time, no access control, bound to this machine by default.
-FastAPI checks the requests, as in the original. Does not know the answers (`mock_api`).
+Not for production: one query at a time, no access control, bound to this machine by default. FastAPI checks
+the requests, as in the original; `mock_api` makes the answers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pydantic_core import PydanticCustomError
 from raypipe.contrib.crag.mock_api import ENDPOINTS, MockApi, MockEndpoint, OutsideRange, Type
 from raypipe.contrib.crag.tables import Tables
 
-MOST_BYTES: Final = 1024 * 1024  # of a request
+MOST_BYTES: Final = 1024 * 1024  # largest body of a request
 _DOCS: Final = "https://errors.pydantic.dev/2.5/v/"  # the version that the original runs
 
 
 def _encodable(value: Any) -> Any:
-    """A text without lone surrogates, which no answer could be written with."""
+    """Replaces the lone surrogates of a text, with which no answer could be encoded."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _in_64_bits(value: int) -> int:
-    """Returns what the tables can look up."""
+    """Checks that a number fits into SQLite's 64 bits. Raises PydanticCustomError if not."""
     if abs(value) >= 2**63:
         message = "Input should be a valid integer, unable to parse string as an integer"
         raise PydanticCustomError("int_parsing", message)
@@ -67,7 +67,7 @@ def application(api: MockApi) -> FastAPI:
 
     @app.middleware("http")
     async def bounded(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Refuses a body over MOST_BYTES, or one that does not say its size, before reading it."""
+        """Refuses a body over MOST_BYTES, or without a stated size, before reading it."""
         size = request.headers.get("content-length", "0")
         if int(size) > MOST_BYTES or "transfer-encoding" in request.headers:
             return JSONResponse({"detail": "Request too large"}, 413, {"Connection": "close"})
@@ -79,7 +79,7 @@ def application(api: MockApi) -> FastAPI:
 
 
 def _route(api: MockApi, path: str, endpoint: MockEndpoint) -> Callable[..., Awaitable[JSONResponse]]:
-    """A handler on the event loop, so that one query runs at a time."""
+    """Makes the handler of an endpoint. It runs on the event loop, so one query runs at a time."""
     if not endpoint.fields:
 
         async def bare() -> JSONResponse:
@@ -98,9 +98,9 @@ def _route(api: MockApi, path: str, endpoint: MockEndpoint) -> Callable[..., Awa
 
 @contextmanager
 def serve(tables: Tables, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serves in a thread of this process for the time of the block; gives the address. Port 0: a free one.
+    """Serves in a thread of this process during the block; yields the address. Port 0 takes a free port.
 
-    Nothing is logged: questions are private. Raises OSError for a port that is taken.
+    Nothing is logged: questions are private. Raises OSError if the port is taken.
     """
     with socket.create_server((host, port)) as listening:
         config = uvicorn.Config(

@@ -1,12 +1,12 @@
-"""A knowledge graph as tables in an embedded SQL engine: from a folder of Parquet, CSV or JSON files.
+"""Knowledge graph as tables in an embedded SQL engine, loaded from a folder of Parquet, CSV or JSON files.
 
-The engine is SQLite. Tables have some ten thousand rows and a call reads a handful of them by an indexed
-name; SQLite comes with Python, opens in memory in milliseconds, has JSON, window functions and NULLS LAST,
-and indexes an expression with our own `fold`. DuckDB would scan columns faster, which nothing here does, and
-would be one more native dependency in every actor.
+The engine is SQLite. Tables have some ten thousand rows, and a call reads a handful of them by an indexed
+name. SQLite comes with Python, opens in memory in milliseconds, has JSON, window functions and NULLS LAST,
+and indexes an expression with our own `fold`. DuckDB would scan columns faster, but nothing here scans them;
+it would be one more native dependency in every actor.
 
-Knows files, kinds of columns and SQL. Does not know calls. Identifiers in SQL come from this module and from
-the columns of loaded tables, quoted; every value is a bound parameter.
+Calls are defined elsewhere (`calls`). Identifiers in SQL come from this module and from the columns of loaded
+tables, quoted; every value is a bound parameter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raypipe.contrib.crag.schema import NAMES, TABLES, Kind
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import json_lines
 
-MOST_SECONDS: Final = 5.0  # one query; programs are bounded, so only a fault could take that long
+MOST_SECONDS: Final = 5.0  # limit of one query; programs are bounded, so only a defect could take longer
 _STORED: Final[dict[Kind, str]] = {
     "text": "TEXT",
     "int": "INTEGER",
@@ -44,7 +44,7 @@ _INDEXED: Final = {(table, column) for places in NAMES.values() for table, colum
 
 
 class Tables:
-    """Every table of `schema.TABLES`, filled or empty, and their columns."""
+    """All tables of `schema.TABLES`, filled or empty, and their columns."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect(":memory:", check_same_thread=False)
@@ -74,7 +74,7 @@ class Tables:
         self._create(table, {**known, **{n: known.get(n, k) for n, k in columns.items()}})
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds rows; a column that a row lacks is null, a key that is no column is ignored."""
+        """Adds rows. A column that a row lacks is null; a key that is no column is ignored."""
         columns = self.columns[table]
         marks = ", ".join("?" * len(columns))
         self._db.executemany(
@@ -88,7 +88,7 @@ class Tables:
         self._db.execute(sql, (_stored(value, kind), equals))
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT. Raises sqlite3.Error, for one that runs longer than MOST_SECONDS too."""
+        """Runs a SELECT and returns its rows. Raises sqlite3.Error if it fails or exceeds MOST_SECONDS."""
         self._until = time.monotonic() + MOST_SECONDS
         try:
             return self._db.execute(sql, params).fetchall()
@@ -101,7 +101,7 @@ def quoted(name: str) -> str:
 
 
 def read(value: Any, kind: Kind) -> Any:
-    """Decodes a stored value: bool, list and dict again."""
+    """Decodes a stored bool, list or map; values of other kinds are unchanged."""
     if value is None:
         return None
     if kind == "bool":
@@ -110,7 +110,7 @@ def read(value: Any, kind: Kind) -> Any:
 
 
 def named_values(columns: Mapping[str, Kind], row: Sequence[Any]) -> dict[str, Any]:
-    """A row of a SELECT of all columns, as column -> value."""
+    """Converts a row of a SELECT of all columns to column -> value."""
     return {name: read(v, kind) for (name, kind), v in zip(columns.items(), row, strict=True)}
 
 
@@ -120,7 +120,7 @@ def _stored(value: Any, kind: Kind) -> Any:
     if kind == "list":
         items = value if isinstance(value, list | tuple) else [value]
         whole = [dict(i) if isinstance(i, Mapping) else i for i in items if i is not None]
-        named = (  # of an object with a name, as in {"id": 18, "name": "Drama"}, the name
+        named = (  # an object with a name, such as {"id": 18, "name": "Drama"}, is stored as the name
             i.get("name") or json.dumps(i, ensure_ascii=False, default=str) if isinstance(i, dict) else i
             for i in whole
         )
@@ -144,14 +144,14 @@ _SUFFIXES: Final = (".parquet", ".csv", ".json", ".jsonl")
 
 
 Contents: TypeAlias = Mapping[Path, bytes]
-"""The files of a folder, each read once: what is loaded is what its digest was made of."""
+"""File -> its content, read once: tables and version come from the same bytes."""
 
 
 def read_files(folder: Path) -> Contents:
-    """Reads the files of a folder by table name: `movie.parquet`, `cast.csv`, `oscar.json`, ...
+    """Reads the files of a folder that are named after tables: `movie.parquet`, `cast.csv`, `oscar.json`, ...
 
-    If the folder has a folder `kg`, that is used. Raises DataError for a folder without tables, or with two
-    files of one table.
+    A subfolder `kg` is read instead, if there is one. Raises DataError if there are no tables, if a table has
+    two files, and if a file cannot be read.
     """
     if (folder / "kg").is_dir():
         folder = folder / "kg"
@@ -171,7 +171,7 @@ def read_files(folder: Path) -> Contents:
 
 
 def version_of(contents: Contents) -> str:
-    """The digest of the files of a graph: its version."""
+    """Returns the version of a graph: the digest of its files."""
     h = hashlib.blake2b(digest_size=16)
     for path, content in contents.items():
         h.update(f"{path.name}\0{len(content)}\0".encode())
@@ -184,7 +184,7 @@ def load(folder: Path) -> Tables:
 
 
 def tables_of(contents: Contents) -> Tables:
-    """The tables in these files. Raises DataError for a file that is no table."""
+    """Loads files into tables. Raises DataError if a file is no table."""
     tables = Tables()
     for path, content in contents.items():
         table = _parsed(path, content)
@@ -195,7 +195,7 @@ def tables_of(contents: Contents) -> Tables:
 
 
 def _parsed(path: Path, content: bytes) -> pa.Table:
-    """The table in a file: of JSON an array of objects, or one object per line."""
+    """Parses a file as a table. JSON is an array of objects, or one object per line."""
     try:
         if path.suffix == ".parquet":
             return pq.read_table(pa.BufferReader(content))

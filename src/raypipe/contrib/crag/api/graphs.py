@@ -1,7 +1,8 @@
-"""Knowledge graphs: calls run over one, one built of tables of one's own, a folder of tables served, public
-data converted; and examples of calls, as db3 chose its own: a model drafts the calls of some questions, what
-fails is shown, a person corrects the lines worth keeping and marks them, and the import appends them to the
-bank that prompts show."""
+"""Knowledge graphs: run calls over one, build one from tables, serve a folder of tables, convert public data.
+
+Examples of calls are made as db3 chose its own. A model drafts the calls of some questions, with what failed.
+A person corrects and marks the drafts worth keeping. The import appends these to the bank that prompts show.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ from raypipe.text.thoughts import split_thoughts
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallsResult(Result):
-    """Results of calls over a graph; a row for each line."""
+    """Results of calls over a graph, one row for each line."""
 
     results: tuple[CallResult, ...]
 
@@ -67,16 +68,16 @@ def _line(result: CallResult) -> dict[str, Any]:
     names = ("call", "rows", "values", "sentences", "requests", "fault")
     found = {name: to_jsonable_python(getattr(result, name)) for name in names}
     if found["fault"] is not None:
-        del found["fault"]["step"]  # no recipe has it
+        del found["fault"]["step"]  # no recipe, so the step's name means nothing
     return {**found, "ms": round(result.ms, 3)}
 
 
 @outside_loop
 def run_calls(program: str, graph: str, asked_at: str, session: Session | None = None) -> CallsResult:
-    """Runs lines of calls over a graph: the mock API's address, or a folder of tables.
+    """Runs lines of calls over a graph, which is the mock API's address or a folder of tables.
 
-    `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. Raises ConfError for an address that
-    is none, or no line; a call that fails has a fault.
+    `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. A failed call has a fault. Raises
+    ConfError for an invalid address or an empty program, and DataError for an unreadable time or table.
     """
     if not program.strip():
         raise ConfError("expected lines of calls, such as get_movie(amelie)[year], found none")
@@ -90,14 +91,14 @@ def run_calls(program: str, graph: str, asked_at: str, session: Session | None =
 
 
 def calls_parser(session: Session) -> tuple[Grammar, Parse]:
-    """The grammar of calls, for models that write them, and what reads them."""
+    """Returns the grammar that constrains models which write calls, and a parser of calls."""
     text = session.settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
     return Grammar(text), parser(text)
 
 
 @asynccontextmanager
 async def open_backend(graph: str) -> AsyncIterator[GraphBackend]:
-    """A graph, by the mock API's address or as a folder of tables. Raises ConfError for another address."""
+    """Opens the graph at the mock API's address or in a folder. Raises ConfError for another address."""
     if "://" not in graph:
         yield open_folder(Path(graph))
     elif graph.startswith(("http://", "https://")):
@@ -109,10 +110,10 @@ async def open_backend(graph: str) -> AsyncIterator[GraphBackend]:
 
 @contextmanager
 def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
-    """Serves a folder of tables with the mock API's endpoints while the block runs; gives the address.
+    """Serves a folder of tables with the mock API's endpoints during the block; yields the address.
 
-    For tests and demonstrations, on this machine only. Port 0: a free one. Raises ConfError for a port that
-    is taken or none, DataError for tables that cannot be read.
+    For tests and demonstrations, on this machine only. Port 0 takes a free port. Raises ConfError if the port
+    is invalid or taken, and DataError if the tables cannot be read.
     """
     if not 0 <= port < 65536:
         raise ConfError(f"--port {port}: expected 0 to 65535")
@@ -129,7 +130,7 @@ def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GraphResult(Result):
-    """Tables of a graph that was built; a row for each."""
+    """Tables of a built graph, one row for each."""
 
     out: Path  # its folder
     version: str  # digest of its files
@@ -145,10 +146,10 @@ class GraphResult(Result):
 
 
 def build_graph(plan: str | Path, out: str | Path) -> GraphResult:
-    """Builds the folder of a graph from CSV files, as a YAML file says: table -> files -> columns.
+    """Builds the folder of a graph from CSV files. `plan` is a YAML file: table -> files -> columns.
 
-    Raises ConfError for a plan that is wrong, DataError for a cell that cannot be read, with its file, line
-    and column, and for a folder that is not empty.
+    Raises ConfError if the plan is wrong. Raises DataError if a cell cannot be read, with its file, line and
+    column, and if the folder `out` is not empty.
     """
     version, tables = build.build(Path(plan), Path(out))
     return GraphResult(Path(out), version, tuple(tables))
@@ -156,7 +157,7 @@ def build_graph(plan: str | Path, out: str | Path) -> GraphResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FactsResult(Result):
-    """Counts of a table of facts: facts, lines of the file, lines that were skipped; a row for each."""
+    """Counts of a table of facts, one row each: facts, lines of the file, skipped lines."""
 
     out: Path  # the table
     summary: public_data.BuildSummary
@@ -179,16 +180,16 @@ def build_facts(
 ) -> FactsResult:
     """Converts a published CSV file to a table of facts: sentences by year or name.
 
-    `kind` says whose columns it has. `credits`, with movielens, is its file of casts and crews. `sentences`
-    are prose, as db3's code has them, or attributes: "The <attribute> is <value>." Raises DataError for a
-    file that lacks the expected columns.
+    `kind` names the source, which sets the columns. `credits` is MovieLens' file of casts and crews.
+    `sentences`: prose, as in db3's code, or attributes: "The <attribute> is <value>." Raises DataError if the
+    file lacks an expected column, and ConfError if `credits` comes with another kind.
     """
     people = Path(credits) if credits else None
     built = public_data.build(Path(source), kind, Path(out), people, sentences)
     return FactsResult(Path(out), built)
 
 
-MAX_TOKENS = 300  # of a program
+MAX_TOKENS = 300  # of a drafted program
 
 
 @outside_loop
@@ -202,20 +203,21 @@ def draft_examples(
     session: Session | None = None,
     fields: Fields | None = None,
 ) -> list[dict[str, Any]]:
-    """Drafts: the calls that a model writes for some questions, what they gave, and why they failed.
+    """Drafts examples: a model writes the calls of some questions, and the calls are run over a graph.
 
-    `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as `ingest` takes them.
-    Raises ConfError, DataError.
+    Each draft has the calls, their values and the reasons of failures. `graph` is a folder of tables,
+    `prompt` a name under conf/prompts, `fields` as in `ingest`. Raises ConfError for an unfit prompt or
+    model, and DataError if a file cannot be read.
     """
     session = session or Session()
     paths = [Path(p) for p in data]
     grammar, parse = calls_parser(session)
     rows = readers.open(paths, format_for(format, paths, fields), readers.ReadCounts())
     questions = [r.question for r in rows if r.question is not None][:number]
-    said = asyncio.run(_said(session, model, prompt, questions, grammar))
+    written = asyncio.run(_model_replies(session, model, prompt, questions, grammar))
     opened = open_folder(Path(graph))
     drafts = []
-    for q, reply in zip(questions, said, strict=True):
+    for q, reply in zip(questions, written, strict=True):
         calls = split_thoughts(reply.text).answer if isinstance(reply, Generated) else ""
         results = asyncio.run(run(parse(calls), opened, moment(q.asked_at)))
         why = [r.fault.detail for r in results if r.fault]
@@ -238,7 +240,7 @@ def draft_examples(
     return drafts
 
 
-async def _said(
+async def _model_replies(
     session: Session, model: str, name: str, questions: Sequence[Question], grammar: Grammar
 ) -> list[Generated | Fault]:
     prompt = prompt_file(session.settings.conf, name)
@@ -253,9 +255,9 @@ async def _said(
 def import_examples(
     drafts: str | Path, domain: Domain, into: str | Path, session: Session | None = None
 ) -> int:
-    """Checks the drafts marked "use": true and appends them to a bank of examples; how many.
+    """Appends the drafts marked "use": true to a bank of examples; returns their number.
 
-    Raises DataError for a draft whose calls cannot be parsed.
+    Raises DataError if no draft is marked, and if a marked draft's calls cannot be parsed.
     """
     file = Path(drafts)
     _, parse = calls_parser(session or Session())

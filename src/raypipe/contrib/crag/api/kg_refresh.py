@@ -1,8 +1,8 @@
-"""Refresh periods of a graph's replies, by domain: proposed by a model or by what changed; a person accepts.
+"""Refresh periods of a graph's replies, by domain: proposed from a model's opinion or from observed changes.
 
-WeKnow has a change detection that a language model controls decide how often each domain is asked again. Here
-both its halves propose: the model by its opinion, the stored replies by how often they differed from one
-period to the next. Nothing is changed before a person has seen it.
+In WeKnow, a change detection controlled by a language model decides how often each domain is requested again.
+Here its two halves only propose: the model gives an opinion, and stored replies show how often they differed
+from one period to the next. Nothing changes before a person accepts.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ HELD: Final[Mapping[str, tuple[str, ...]]] = {
     "sports": ("nba_game", "soccer_game"),
     "open": ("entity",),
 }
-"""Domain -> the tables of it, whose columns tell the model what may change."""
+"""Domain -> its tables. Their columns show the model which values may change."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RefreshProposal(Result):
-    """Proposed refresh periods of a graph; a row for each domain: its period now, and the proposed one."""
+    """Proposed refresh periods of a graph, one row for each domain: current and proposed period."""
 
     graph: str
     file: Path  # graphs.yaml
     now: Mapping[str, str | int]  # domain -> period
     proposed: Mapping[str, str | int]  # domain -> period
-    seen: Mapping[str, Mapping[str, int]]  # domain -> pairs of its stored replies, and how many changed
+    seen: Mapping[str, Mapping[str, int]]  # domain -> counts: pairs of stored replies, changed pairs
 
     @property
     def line(self) -> str:
-        """The proposal as the graph's entry of the file has it."""
+        """The proposal, as a line for the graph's entry in the file."""
         return f"refresh: {{{', '.join(f'{d}: {p}' for d, p in self.proposed.items())}}}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -61,20 +61,20 @@ class RefreshProposal(Result):
 
 @outside_loop
 def propose_refresh(graph: str, model: str, session: Session | None = None) -> RefreshProposal:
-    """Asks a model for how long a graph's replies hold, by domain.
+    """Asks a model how long a graph's replies stay valid, by domain.
 
-    Raises ConfError for a name that is no server in graphs.yaml, and for a model that is no generator.
+    Raises ConfError if `graph` is no server in graphs.yaml, and if `model` is no generator.
     """
     session = session or Session()
     path, entry = _server(session, graph)
-    return _settled(path, graph, entry, asyncio.run(_proposed(session, model)))
+    return _proposal(path, graph, entry, asyncio.run(_model_periods(session, model)))
 
 
 def observed_refresh(graph: str, store: Place = None, session: Session | None = None) -> RefreshProposal:
     """Derives refresh periods from how often the replies in a store changed from period to period.
 
-    A domain without enough of them keeps its period: static replies are never fetched again, and live ones
-    are not stored. Raises ConfError for a name that is no server there.
+    A domain with too few replies keeps its period. This includes static replies, which are never requested
+    again, and live replies, which are not stored. Raises ConfError if `graph` is no server in graphs.yaml.
     """
     session = session or Session()
     path, entry = _server(session, graph)
@@ -88,11 +88,11 @@ def observed_refresh(graph: str, store: Place = None, session: Session | None = 
                 texts.setdefault((request, domain, period), {})[number] = text
     seen = {d: rate for d, rate in change_rates(texts).items() if d in HELD}
     derived = {d: rate.period for d, rate in seen.items() if rate.period is not None}
-    return _settled(path, graph, entry, {**entry.get("refresh", {}), **derived}, seen)
+    return _proposal(path, graph, entry, {**entry.get("refresh", {}), **derived}, seen)
 
 
 def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
-    """graphs.yaml, and the entry of a server in it."""
+    """Returns the path of graphs.yaml and a server's entry in it. Raises ConfError if there is none."""
     path = session.settings.conf.file("graphs.yaml")
     entries = config.read_yaml(path)
     if graph not in entries or entries[graph].get("kind") != "server":
@@ -101,7 +101,7 @@ def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
     return path, entries[graph]
 
 
-def _settled(
+def _proposal(
     path: Path,
     graph: str,
     entry: Mapping[str, Any],
@@ -112,8 +112,8 @@ def _settled(
     return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, shown)
 
 
-async def _proposed(session: Session, name: str) -> dict[str, str | int]:
-    """Domain -> one of REFRESH, by the model. Raises ConfError for a model that gives none."""
+async def _model_periods(session: Session, name: str) -> dict[str, str | int]:
+    """Asks the model to choose a word of REFRESH for each domain. Raises ConfError if a request fails."""
     model = generator_of(session, "--propose", name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     held = {d: dict.fromkeys(column for t in tables for column in TABLES[t]) for d, tables in HELD.items()}

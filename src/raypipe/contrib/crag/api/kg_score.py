@@ -1,4 +1,4 @@
-"""Accuracy of written calls: programs of any system against gold programs, to the letter and by result.
+"""Accuracy of written calls: programs of any system against gold programs, by text and by result.
 
 Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lines or the folder of a run.
 """
@@ -38,7 +38,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "domain": ("domain",),
     "question_type": ("question_type",),
 }
-"""Value of a line -> the fields that may hold it, the first that is there."""
+"""Value of a line -> the fields that may hold it; the first field present counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,40 +49,40 @@ class GoldCalls:
     query: str
     asked_at: str
     calls: str  # None: no call fits
-    rule: str  # of answer_rules.RULES; "": none is given
+    rule: str  # of answer_rules.RULES; "": no rule
     labels: Mapping[str, str]  # domain, question_type
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredCalls:
-    """A gold with what was written for it."""
+    """Gold question with the program written for it."""
 
     gold: GoldCalls
-    written: str | None  # None: nothing; it counts as wrong
+    written: str | None  # None: no prediction; it counts as wrong
     match: CallMatch
-    why: str  # the first line that failed, and names that the graph does not know; "": neither
+    why: str  # the first fault, and names that the graph lacks; "": neither
 
 
 @dataclass(frozen=True, slots=True)
 class CallRate:
-    """Count of questions that have a measure."""
+    """Share of questions that are right by one measure."""
 
     measure: str  # of MEASURES
     right: int
-    of: int  # questions that it can be said of
-    rate: float | None  # None: of none
+    of: int  # questions for which the measure is defined
+    rate: float | None  # right / of; None if `of` is 0
     interval: Interval | None  # of the rate, 95 %
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KgScoreResult(Result):
-    """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
+    """Accuracy of written calls, one row for each question: both programs, matches, reasons of failures."""
 
     scored: tuple[ScoredCalls, ...]
-    extra: int  # predictions that no gold asks for
+    extra: int  # predictions without a gold
 
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
-        """Each measure over all questions, or those with this value of a label."""
+        """Computes each measure over all questions, or over those with this value of a label."""
         some = [s.match for s in self.scored if not label or s.gold.labels.get(label) == value]
         found = []
         for measure in MEASURES:
@@ -119,27 +119,28 @@ def score_calls(
     reply: str = "calls",
     session: Session | None = None,
 ) -> KgScoreResult:
-    """Compares written calls with gold programs, to the letter and by what both give over a graph.
+    """Compares written calls with gold programs: by their text, and by their results over a graph.
 
-    `gold`: JSON lines, or a folder of them, of `query`, `query_time`, `calls` (or `kg_program`), and where
-    there are any `id`, `rule` (or `kg_rule`), `domain` and `question_type`: `raypipe synth` writes such a
-    folder. No calls, or "None": no call fits. `predictions`: JSON lines of `calls` and `id` or `query`, or
-    the folder of a run, whose reply `reply` has the calls. `graph`: the mock API's address, or a folder of
-    tables. A gold without a prediction is wrong in every measure. Raises ConfError, DataError.
+    `gold` is a file of JSON lines, or a folder of such files, as `raypipe synth` writes it. A line has
+    `query`, `query_time` and `calls` (or `kg_program`), and may have `id`, `rule` (or `kg_rule`), `domain`
+    and `question_type`. Empty calls, or "None", mean that no call fits. `predictions` is a file of JSON lines
+    with `calls` and `id` or `query`, or the folder of a run, whose reply `reply` has the calls. `graph` is
+    the mock API's address, or a folder of tables. A gold without a prediction is wrong in every measure.
+    Raises ConfError for a wrong address or an unknown reply, and DataError for an invalid line.
     """
     _, parse = calls_parser(session or Session())
     golds = _golds(Path(gold))
-    written = _written(Path(predictions), reply)
+    written = _predictions(Path(predictions), reply)
     keys = {g.id: g.id if g.id in written else g.query for g in golds}
 
     async def scored() -> list[ScoredCalls]:
         async with open_backend(str(graph)) as opened:
-            return [await _one(g, written.get(keys[g.id]), opened, parse) for g in golds]
+            return [await _scored(g, written.get(keys[g.id]), opened, parse) for g in golds]
 
     return KgScoreResult(tuple(asyncio.run(scored())), len(written.keys() - set(keys.values())))
 
 
-async def _one(gold: GoldCalls, written: str | None, graph: GraphBackend, parse: Parse) -> ScoredCalls:
+async def _scored(gold: GoldCalls, written: str | None, graph: GraphBackend, parse: Parse) -> ScoredCalls:
     now, domain = moment(gold.asked_at), gold.labels.get("domain", "")
 
     async def ran(text: str) -> RunProgram:
@@ -176,8 +177,8 @@ def _golds(path: Path) -> list[GoldCalls]:
     return list(found.values())
 
 
-def _written(path: Path, reply: str) -> dict[str, str]:
-    """By id, or by the question where a line has no id: the calls."""
+def _predictions(path: Path, reply: str) -> dict[str, str]:
+    """Reads predictions as id -> calls. The question stands in for a missing id."""
     if path.is_dir():
         return _of_run(path, reply)
     found: dict[str, str] = {}
@@ -204,7 +205,7 @@ def _of_run(folder: Path, reply: str) -> dict[str, str]:
 
 
 def _object(line: TextLine) -> dict[str, str]:
-    """Returns what a line says by the names of `_NAMES`, as texts."""
+    """Returns the values of a line as texts, under the names of `_NAMES`."""
     tree = line.object()
     out: dict[str, str] = {}
     for name, fields in _NAMES.items():

@@ -1,1 +1,1 @@
-"""The calls of each domain of CRAG's knowledge graph, one module a domain."""
+"""Calls of CRAG's knowledge graph, one module for each domain."""

@@ -1,9 +1,10 @@
 """Parts that all calls share: linked arguments, and rows of one table by one name.
 
-What is visible at the moment of asking, here and in the other modules: films, songs, casts and awards that
-were out on the asker's day; a daily price when its session has closed in New York; a price of a minute when
-the minute has begun; a fixture at any time, but its result only when the game is over: after its day in New
-York, or two hours after a kick-off that is known.
+Rows that are visible at the moment of asking, here and in the other modules of calls:
+
+- films, songs, casts and awards that were out on the asker's day;
+- a daily price after its session has closed in New York, and a minute's price after the minute has begun;
+- fixtures, but results only after the game: after its day in New York, or two hours after a known kick-off.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from raypipe.text.moments import Moment
 
 @dataclass(frozen=True, slots=True)
 class LinkedName:
-    """A name place of a call, linked."""
+    """Linked names of one argument of a call."""
 
-    keys: tuple[str, ...] | None  # folded names; None: any; (): a name that the graph does not have
-    every: bool = False  # a bracket list: what belongs to all of them
+    keys: tuple[str, ...] | None  # folded; None: any name; "" is an unknown name; (): a `*` without values
+    every: bool = False  # a list in brackets: selects what all of the names share
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,12 @@ class LinkedCall:
     places: tuple[LinkedName, ...]
     where: tuple[Cond, ...]
     stars: Stars
-    when: When | None
+    when: When | None  # None: the call has no time
     now: Moment
-    about: str
+    about: str  # its names and time, in words
 
 
-CLOSE: Final = "16:00"  # New York
+CLOSE: Final = "16:00"  # of a session, New York time
 KIND_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "movie": {
         "name": "title",
@@ -134,7 +135,8 @@ def simple(
 
 
 def released(now: Moment, dated: bool = True) -> tuple[str, tuple[Any, ...]]:
-    """Released by the asker's day, as far as the table has a date."""
+    """Returns the SQL condition, with parameters, for rows released by the asker's day. `dated`: the table
+    has release dates; a row without a date is judged by its year."""
     year = "(t.year IS NULL OR t.year <= ?)"
     if not dated:
         return year, (now.day.year,)

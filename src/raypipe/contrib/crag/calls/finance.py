@@ -40,7 +40,8 @@ def dividend(call: LinkedCall) -> Relation:
 
 
 def price(call: LinkedCall) -> Relation:
-    """Daily bars, or the minute of "latest". A day without trading gives the next session, else the last."""
+    """Selects daily bars, or the minute of "latest". A day without bars gives the next session, else the
+    last."""
     there = call.when
     assert there is not None
     if there.kind == "latest":
@@ -68,7 +69,7 @@ def _any(call: LinkedCall, rel: Relation) -> bool:
 
 
 def _closed(call: LinkedCall, row: str) -> tuple[str, tuple[str, ...]]:
-    """Returns whether a day's session has closed."""
+    """Returns the SQL condition, with parameters, that the session of a row's day has closed."""
     east = call.now.eastern
     params = (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)
     return f"({row}.date < ? OR ({row}.date = ? AND ? >= ?))", params
@@ -81,14 +82,14 @@ def _bars(call: LinkedCall, text: str, params: tuple[Any, ...]) -> Relation:
 
 
 def _edge(call: LinkedCall, edge: str, where: str = "", more: tuple[str, ...] = ()) -> Relation:
-    """Each company's first or last daily bar."""
+    """Selects the first ("min") or last ("max") daily bar of each company."""
     text, params = _closed(call, "u")
     found = f"SELECT {edge}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND {where}{text}"
     return _bars(call, f"t.date = ({found})", (*more, *params))
 
 
 def _minute(call: LinkedCall) -> Relation:
-    """Each company's last minute that has begun, its opening rounded to cents."""
+    """Selects each company's last minute that has begun, with its opening price rounded to cents."""
     east = call.now.eastern
     text = (
         "t.rowid = (SELECT u.rowid FROM price_detail AS u WHERE u.ticker = t.ticker "
@@ -113,7 +114,7 @@ _HISTORIES: Final = {
 
 
 async def fetch_company(rows: FetchedTables, need: RowRequest) -> None:
-    """Companies, and of them what the call asks: a metric, prices or dividends."""
+    """Fetches the named companies, and the metric, prices or dividends that the call asks for."""
     asked = need.function.removeprefix("get_stock_")
     metric = ENDPOINT_OF["company"].get(asked)
     for name in need.names[0]:
@@ -134,10 +135,8 @@ async def fetch_company(rows: FetchedTables, need: RowRequest) -> None:
 
 
 async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
-    """The tickers of the companies that a name or ticker may mean.
-
-    A ticker is valid if the endpoint in question knows it, or that of all companies: a company without
-    values is a company nevertheless."""
+    """Inserts the companies that a name or ticker may mean. A ticker is valid if the endpoint `probe` has it,
+    or the endpoint of all companies: a company without values is still a company."""
     symbol = ticker(name)
     for path in (probe, "/finance/get_info") if symbol is not None else ():
         if await rows.ask(path, {"query": symbol}) is not None:
@@ -153,7 +152,8 @@ async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
 
 
 def _add_history(rows: FetchedTables, table: str, ticker: str, found: Any, path: str) -> None:
-    """Rows of {"2024-02-28 00:00:00 EST": {"Open": ...} or a number}."""
+    """Inserts rows of {"2024-02-28 00:00:00 EST": {"Open": ...} or a number}. Raises GraphFault for other
+    keys."""
     history = mapping(found, path) or {}
     for stamp, value in history.items():
         if not re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d", stamp):

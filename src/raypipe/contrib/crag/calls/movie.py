@@ -1,4 +1,4 @@
-"""Films, people, casts, crews and Oscars: as relations, and their rows from a server."""
+"""Films, people, casts, crews and Oscars: their relations, and requests that fetch their rows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ def movie(call: LinkedCall) -> Relation:
 
 
 def linked(table: str) -> Callable[[LinkedCall], Relation]:
-    """Rows of cast, crew or oscar, each of a film and a person.
-
-    A bracket list in one place keeps what belongs to every name in it, once: the films that two people were
-    both in."""
+    """Makes the call of the table cast, crew or oscar, whose rows tie a film and a person. A list of names in
+    brackets selects what all of them share, each once: the films that two people were both in."""
 
     def build(call: LinkedCall) -> Relation:
         film = "film" if table == "oscar" else "movie_name"
@@ -51,7 +49,7 @@ def linked(table: str) -> Callable[[LinkedCall], Relation]:
 
 
 def _narrowed(call: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
-    """The rows of `f` that fit both name places: SQL, parameters, order."""
+    """Selects the rows of `f` that fit both name arguments; returns SQL, parameters and order."""
     tests, joins, once = list[str](), list[str](), ""
     params, later = list[Any](), list[Any]()
     ids = ("person_id", "movie_id") if table != "oscar" else ("", "")
@@ -65,7 +63,7 @@ def _narrowed(call: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, 
             tests.append(_test(table, column, "?"))
             tests += [f"{same.format('f')} IN ({other})"] * (len(place.keys) - 1)
             later += place.keys
-            # with min, SQLite returns the other columns of that row
+            # with min, SQLite takes the other columns from the row of the minimum
             once = f" GROUP BY {same.format('f')} HAVING min(f._r)"
             continue
         joins.append(f"w{i}")
@@ -79,7 +77,8 @@ def _narrowed(call: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, 
 
 
 def _test(table: str, column: str, value: str, row: str = "f") -> str:
-    """An Oscar's name may be several people's: "Joel Coen and Ethan Coen"."""
+    """Returns the SQL condition that a column has a folded name. An Oscar's name may hold several people, as
+    in "Joel Coen and Ethan Coen": each of them fits."""
     if table == "oscar" and column == "name":
         return f"instr(' ' || fold({row}.name) || ' ', ' ' || {value} || ' ') > 0"
     return f"fold({row}.{quoted(column)}) = {value}"
@@ -87,7 +86,7 @@ def _test(table: str, column: str, value: str, row: str = "f") -> str:
 
 # ---------------------------------------------------------------- from a server
 
-MOST_FETCHED: Final = 300  # entities by id for one call: an actor's films, a year's
+MOST_FETCHED: Final = 300  # films by id for one call: those of an actor or a year
 
 
 async def movies(rows: FetchedTables, names: Iterable[str]) -> None:
@@ -127,7 +126,8 @@ def _add_oscars(rows: FetchedTables, awards: Any) -> None:
 
 
 async def people(rows: FetchedTables, names: Iterable[str], films: bool) -> None:
-    """Fetches the persons that the search finds for each name; `films`: with the films of exact matches."""
+    """Fetches the persons that the search finds for each name. `films`: also fetches films, those of exact
+    matches or else of the first person found."""
     path, ids = "/movie/get_person_info", list[Any]()
     wanted = list(names)
     for name, found in zip(wanted, await rows.all((path, {"query": n}) for n in wanted), strict=True):
@@ -162,11 +162,11 @@ async def fetch_movie(rows: FetchedTables, need: RowRequest) -> None:
 
 
 async def fetch_ties(rows: FetchedTables, need: RowRequest) -> None:
-    """Fetches tables that tie films and persons: casts, crews, Oscars."""
+    """Fetches rows that tie films and persons: casts, crews, Oscars."""
     films, persons = need.names
     oscar = need.function.endswith("oscar")
     await movies(rows, films)
-    if persons:  # with a film named, the person's name is enough: it shows a contradiction
+    if persons:  # with a film given, the persons' films are not needed to show a contradiction
         await people(rows, persons, films=not oscar and not films)
     if not films and not persons:
         await _years(rows, need.years, films=not oscar)

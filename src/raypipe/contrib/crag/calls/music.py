@@ -1,4 +1,4 @@
-"""Artists, songs and Grammys; and entities of the open domain."""
+"""Artists, songs and Grammys, and entities of the open domain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def grammy_song(call: LinkedCall) -> Relation:
 
 
 def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Relation:
-    """Awards by name: as the source counted them, else counted here."""
+    """Selects Grammy awards by name: the source's own count if there is one, else a count of `grammy`."""
     table, keys = f"grammy_{kind}", call.places[0].keys
     columns = call.tables.columns[table]
     year, params = call.now.day.year, []
@@ -120,17 +120,17 @@ def grammy_year(call: LinkedCall) -> Relation:
 
 # ---------------------------------------------------------------- from a server
 
-MOST_NAMES: Final = 3  # of a search without an exact name, how many are fetched
+MOST_NAMES: Final = 3  # names fetched if a search finds no exact name
 
 
 _ARTISTS, _SONGS = "/music/search_artist_entity_by_name", "/music/search_song_entity_by_name"
 
 
-async def _found(
+async def _search_results(
     rows: FetchedTables, need: RowRequest, table: str, search: str, parts: tuple[str, ...]
 ) -> AsyncIterator[tuple[str, list[Any]]]:
-    """Yields what a search finds for each name, those that differ only in case and punctuation, else the
-    first few, with what endpoints say of it; each once."""
+    """Yields each name that a search finds, once, with the replies of the endpoints `parts` about it. Only
+    names equal to the query in folded form count; if there are none, the first few results count."""
     names = []
     for name in need.names[0]:
         found = strings(await rows.ask(search, {"query": name}), search)
@@ -142,7 +142,7 @@ async def _found(
 
 async def fetch_artist(rows: FetchedTables, need: RowRequest) -> None:
     parts = ENDPOINT_OF["artist"]
-    async for name, said in _found(rows, need, "artist", _ARTISTS, tuple(parts.values())):
+    async for name, said in _search_results(rows, need, "artist", _ARTISTS, tuple(parts.values())):
         row = dict(zip(parts, said, strict=True))
         span, members, works = row["lifespan"], row["members"] or [], row["music"] or []
         ended = span[1] if isinstance(span, list) and len(span) == 2 else None
@@ -152,26 +152,26 @@ async def fetch_artist(rows: FetchedTables, need: RowRequest) -> None:
 
 async def fetch_song(rows: FetchedTables, need: RowRequest) -> None:
     parts = ENDPOINT_OF["song"]
-    async for name, said in _found(rows, need, "song", _SONGS, tuple(parts.values())):
+    async for name, said in _search_results(rows, need, "song", _SONGS, tuple(parts.values())):
         rows.tables.insert("song", [{"name": name, **dict(zip(parts, said, strict=True))}])
 
 
 async def fetch_grammy_artist(rows: FetchedTables, need: RowRequest) -> None:
     paths = ("/music/grammy_get_award_count_by_artist", "/music/grammy_get_award_date_by_artist")
-    async for name, (count, years) in _found(rows, need, "grammy_artist", _ARTISTS, paths):
+    async for name, (count, years) in _search_results(rows, need, "grammy_artist", _ARTISTS, paths):
         seen = sorted({int(y) for y in years or () if int(y) <= need.now.day.year})
         rows.tables.insert("grammy_artist", [{"name": name, "award_count": count, "award_date": seen}])
 
 
 async def fetch_grammy_song(rows: FetchedTables, need: RowRequest) -> None:
     paths = ("/music/grammy_get_award_count_by_song",)
-    async for name, (count,) in _found(rows, need, "grammy_song", _SONGS, paths):
+    async for name, (count,) in _search_results(rows, need, "grammy_song", _SONGS, paths):
         rows.tables.insert("grammy_song", [{"name": name, "award_count": count}])
 
 
 async def fetch_entity(rows: FetchedTables, need: RowRequest) -> None:
     path = "/open/get_entity"
-    async for name, (found,) in _found(rows, need, "entity", "/open/search_entity_by_name", (path,)):
+    async for name, (found,) in _search_results(rows, need, "entity", "/open/search_entity_by_name", (path,)):
         if (said := mapping(found, path)) is not None:
             text, facts = said.get("summary_text"), said.get("summary_structured") or {}
             rows.tables.insert("entity", [{"name": name, "summary_text": text, "summary_structured": facts}])

@@ -1,7 +1,7 @@
-"""The registry of calls: each gives a relation over the tables, and fetches its rows from a server.
+"""Registry of calls. Each call selects a relation over the tables, and can fetch its rows from a server.
 
-Nothing that happened after the moment of asking is in a relation. Knows SQL and the tables. Does not know
-names: they come linked, as keys (`fold`) for each place of the call.
+A relation holds nothing from after the moment of asking. Calls read SQL tables. Names come linked already, as
+folded keys (`fold`) for each argument.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ CALLS: Final[Mapping[str, GraphCall]] = {
     "get_open": GraphCall(music.entity, music.fetch_entity),
 }
 PLACES: Final = {**KINDS, "person": ("person",), "artist": ("artist",)}
-"""Each call, with the kinds of its name places; get_person is one of the two. A year is not linked."""
+"""Call -> the kind of name of each argument. get_person runs as person or artist. Years are not linked."""
 TIMES: Final = {
     **dict.fromkeys(("get_stock_price", "get_nba_on_date", "get_soccer_on_date"), "arguments"),
     "get_soccer_last_game": "last time",
     "get_soccer_next_game": "next time",
 }
-"""Calls with a time: "arguments" after the names, or the fixed word."""
+"""Call with a time -> "arguments" (the time follows the names), or its fixed words for a time."""

@@ -1,4 +1,4 @@
-"""Games of a team from its side: opponent, points, result."""
+"""Games from the side of a team: opponent, points, result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raypipe.text.moments import Moment
 
 
 def nba(call: LinkedCall) -> Relation:
-    """Returns one row per game and team: its own columns as they are, the opponent's with opp_."""
+    """Selects one row per game and team. Columns of the opponent's figures begin with opp_."""
     columns = call.tables.columns["nba_game"]
     stems = [c.removesuffix("_home") for c in columns if c.endswith("_home")]
     both = [stem for stem in stems if f"{stem}_away" in columns]
@@ -70,7 +70,7 @@ def soccer(call: LinkedCall) -> Relation:
 def _games(
     call: LinkedCall, sql: str, params: tuple[Any, ...], columns: Mapping[str, Kind], kind: str
 ) -> Relation:
-    """The games of a team on the days of the call; without a team, each game once, from the home side."""
+    """Selects a team's games at the call's time; without a team, each game once, as the home team's."""
     there, keys = call.when, call.places[0].keys
     assert there is not None
     tests, more = ["fold(g.venue) = 'home'"], list[Any]()
@@ -110,7 +110,8 @@ def _games(
 
 
 def requested_dates(when: When, now: Moment) -> list[str]:
-    """The dates in the endpoints' format: a day, months, or years; around now for the last or next game."""
+    """Returns the dates to request, in the endpoints' format: a day, months, or years. For the last or next
+    game these are this year and the year before or after."""
     if when.kind != "days":
         step = {"next": 1}.get(when.kind, -1)
         return [str(now.day.year), str(now.day.year + step)]
@@ -126,7 +127,7 @@ def requested_dates(when: When, now: Moment) -> list[str]:
 
 
 def _keyed_rows(found: Any, path: str) -> list[dict[str, Any]]:
-    """Rows of {column: {key: value}}; the key of a soccer row is kept as `_key`."""
+    """Converts {column: {key: value}} to rows, each with its key as `_key`."""
     table = mapping(found, path) or {}
     rows: dict[str, dict[str, Any]] = {}
     for column, cells in table.items():
@@ -160,9 +161,9 @@ async def fetch_nba(rows: FetchedTables, need: RowRequest) -> None:
 async def _played(
     rows: FetchedTables, need: RowRequest, sport: str, spelled: Callable[[str], list[str | None]]
 ) -> AsyncIterator[dict[str, Any]]:
-    """The games of the call's teams and days, by the first spelling of a team that has any.
+    """Yields the games of the call's teams and days. Spellings of a team are tried until one has games.
 
-    The teams become rows first: one without a game in that time is no unknown name."""
+    Known teams become rows first, so that a team without games at that time is no unknown name."""
     path = f"/sports/{sport}/get_games_on_date"
     assert need.when is not None
     for name in need.names[0]:

@@ -1,1 +1,1 @@
-"""The call language of knowledge graphs: parse, print, time words, function calls, answer rules. All pure."""
+"""Call language of knowledge graphs: parser, printer, time words, function calls, answer rules. All pure."""

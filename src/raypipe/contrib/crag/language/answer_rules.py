@@ -1,8 +1,8 @@
-"""Rules that make an answer of a program's results: a number, a date, a name, yes or no, a false premise.
+"""Rules that turn a program's results into an answer: a number, a date, a name, yes or no, a false premise.
 
-WeKnow's post-processing. Its operands are calls, not lines: a call and the `sort` lines that filter and order
-it are one operand, with one value, and a call whose value another call uses is none. Pure functions; knows
-results, no graph. A rule that its operands do not fit abstains, and the web path answers.
+They are WeKnow's post-processing, as pure functions of results. An operand is a call, not a line: a call and
+the `sort` lines that filter and order its rows are one operand with one value. A call whose value another
+call uses is no operand. A rule abstains if its operands do not fit; then the web path answers.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FALSE: Final = ParsedReply(INVALID_QUESTION, INVALID)
 
 
 class Unfit(Exception):
-    """The operands do not fit a rule."""
+    """Operands that do not fit a rule."""
 
 
 def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedReply:
-    """The answer that the rule makes of a program's results, or an abstention. Raises KeyError for a rule
-    that is not one of RULES.
+    """Applies a rule to a program's results; returns its answer, or an abstention.
 
-    A line that failed or a name that the graph does not know is never an answer, nor a contradiction.
+    A failed line, or a name that the graph lacks, gives an abstention: it is neither an answer nor a
+    contradiction. Raises KeyError if the rule is not in RULES.
     """
     if rule not in RULES:
         raise KeyError(rule)
@@ -45,14 +45,14 @@ def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedR
 
 
 def operands(results: Sequence[CallResult]) -> list[CallResult]:
-    """The last line of every call whose value no other call uses, in the order of the calls."""
+    """Returns the last line of every call whose value no other call uses, in the order of the calls."""
     used = {number for r in results for number in r.reads}
     last = {r.number: r for r in results}
     return [r for number, r in last.items() if number not in used]
 
 
 def plain(value: Value) -> str:
-    """A value as an answer.
+    """Formats a value as an answer.
 
     >>> plain(2.50), plain(True), plain("Ann"), plain(12)
     ('2.5', 'yes', 'Ann', '12')
@@ -63,14 +63,14 @@ def plain(value: Value) -> str:
 
 
 Make = Callable[[Sequence[CallResult], date], str | None]
-"""The answer that operands and the day of asking come to; None where they come to none."""
+"""A rule's function: operands and the day of asking -> answer; None: no answer."""
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def _number(value: Value) -> float | None:
-    """A number, also where it is written as text."""
+    """Returns a value as a number, even if it is written as text; None if it is no number."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -86,8 +86,8 @@ def _day(value: Value) -> date | None:
 
 
 def _singles(results: Sequence[CallResult], many: int) -> list[Value]:
-    """The value of every operand. Raises Unfit for another number of operands (0: any), and where one has no
-    value or several: which of them is meant is not known."""
+    """Returns the value of every operand. Raises Unfit if there are not `many` operands (0: any number), and
+    if an operand has no value or several: it is unknown which is meant."""
     if len(results) != (many or len(results)) or any(len(r.values) != 1 for r in results):
         raise Unfit
     return [r.values[0] for r in results]
@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 
 def _each(results: Sequence[CallResult], many: int, read: Callable[[Value], T | None]) -> list[T]:
-    """The value of every operand as `read` has it. Raises Unfit for one that it cannot read."""
+    """Returns the value of every operand, converted by `read`. Raises Unfit if `read` returns None."""
     found = [read(v) for v in _singles(results, many)]
     if any(v is None for v in found):
         raise Unfit
@@ -111,7 +111,7 @@ def _several(results: Sequence[CallResult]) -> list[float]:
 
 
 def _comparable(results: Sequence[CallResult], many: int = 0) -> list[float]:
-    """The values as numbers that compare as they do: numbers, or days."""
+    """Returns the operands' values as comparable numbers: the numbers, or the ordinals of days."""
     try:
         return _each(results, many, _number)
     except Unfit:
@@ -123,12 +123,13 @@ def _short(number: float) -> str:
 
 
 def _value(results: Sequence[CallResult], today: date) -> str | None:
-    """The value; a list's items all, where the graph gave several for one."""
+    """Returns the last operand's value. Several values of a list are joined by commas."""
     return ", ".join(plain(v) for v in results[-1].values) or None
 
 
 def _extreme(sign: int) -> Make:
-    """The subject with the smallest (1) or biggest (-1) value. Equal values or subjects are no answer."""
+    """Makes a rule that names the subject with the smallest (1) or biggest (-1) value. It has no answer if
+    subjects are equal, or if two share that value."""
 
     def make(results: Sequence[CallResult], today: date) -> str | None:
         subjects = [r.subject for r in results]
@@ -165,25 +166,25 @@ def _yes_if(holds: Callable[[float, float], bool]) -> Make:
 
 
 RULES: Final[Mapping[str, Make]] = {
-    "value": _value,  # the last operand's
+    "value": _value,  # the last operand's value
     "round": lambda results, today: _short(_each(results[-1:], 1, _number)[0]),  # the last operand's number
     "list": _value,  # all values of the last operand in their order
     "count": lambda results, today: str(len(results[-1].values)) if results[-1].values else None,
     "least": _extreme(1),
     "most": _extreme(-1),
-    "difference": _of_two(lambda a, b: _short(abs(a - b))),  # without its sign
+    "difference": _of_two(lambda a, b: _short(abs(a - b))),  # absolute
     "sum": lambda results, today: plain(math.fsum(_several(results))),
     "mean": lambda results, today: _short(math.fsum(_several(results)) / len(results)),
     "years_between": lambda results, today: str(_years(*_each(results, 2, _day))),
     "years_since": _since,
-    "percent_change": _of_two(lambda a, b: _short((b - a) / a * 100) if a else None),  # of the first
+    "percent_change": _of_two(lambda a, b: _short((b - a) / a * 100) if a else None),  # relative to the first
     "weekday": lambda results, today: f"{_each(results[-1:], 1, _day)[0]:%A}".lower(),
     "yes_if_less": _yes_if(lambda a, b: a < b),  # the first operand's value less than the second's
     "yes_if_more": _yes_if(lambda a, b: a > b),
     "yes_if_equal": lambda results, today: plain(
         len({plain(v).casefold() for v in _singles(results, 2)}) == 1
     ),
-    "premise": _value,  # none, where every name is known, contradicts the question
+    "premise": _value,  # no value although every name is known: the premise is false
 }
-"""Dates are written YYYY-MM-DD, integers without separators, other numbers in their shortest form. Years are
-whole ones; those since a date or a year are counted up to the day of asking."""
+"""Name -> function. Dates are written YYYY-MM-DD, integers without separators, other numbers in their
+shortest form. Years are whole years; `years_since` counts up to the day of asking."""

@@ -1,8 +1,8 @@
-"""Example questions with their calls, and the nearest one filled in for another question.
+"""Example questions with their calls. The nearest example is filled in for another question.
 
-A bank's questions and calls have places: `{movie}`, `{day}`. To compare a question with it, the names,
-times and numbers in both give way to words that say nothing, so that what is left is how the question is
-asked. Pure functions; knows neither graph nor model: names come as mentions, nearness as numbers.
+Questions and calls of a bank have places, such as `{movie}` and `{day}`. For a comparison, neutral words
+replace the names, times and numbers of a question and of each example: only the wording is compared. Pure
+functions: names come as mentions, similarities as scores, so neither a graph nor a model is needed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _NAME_MASK: Final = "xylo"
 
 @dataclass(frozen=True, slots=True)
 class ExampleGroup:
-    """Questions that are the same but for their words."""
+    """Questions in different words that the same calls answer."""
 
     domain: Domain
-    calls: str  # a program with places; NO_CALLS: the graph cannot tell
+    calls: str  # a program with places; NO_CALLS: the graph lacks the answer
     questions: tuple[str, ...]  # lower case, with places
     rule: str = "value"  # of answer_rules.RULES
 
@@ -69,7 +69,7 @@ class ExampleGroup:
 
 @dataclass(frozen=True)
 class ExampleBank(ExampleFile):
-    """Groups of examples, as a file under examples/ has them."""
+    """Groups of examples, read from a file under examples/."""
 
     examples: tuple[ExampleGroup, ...]
 
@@ -94,22 +94,22 @@ class ExampleBank(ExampleFile):
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Words that questions are made of: a name of nothing but these is taken for words."""
+        """Words of all example questions. Mentions made only of these words are not taken for names."""
         return frozenset(w for _, q in self.flat for w in re.findall(r"\w+", _PLACE.sub(" ", q)))
 
 
 Kind: TypeAlias = Literal["name", "day", "period", "year", "number"]
-"""Kinds of a part of a question. A period is several days: a month, a quarter, last week."""
+"""Kind of a part of a question. A period has several days: a month, a quarter, last week."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A part of a question that may fill a place."""
+    """Part of a question that may fill a place."""
 
     span: Span
     kind: Kind
-    names: Mapping[str, str]  # of a name: kind -> as the graph spells it
-    text: str  # as it stands in the question
+    names: Mapping[str, str]  # kind of name -> the graph's spelling; {} if `kind` is not name
+    text: str  # in lower case; numbers without commas and $
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ class MaskedQuestion:
 class FilledExample:
     group: ExampleGroup
     calls: str  # NO_CALLS, or a program
-    score: float  # of the example, as it was given
+    score: float  # of the example
 
 
 def masked(example: str) -> str:
-    """An example's question without its places.
+    """Replaces the places and times in an example's question by neutral words.
 
     >>> masked("who played {character} in {movie} in 1998?")
     'who played xylo in xylo in 1999?'
@@ -137,9 +137,9 @@ def masked(example: str) -> str:
 
 
 def mask_question(text: str, mentions: Sequence[Mention], bank: ExampleBank) -> MaskedQuestion:
-    """A question's places: names that the graph has, times, years and numbers. The mentions are of the
-    text with single spaces."""
-    # every character stays in its place: mentions say where names stand
+    """Finds and masks the slots of a question: names of the graph, times, years and numbers. The spans of
+    `mentions` refer to the text with single spaces."""
+    # lower case must not move a character: mentions hold offsets
     text = "".join(low if len(low := c.lower()) == 1 else c for c in " ".join(text.split()))
     names = [
         Slot(m.span, "name", m.names, text[slice(*m.span)])
@@ -153,9 +153,9 @@ def mask_question(text: str, mentions: Sequence[Mention], bank: ExampleBank) -> 
 def nearest(
     question: MaskedQuestion, bank: ExampleBank, scores: Sequence[float], least: float, now: Moment
 ) -> FilledExample | None:
-    """The best-scored example that fits: every placeholder of its calls is filled, and everything that the
-    question names is used. None if none of at least `least` fits. `scores` is parallel to
-    `ExampleBank.flat`; of equals the first."""
+    """Returns the best-scored example that fits, filled in; None if none of at least `least` fits. An example
+    fits if the question fills all its places. No name may remain unused; any other time or number must occur
+    in the example too. `scores` is parallel to `ExampleBank.flat`; of equal scores the first wins."""
     for i in sorted(range(len(bank.flat)), key=lambda i: -scores[i]):
         if scores[i] < least:
             return None
@@ -171,11 +171,11 @@ _YEAR = re.compile(r"(?:1[5-9]|20)\d\d", re.ASCII)
 _WORD = re.compile(r"[\w/-]+")
 _MOST_TIME_WORDS: Final = 6  # "the third quarter of 2023" has five
 _NOT_A_TIME: Final = frozenset({"today", "now", "may", "march", "sun", "sat", "mon", "this", "current"})
-"""Words that alone are no place: they say how a question is asked, or are mostly something else."""
+"""Words that fill no place on their own: they are wording, or usually mean something else."""
 
 
 def _timed(text: str, taken: Sequence[Span]) -> list[Slot]:
-    """Times, years and numbers outside the spans that are taken, the longest first."""
+    """Finds times, years and numbers outside the spans in `taken`, the longest first."""
     words = [m.span() for m in _WORD.finditer(text)]
     found, used = list[Slot](), list(taken)
 
@@ -199,7 +199,7 @@ def _timed(text: str, taken: Sequence[Span]) -> list[Slot]:
     return found
 
 
-_ANY: Final = Moment.at_noon(2024, 3, 6)  # whether words are a time does not depend on the day
+_ANY: Final = Moment.at_noon(2024, 3, 6)  # any day: it does not decide which words are a time
 
 
 def _without(text: str, slots: Sequence[Slot]) -> str:
@@ -211,7 +211,7 @@ def _without(text: str, slots: Sequence[Slot]) -> str:
 
 
 def _places(question: MaskedQuestion, example: str) -> dict[str, Slot] | None:
-    """Place -> what fills it; None if a place stays empty or something named is left over."""
+    """Returns place -> slot that fills it; None if the example does not fit (see `nearest`)."""
     left = list(question.slots)
     places: dict[str, Slot] = {}
     for m in _PLACE.finditer(example):
@@ -228,8 +228,8 @@ def _places(question: MaskedQuestion, example: str) -> dict[str, Slot] | None:
 
 
 def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
-    """Calls with their places filled. A time stands there as it was written; its first or last day as a
-    date. None if a word for a time has no days."""
+    """Fills the places of calls. A time is written as in the question, its `.first` or `.last` day as a date.
+    Returns None if such a day does not exist."""
     missing = list[Slot]()
 
     def put(m: re.Match[str]) -> str:
@@ -249,7 +249,7 @@ def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
 
 
 def shown_example(group: ExampleGroup, question: str) -> str:
-    """An example as a prompt shows it: its places filled with words that say what belongs there.
+    """Formats an example for a prompt: a sample word in each place shows what belongs there.
 
     >>> question = "where did {company} end on {day}?"
     >>> group = ExampleGroup("finance", "get_stock_price({company}, {day})[close]", (question,))
@@ -281,7 +281,7 @@ def _word(m: re.Match[str]) -> str:
 
 
 def example(question: str, program: Program, domain: Domain, rule: str = "value") -> ExampleGroup:
-    """The example of a question and the program that answers it. Raises ValueError for a broken one.
+    """Makes an example of a question and its program. Raises ValueError if they form no valid example.
 
     >>> from raypipe.contrib.crag.language.program import Tail
     >>> call = Query("get_movie", (Text("velora"),), (), Tail("length"))

@@ -1,10 +1,12 @@
-"""Function calls as JSON, in two forms, and the programs of the call language that they mean.
+"""Translation of JSON function calls, in two forms, to programs of the call language.
 
-A reply in WeKnow's form is one JSON object: `calls`, each a function with its arguments, and the `operation`
-on what they give. A name or a condition's value "$" and a number means what that call found, whichever came
-before: so one question becomes a chain, or several that meet. In the flat JSON of CRAG's official RAG + KG
-baseline it is `domain`, and what of that domain the question is about; as in the baseline, films and entries
-of an encyclopaedia are looked up and nothing else. What is no such object is `UnreadableReply`.
+WeKnow's form is one JSON object: `calls`, each a function with its arguments, and the `operation` on their
+results. The text "$2" as a name or a condition's value stands for the values of call 2, which must come
+before. Thus calls form a chain, or several calls meet in one.
+
+The flat form is that of CRAG's official RAG + KG baseline: a `domain`, and names with the aspect in question.
+As in the baseline, only films, their people and years, and entries of an encyclopaedia are looked up. Text in
+neither form raises UnreadableReply.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "next_game": "get_soccer_next_game",
     "entity": "get_open",
 }
-"""Function of a reply -> call of the language. Artist, song and year are WeKnow's three of music."""
+"""Function in a reply -> call of the language. WeKnow's three for music are artist, song and year."""
 
 OPS: Final = ("eq", "neq", "ge", "le", "gt", "lt")
 TAKES: Final = ("first", "all", "count", "mean")
@@ -63,9 +65,9 @@ _BEFORE = re.compile(r"\$([0-9])")
 
 
 def program_of(text: str) -> tuple[str, str]:
-    """The program in the call language, "None" where there is no call, and its rule (`answer_rules.RULES`).
-    Raises UnreadableReply for anything else than an object of conf/schemas/functions.yaml; what may be empty
-    may be omitted.
+    """Converts a reply in WeKnow's form to a program and its rule (`answer_rules.RULES`). Without calls the
+    program is "None". Fields that may be empty may be omitted. Raises UnreadableReply if the text is no
+    object of conf/schemas/functions.yaml.
 
     >>> call = {"function": "song", "name": "last song", "attribute": "author"}
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
@@ -95,10 +97,9 @@ def _json(text: str, what: str) -> Any:
 
 
 def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Reconciles the operation with the last call, where both say how many values are wanted.
-
-    A list or a count of values takes all of them unless the call says otherwise, and what the call has
-    counted or averaged is a value."""
+    """Reconciles the operation with the last call's `take`: both may set how many values are wanted. A list
+    or a count takes all values if the call has no `take`. If the call itself counts, its count is the
+    value."""
     take = last.get("take")
     if rule in ("list", "count") and not take:
         return rule, {**last, "take": "all"}
@@ -108,7 +109,8 @@ def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _lines(n: int, call: Any) -> list[p.Line]:
-    """The n-th call: a line, and where it filters or orders what has no conditions of its own, a sort."""
+    """Translates the n-th call to a line, or to a line and a `sort`. The `sort` orders the rows; it also
+    filters them if the function itself takes no conditions."""
     if not isinstance(call, dict):
         raise UnreadableReply(f"calls: expected objects, found {str(call)[:40]!r}")
     function = _text(call, "function", n)
@@ -155,7 +157,7 @@ def _name(call: Mapping[str, Any], field: str, n: int) -> p.Arg:
 
 
 def _earlier(value: str, field: str, n: int) -> int | None:
-    """The number of the call that a text "$1" means; None for any other text."""
+    """Parses a reference to an earlier call: "$1" -> 1; else None. Raises UnreadableReply for later calls."""
     if (found := _BEFORE.fullmatch(value)) is None:
         return None
     number = int(found[1])
@@ -183,7 +185,8 @@ def _conditions(call: Mapping[str, Any], n: int) -> tuple[p.Cond, ...]:
 
 
 def _text(tree: Mapping[str, Any], field: str, n: int) -> str:
-    """A text or number of a call, without quotes, line ends and what else no name of the language has."""
+    """Returns a field's text or number as text of at most 100 characters, without quotes, backslashes, line
+    ends and control characters: no name of the language contains them."""
     value = tree.get(field, "")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UnreadableReply(f"call {n}: {field}: expected text, found {str(value)[:40]!r}")
@@ -191,7 +194,7 @@ def _text(tree: Mapping[str, Any], field: str, n: int) -> str:
 
 
 _YEAR = re.compile(r"\d{4}", re.ASCII)
-MOST_NAMES: Final = 5  # of one field: more is a list of everything
+MOST_NAMES: Final = 5  # used of one field; a longer list just enumerates everything
 _FIELDS: Final = frozenset(
     {
         "budget",
@@ -205,13 +208,13 @@ _FIELDS: Final = frozenset(
         "length",
     }
 )
-"""Fields of a film itself; its cast and crew are tables of their own."""
+"""Fields of a film itself; casts and crews have their own tables."""
 
 
 def flat_program(text: str) -> str:
-    """The program in the call language, "None" where nothing is looked up.
+    """Converts a reply in the flat form to a program: "None" if there is nothing to look up.
 
-    Raises UnreadableReply for text that is no JSON object.
+    Raises UnreadableReply if the text is no JSON object.
 
     >>> flat_program('{"domain": "movie", "movie_name": "velora, echo", "movie_aspect": "length"}')
     'get_movie("velora")["length"]\\nget_movie("echo")["length"]'
@@ -236,7 +239,7 @@ def flat_program(text: str) -> str:
 
 
 def _names(tree: Mapping[str, Any], field: str) -> list[str]:
-    """The names of a field: a text with commas, a number, or a list of texts."""
+    """Returns the names in a field, which holds text with commas, a number, or a list of texts."""
     given = tree.get(field)
     names = given if isinstance(given, list) else [] if given is None else str(given).split(",")
     clean = (" ".join(str(n).replace('"', " ").replace("\\", " ").split())[:100] for n in names)
@@ -264,7 +267,7 @@ def _person(name: str, aspect: Any) -> list[Query]:
 
 
 def _year(year: int) -> list[Query]:
-    """All films of a year, and its Oscars."""
+    """Returns the calls for all films of a year and for its Oscars."""
     at = Cond("eq", "year", Number(year))
     films = Query("get_movie", (Nothing(),), (at,), Tail("title"), everything=True)
     return [films, _tied("oscar", Nothing(), Nothing(), at, key="film")]

@@ -1,15 +1,17 @@
-"""The knowledge graph's call language: text to a program. Nothing is ever evaluated as code.
+"""Parser of the knowledge graph's call language: text to a program. Text is never evaluated as code.
 
-Knows the grammar as text (it is handed in: `conf/grammar/calls.lark`), which a model's decoding is held to,
-and reads more than that: people and models without a grammar write other cases, places and separators. Does
-not know tables or keys.
+The caller passes the grammar (`conf/grammar/calls.lark`) as text. It also constrains the decoding of models.
+The parser accepts more than the grammar: people and unconstrained models vary case, spacing and separators.
+Tables and keys are not checked here.
 
-A program is several lines. They are cut apart first (at new lines and semicolons, and at commas outside every
-bracket and string) and each is parsed alone, so one bad line never takes the others down: it stands in the
-program as `Bad`, with what is wrong and where. Parsing raises nothing, whatever the text. Fixed readings: any
-number of ALL is one ALL, also on a line of its own before the call; a bare number as a condition is a year;
-names in single or curly quotes are quoted; the key "len" is always the count (a film's running time is
-"length").
+A program has several lines. They are split at new lines and semicolons, and at commas outside all brackets
+and strings. Each line is parsed on its own, so one bad line does not affect the others: it becomes a `Bad`
+with the error and its position. No text makes parsing raise. Fixed readings:
+
+- Several ALL are one ALL, even on a line of their own before the call.
+- A bare number as a condition is a year.
+- Names in single or curly quotes are quoted names.
+- The key "len" is always the count; a film's running time is "length".
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import lark
 
 from raypipe.contrib.crag.language import program as p
 
-MOST_CHARS: Final = 20_000  # a longer program is no program; a model's reply has some hundred
+MOST_CHARS: Final = 20_000  # longer text is no program; a model's reply has some hundred characters
 MOST_LINES: Final = 64
 
 T = TypeVar("T")
@@ -55,10 +57,10 @@ _WORDS_FOR: Final = {
 
 
 class _Lexer(lark.lexer.ContextualLexer):
-    """Lark's lexer without its search for pairs of terminals that overlap.
+    """Lark's lexer without the search for overlapping terminals.
 
-    That took 3 s of the 3.4 s in which this grammar is read, if the optional package it uses is installed. A
-    test holds that whatever the grammar allows is parsed."""
+    That search took 3 s of the 3.4 s for reading this grammar, if its optional package is installed. A test
+    checks that everything the grammar allows is parsed."""
 
     def __init__(self, conf: Any, states: Any, always_accept: Any = ()) -> None:
         conf.skip_validation = True
@@ -74,13 +76,13 @@ _READ: Final = {
     "COMMA": '", " | ","',
     "SEP": r'"\n" | "; " | ";" | ", " | ","',
 }
-"""Rule of the grammar -> what is read in its place."""
+"""Rule of the grammar -> more tolerant definition that replaces it."""
 _KEYWORD = re.compile(r'"[A-Za-z_]+"')
-_EXACT: Final = ("LEN:", "//")  # "len" is a key, whose case counts
+_EXACT: Final = ("LEN:", "//")  # "len" is a key, and keys are case-sensitive
 
 
 def tolerant(grammar: str) -> str:
-    """The grammar by which programs are read: all that the given one allows, in any case and spacing.
+    """Widens a grammar: keywords match in any case; spacing and separators may vary.
 
     >>> tolerant('SEP: "\\\\n"\\nnone: "None"').splitlines()[:2]
     ['SEP: "\\\\n" | "; " | ";" | ", " | ","', 'none: "None"i']
@@ -94,8 +96,7 @@ def tolerant(grammar: str) -> str:
 
 
 def parser(grammar: str) -> Parse:
-    """A function that reads programs by the grammar in this text. A text that is no program
-    gives a program of bad lines."""
+    """Makes a function that parses programs by a grammar. Text that is no program gives bad lines."""
     reader = lark.Lark(
         tolerant(grammar),
         parser="lalr",
@@ -137,14 +138,14 @@ def parser(grammar: str) -> Parse:
 
 
 _BROKEN = re.compile("\ufffd{2,}")
-"""A character that a constrained decoder writes and that is none (three bytes of a surrogate) is read as
-several replacement characters, and a name of a hundred would be one of more."""
+"""Several replacement characters in a row, read as one. A constrained decoder may write a surrogate, whose
+three bytes decode to several of them; a name of a hundred characters would become longer."""
 
 _ONLY_ALL = re.compile(r"(?:all\s*)+", re.IGNORECASE)
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Offset and text of each line, blank ones omitted."""
+    """Yields offset and text of each line that is not blank."""
     depth, quoted, start, i = 0, False, 0, 0
     while i <= len(text):
         c = text[i] if i < len(text) else "\n"

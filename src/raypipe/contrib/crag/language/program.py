@@ -1,7 +1,7 @@
-"""Programs of the knowledge graph's call language, as values, and their canonical text.
+"""Programs of the knowledge graph's call language (db3's regularised API), as values, and their canonical
+text.
 
-Knows the shape of programs. Does not know how text becomes one (`calls`), nor tables, keys or what a call
-gives (`raypipe.contrib.crag`). Source of the language: db3's regularised API.
+`parser` reads programs from text; `execute` runs them over a graph's tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "get_soccer_next_game": ("soccer",),
     "get_open": ("entity",),
 }
-"""Each call, with the kinds of its name places; get_person is of an artist, too."""
+"""Call -> the kind of name of each argument. The name in get_person may also be an artist's."""
 FUNCTIONS: Final = tuple(KINDS)
 
 Op: TypeAlias = Literal["eq", "neq", "ge", "le", "gt", "lt"]
@@ -41,7 +41,7 @@ Op: TypeAlias = Literal["eq", "neq", "ge", "le", "gt", "lt"]
 @dataclass(frozen=True, slots=True)
 class Text:
     value: str
-    bare: bool = False  # written without quotes: then a condition may mean a column by it
+    bare: bool = False  # written without quotes; in a condition it may then name a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """None: unconstrained."""
+    """The argument None: no constraint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Star:
     """All values of the line before (`*`), or of an earlier call of the program (`*2`)."""
 
-    call: int = 0  # from 1; a call's `sort` belongs to it; 0: the line before
+    call: int = 0  # number of a call with its `sort` lines, from 1; 0: the line before
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A bracket list: what belongs to every one of them."""
+    """A list in brackets, such as two actors: selects what all of the names share."""
 
     items: tuple[Text | Number, ...]
 
@@ -94,13 +94,13 @@ class Query:
     args: tuple[Arg, ...]  # names and times
     where: tuple[Cond, ...] = ()  # all must hold
     tail: Tail = Tail()
-    everything: bool = False  # ALL
-    lead: int | None = None  # n before the call: the first n
+    everything: bool = False  # the line has ALL
+    lead: int | None = None  # the number n before a call: its first n values
 
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """Filters and orders the rows of the line before."""
+    """Line that filters and orders the rows of the line before."""
 
     where: tuple[Cond, ...]
     key: str
@@ -135,14 +135,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Which call of its program a line belongs to."""
+    """Position of a line among the calls of its program."""
 
-    number: int  # from 1
-    reads: frozenset[int]  # the earlier calls whose values it uses
+    number: int  # of the line's call, from 1
+    reads: frozenset[int]  # numbers of the earlier calls whose values it uses
 
 
 def places(program: Program) -> list[CallPlace]:
-    """The place of each line: a `sort` belongs to the call before it, any other line is a call of its own."""
+    """Returns the position of each line. A `sort` belongs to the call before; any other line is a call."""
     out: list[CallPlace] = []
     number = 0
     for line in program.lines:
@@ -161,7 +161,7 @@ def places(program: Program) -> list[CallPlace]:
 
 
 def print_program(program: Program) -> str:
-    """The program in its canonical text, a line each. Parsing that gives the program again."""
+    """Formats a program as canonical text, a line each. Parsing the text gives the same program."""
     return "\n".join(print_line(line) for line in program.lines)
 
 

@@ -1,14 +1,16 @@
 """Time words relative to the question's time: "last friday", "2024-02", "most recent", "two weeks ago".
 
-Knows calendars. Does not know prices or games: trading days are handed in. Two clocks: calendar words (today,
-last week) are the asker's own days, Pacific in CRAG; markets live three hours ahead, on Eastern time, which
-may be the next day, month or year already. Pacific and Eastern change their clocks in the same nights, so the
-difference is three hours all year but for three hours of two nights.
+Meanings depend on calendars only; callers pass trading days. There are two clocks. Calendar words (today,
+last week) mean the asker's own days, which are Pacific in CRAG. Markets are three hours ahead, on Eastern
+time, where the next day, month or year may already have begun. Both zones change their clocks in the same
+nights: the difference is always three hours, except for three hours of two nights in a year.
 
-Readings (db3's, where it had one): "this" and "recent" before a weekday is the latest such day up to today;
-"last" before a weekday is that day of the week before, weeks counted from Monday; "last week" of a team's
-games counts weeks from Sunday (`week_starts`); a trading-day word is the latest session strictly before
-today.
+Readings, which are db3's if it had one:
+
+- "this" and "recent" before a weekday: the latest such day up to today;
+- "last" before a weekday: that day of the week before, with weeks from Monday;
+- "last week" of a team's games: weeks from Sunday (`week_starts`);
+- a trading-day word: the latest session strictly before today.
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ MONDAY, SUNDAY = 0, 6
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Meaning of a word: some days, or a moment that only the data can tell."""
+    """Meaning of time words: a range of days, or a moment that only the data can tell."""
 
-    kind: Kind  # latest: up to the minute; earliest: the first there is; last, next: event before, after now
-    first: date  # of days, both included; for the other kinds the asker's day
+    kind: Kind  # latest: up to the minute; earliest: first record; last, next: event before, after now
+    first: date  # first and last day, both included; for other kinds, the asker's day
     last: date
 
 
 def when(
     words: str, now: Moment, sessions: Sequence[date] | None = None, week_starts: int = MONDAY
 ) -> When | None:
-    """Returns what the words mean at that moment; None for words that are no time.
+    """Returns the meaning of time words at a moment; None if the words are no time.
 
-    `sessions` are the trading days that are known, ascending; without them every Monday to Friday is one.
+    `sessions` are the known trading days, ascending; without them all days from Monday to Friday are.
     """
     text = " ".join(words.lower().replace("_", " ").replace(",", " ").split()).removeprefix("the ")
     if text in _NEAR:
@@ -66,19 +68,19 @@ def days(first: date, last: date | None = None) -> When:
 
 
 def month(year: int, number: int) -> When:
-    """A whole month; the number may be 0 or 13 and so on."""
+    """Returns a whole month. `number` may lie outside 1..12: 13 is January of the next year."""
     year, number = year + (number - 1) // 12, (number - 1) % 12 + 1
     return days(date(year, number, 1), date(year, number, calendar.monthrange(year, number)[1]))
 
 
 def add_months(day: date, months: int) -> date:
-    """The same day of another month, or its last: a month after January 31 is the end of February."""
+    """Shifts a day by months, at most to the month's end: a month after January 31 is February's last day."""
     there = month(day.year, day.month + months)
     return there.first.replace(day=min(day.day, there.last.day))
 
 
 def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
-    """The latest trading day strictly before the day; None if there is none."""
+    """Returns the latest trading day strictly before `day`; None if there is none."""
     if sessions is not None:
         return max((s for s in sessions if s < day), default=None)
     there = day - DAY
@@ -116,7 +118,7 @@ _TOLD: Final[dict[Kind, tuple[str, ...]]] = {
     "last": ("last time", "last game", "last match", "most recent game", "latest game"),
     "next": ("next time", "next game", "next match"),
 }
-"""Moments that only the data can tell."""
+"""Kind of moment that only the data can tell -> its words."""
 
 
 def _iso(m: re.Match[str], today: date, starts: int) -> When:
@@ -152,7 +154,7 @@ _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 
 
 def _written(m: re.Match[str], today: date, starts: int) -> When:
-    """A day in words. Without a year: the latest that is not after today."""
+    """Reads a day in words. Without a year it is the latest such day up to today."""
     number, day = _MONTHS[m["month"]], int(m["day"].rstrip("dhnrst"))
     if m["year"]:
         return days(date(int(m["year"]), number, day))
@@ -167,7 +169,7 @@ def _written(m: re.Match[str], today: date, starts: int) -> When:
 
 
 def _month(m: re.Match[str], today: date, starts: int) -> When:
-    """Without a year: the latest that is not to come."""
+    """Reads a month. Without a year it is the latest that has begun; "last" and "next" exclude this month."""
     number = _MONTHS[m[2]]
     if m[3]:
         return month(int(m[3]), number)
@@ -195,7 +197,7 @@ def _period(m: re.Match[str], today: date, starts: int) -> When:
         case "week":
             first = today - ((today.weekday() - starts) % 7) * DAY + 7 * step * DAY
             return days(first, first + 6 * DAY)
-        case "weekend":  # this one: under way or to come
+        case "weekend":  # "this weekend" has begun or is to come
             saturday = today + (5 - today.weekday() + 7 * step) * DAY
             return days(saturday, saturday + DAY)
         case "month":
@@ -250,5 +252,5 @@ _FORMS: Final = [
         (r"(\d{3}0)'?s", _decade),
     )
 ]
-"""Forms of words, and what they mean by the day of asking and the weekday that weeks start with. They raise
-ValueError for a day that is none."""
+"""Pattern -> function that gives its meaning for a day of asking and the first day of the week. It raises
+ValueError if a day does not exist."""

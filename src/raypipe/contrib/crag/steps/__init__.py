@@ -1,1 +1,1 @@
-"""The steps over a graph and public data, one verb per file."""
+"""Steps over a knowledge graph and public data, one verb per file."""

@@ -1,4 +1,4 @@
-"""Worth of an answer from the knowledge graph, before it may outrank the web (db3, section 2.5)."""
+"""Withdrawal of answers from the knowledge graph that must not outrank the web (db3, section 2.5)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from raypipe.text.template import REPLY
 
 RECENT = ("update", "at the moment", "week", "last", "yesterday", "previous", "late", "today")
 NO_MATCH = "There is no match"
-"""Words by which the graph says that a team had no game in that time."""
+"""Words by which the graph reports that a team had no game at that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demote:
-    """Takes back what the reply `reply` says where it must not be the last word.
+    """Withdraws the reply `reply` if the web should decide instead.
 
-    A reply that calls the question invalid, or has that word in it, becomes an abstention, so that the web
-    decides. One exception: where the graph's only sentence in `facts` is that there was no match, and the
-    question has one of `recent` in it, the question is invalid, whatever was replied.
+    A reply that calls the question invalid, or contains that word, becomes an abstention. One exception: if
+    the only sentence in `facts` reports that there was no match, and the question contains one of `recent`,
+    the reply becomes invalid, whatever it was.
     """
 
     reply: str
     facts: str
-    recent: tuple[str, ...] = RECENT  # parts of the question, not words: "late" is meant to find "latest"
+    recent: tuple[str, ...] = RECENT  # parts of the question, not whole words: "late" also finds "latest"
 
     version: ClassVar[int] = 2
 

@@ -1,4 +1,4 @@
-"""Public data for a question: sentences by the year or the names in it (db3, the public-data pathway)."""
+"""Public data for a question: sentences by its years or by names (db3, the public-data pathway)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY, ByLabel
 
-MOST = 1_000  # sentences of one question that are scored
-OF_YEAR = 120  # sentences of an Oscar ceremony, about
-MOST_NAMES = 100  # names of one question that are looked up; db3's reply of 70 tokens has some ten
+MOST = 1_000  # most sentences of one question that are scored
+OF_YEAR = 120  # approximate number of sentences about one Oscar ceremony
+MOST_NAMES = 100  # most names of one question that are looked up; db3's reply of 70 tokens has some ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsRule:
     table: FactsRef
-    by: Literal["year", "name"]  # a year in the question, or the names in the reply `entities`
-    triggers: tuple[str, ...] = ()  # the question has one of these in it; (): always
-    whole_words: bool = False  # triggers are words of the question; db3 takes any part of it
-    levels: tuple[Level, ...] = ("exact",)  # how a name is linked, tried in order
-    company: bool = False  # names are companies': legal forms are no part of them, tickers may be marked
-    embedder: Model | None = None  # of the level embedding
-    near: float | None = None  # cosine from which on that level takes two names for one, above 0, at most 1
+    by: Literal["year", "name"]  # looked up by years in the question, or names in the reply `entities`
+    triggers: tuple[str, ...] = ()  # used if the question contains one of these; (): always
+    whole_words: bool = False  # triggers match whole words; db3 matches any part of the question
+    levels: tuple[Level, ...] = ("exact",)  # levels of linking names, in order
+    company: bool = False  # names of companies: legal forms are ignored, tickers may be marked
+    embedder: Model | None = None  # for the level embedding
+    near: float | None = None  # least cosine at which that level links two names; above 0, at most 1
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -59,14 +59,14 @@ _QUOTES = "\"'\u201c\u201d\u2018\u2019 "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Writes what the tables say into the reply `into`, a sentence a line: answered, or abstained where the
-    question does not call for the table or the table has nothing.
+    """Writes the sentences of the question's table into the reply `into`, one a line.
 
-    `model` is a reranker: of more than `top` sentences the best stay, best first. Without one all stay.
-    `entities` names the reply with the names, several joined by &&, as the entity prompts ask for.
+    The reply is abstained if the question needs no table, or if the table has no sentence for it. `model` is
+    a reranker: of more than `top` sentences it keeps the best, best first. Without a model all are kept.
+    `entities` is the reply that holds the names, joined by &&, as the entity prompts ask for.
     """
 
-    table: ByLabel[FactsRule | None]  # one, or one for each label of an earlier reply
+    table: ByLabel[FactsRule | None]  # one rule, or one for each label of an earlier reply
     into: str
     entities: str | None = None
     model: Model | None = None
@@ -77,10 +77,10 @@ class Facts:
     def __post_init__(self) -> None:
         if self.top < 1:
             raise ValueError(f"top: expected at least 1, found {self.top}")
-        shelves = [s for s in self.table.values() if s is not None]
-        if not shelves:
+        rules = [s for s in self.table.values() if s is not None]
+        if not rules:
             raise ValueError("table: expected at least one, found none")
-        if any(s.by == "name" for s in shelves) != (self.entities is not None):
+        if any(s.by == "name" for s in rules) != (self.entities is not None):
             raise ValueError("entities: expected with a table that is looked up by name, and only there")
 
     def reads(self) -> frozenset[str]:
@@ -96,7 +96,7 @@ class Facts:
         vectors = meant * MOST_NEAR + MOST_NAMES if meant else 0
         scored = 0 if self.model is None else MOST
         by_year = any(s.by == "year" and s.wanted(question.text) for s in rules)
-        # what is found by name is rarely more than `top`
+        # a lookup by name rarely gives more than `top` sentences
         likely = min(scored, OF_YEAR * len(_years(question.text))) if by_year else 0
         return Bound(vectors + scored, reach, "never", likely=math.inf if vectors else likely)
 
@@ -107,36 +107,36 @@ class Facts:
         score = None if self.model is None else kit.reranker(self.model)
 
         async def ask(questions: list[Question]) -> list[Question]:
-            shelves = [self.table.of(q) for q in questions]
+            chosen = [self.table.of(q) for q in questions]
             found = [
                 ()
                 if s is None or not s.wanted(q.text)
-                else await self._found(q, s, tables[s.table.where], near.get(s))
-                for q, s in zip(questions, shelves, strict=True)
+                else await self._sentences(q, s, tables[s.table.where], near.get(s))
+                for q, s in zip(questions, chosen, strict=True)
             ]
             best = await self._best(questions, found, score)
-            return [self._said(q, lines) for q, lines in zip(questions, best, strict=True)]
+            return [self._with_reply(q, lines) for q, lines in zip(questions, best, strict=True)]
 
         return ask
 
-    async def _found(
-        self, question: Question, shelf: FactsRule, table: Table, near: Near | None
+    async def _sentences(
+        self, question: Question, rule: FactsRule, table: Table, near: Near | None
     ) -> tuple[str, ...]:
-        if shelf.by == "year":
+        if rule.by == "year":
             texts = [t for y in _years(question.text) for t in table.of_year(y)]
         else:
             assert self.entities is not None
             reply = question.replies[self.entities]
             names = reply.text.split("&&") if reply.label == ANSWERED else []
             written = [name for n in names if (name := n.strip(_QUOTES))]
-            told = [await table.about(n, shelf.levels, shelf.company, near) for n in written[:MOST_NAMES]]
+            told = [await table.about(n, rule.levels, rule.company, near) for n in written[:MOST_NAMES]]
             texts = [t for some in told for t in some]
         return tuple(dict.fromkeys(texts))[:MOST]
 
     async def _best(
         self, questions: Sequence[Question], found: Sequence[tuple[str, ...]], score: Score | None
     ) -> list[tuple[str, ...]]:
-        """The `top` best sentences of each question that has more, in one call."""
+        """Keeps the `top` best sentences of each question that has more; scores all in one call."""
         many = [i for i, texts in enumerate(found) if score is not None and len(texts) > self.top]
         out = list(found)
         if not many or score is None:
@@ -148,7 +148,7 @@ class Facts:
             out[i] = tuple(found[i][n] for n in order)
         return out
 
-    def _said(self, question: Question, lines: Sequence[str]) -> Question:
+    def _with_reply(self, question: Question, lines: Sequence[str]) -> Question:
         text = "\n".join(storable(x) for x in lines)
         reply = Reply(text, ANSWERED) if text else Reply(IDK, ABSTAINED)
         return replace(question, replies={**question.replies, self.into: reply})

@@ -1,4 +1,4 @@
-"""Function calls that a language model wrote as JSON become a program for the knowledge graph."""
+"""Function calls that a language model wrote as JSON, converted to a program for the knowledge graph."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from raypipe.text.template import REPLY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCalls:
-    """Reads the JSON in the reply `reply` and writes its program into `into` and its operation, one of
-    `answer_rules.RULES`, as the label of `rule`.
+    """Reads the JSON in the reply `reply` and writes its program into the reply `into`.
 
-    `into` is abstained where the reply has no calls or is no answer, and a fault where it is no such JSON:
-    then the web path goes on.
+    The operation, one of `answer_rules.RULES`, becomes the label of the reply `rule`. `into` is abstained if
+    the reply has no calls or is not answered. Unreadable JSON makes it a fault; then the web path answers.
     """
 
     reply: str
     into: str = "calls"
     rule: str = "rule"
-    form: Literal["calls", "flat"] = "calls"  # WeKnow's, or the flat JSON of CRAG's baseline, without a rule
+    form: Literal["calls", "flat"] = "calls"  # WeKnow's JSON, or the flat JSON of CRAG's baseline (no rule)
 
     version: ClassVar[int] = 2
 
@@ -53,7 +52,7 @@ class FunctionCalls:
             calls = Reply("None", ABSTAINED)
         else:
             try:
-                flat = self.form == "flat"  # without an operation
+                flat = self.form == "flat"  # it has no operation
                 program, name = (flat_program(said.text), None) if flat else program_of(said.text)
                 calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
                 rule = SKIPPED_REPLY if name is None else Reply(name, name)

@@ -1,6 +1,6 @@
-"""Asks a knowledge graph: a program of calls becomes sentences, and where a rule is named an answer.
+"""Queries to a knowledge graph: a program of calls gives sentences, and an answer if a rule is named.
 
-A graph that is down or talks garbage is a fault on the row, and other replies may still answer it.
+If the graph is down or replies with garbage, the row gets a fault, and other replies may still answer it.
 """
 
 from __future__ import annotations
@@ -25,36 +25,38 @@ from raypipe.text.template import REPLY, ByLabel
 WRITTEN = frozenset(
     {"bad_call", "bad_condition", "bad_mean", "bad_time", "no_rows", "no_values", "too_many", "unknown_key"}
 )
-"""Reasons of faults of the program itself: whichever graph runs it, its line has no answer."""
-REQUESTS = 6  # of an ordinary program to a server: a search, and an entity for each of two hops or three
-MOST_TRACED = 10  # values and requests of a line that its trace repeats
+"""Reasons of faults in the program itself: no graph could answer its line."""
+REQUESTS = 6  # requests of an ordinary program: a search, and an entity for each of two or three hops
+MOST_TRACED = 10  # most values, and most requests, of a line in its trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KgQuery:
-    """Runs the program in the reply `calls` at the question's time; `into` has what it found, in sentences.
+    """Runs the program in the reply `calls` at the question's time; writes its sentences into `into`.
 
-    `into` is answered where there is a sentence, abstained where there is none, and a fault where the graph
-    failed in every line. Lines that are no calls that the graph could answer (WRITTEN) are their writer's
-    abstention, which keeps what was wrong. With `rule` and `answer`: the label of the reply `rule` names one
-    of `answer_rules.RULES`, and the reply `answer` is what it makes of the values: answered, abstained, or
-    invalid for a false premise. `certain` says, for each domain if need be, at which levels names may have
-    been linked for an answer to rest on them: with any other, `answer` is abstained. `domain` names the reply
-    whose label says what `get_person` means. `trace` has one line of JSON for each line of the program, with
-    the time that it took: the only thing here that another run may have otherwise.
+    `into` is answered if there is a sentence. Otherwise it is abstained, or a fault if the graph failed in
+    every line, or transiently in one. If no graph could answer any line (WRITTEN), it is abstained, with the
+    reason.
 
-    A fault of the moment (no server) stands in `degraded`, too: the row is answered without what it lacks, is
-    not stored, and is asked again.
+    With `rule` and `answer`: the label of the reply `rule` names one of `answer_rules.RULES`. The rule makes
+    the reply `answer` from the values: answered, abstained, or invalid for a false premise. `certain` lists,
+    in general or by domain, the levels of linking on which an answer may rest. If a name was linked at
+    another level, `answer` is abstained. `domain` is the reply whose label decides what `get_person` means.
+    `trace` is the reply with a line of JSON for each line of the program; only its durations differ between
+    runs.
+
+    A transient fault (no server) is also recorded in `degraded`: the row is answered without the graph, is
+    not stored, and is tried again.
     """
 
     graph: GraphRef
     calls: str  # reply with the program
     into: str = "facts"
     rule: str | None = None  # reply whose label names the rule
-    answer: str | None = None  # reply that the rule makes
-    certain: ByLabel[tuple[str, ...]] | None = None  # of contrib.crag.records.Level; None: all of them
+    answer: str | None = None  # reply for the rule's answer
+    certain: ByLabel[tuple[str, ...]] | None = None  # of contrib.crag.records.Level; None: all
     domain: str | None = None  # reply whose label is the domain
-    trace: str | None = None  # reply that keeps what each line did
+    trace: str | None = None  # reply for the trace of each line
 
     version: ClassVar[int] = 6
 
@@ -101,22 +103,22 @@ class KgQuery:
     async def _one(self, graph: Graph, question: Question) -> Question:
         calls = question.replies[self.calls]
         if calls.label != ANSWERED:
-            return self._said(question, Reply(IDK, ABSTAINED), None)
+            return self._with_replies(question, Reply(IDK, ABSTAINED), None)
         domain = "" if self.domain is None else question.replies[self.domain].label
         try:
             results = await graph.run(calls.text, question.asked_at, domain)
-        except DataError as e:  # the question's time
+        except DataError as e:  # the question's time cannot be read
             broken = Reply("", FAULT, fault=Fault("kg_query", "bad_time", str(e), False))
-            return self._said(question, broken, None)
+            return self._with_replies(question, broken, None)
         facts, trace = self._facts(results), Reply("\n".join(_traced(r) for r in results), TRACE)
         if any(r.fault is not None and r.fault.transient for r in results):
             question = replace(question, degraded=(*question.degraded, f"kg_query:{self.into}"))
         levels = get_args(Level) if self.certain is None else self.certain.of(question)
         certain = all(link.level in levels for r in results for link in r.links)
         if self.rule is None or facts.label == FAULT or not certain:
-            return self._said(question, facts, None, trace)
+            return self._with_replies(question, facts, None, trace)
         answer = self._answer(question.replies[self.rule], results, question.asked_at)
-        return self._said(question, facts, answer, trace)
+        return self._with_replies(question, facts, answer, trace)
 
     def _facts(self, results: Sequence[CallResult]) -> Reply:
         found = [storable(s) for r in results for s in r.sentences]
@@ -136,7 +138,7 @@ class KgQuery:
         read = apply_rule(rule.label, results, moment(asked_at).day)
         return Reply(storable(read.text), read.label)
 
-    def _said(
+    def _with_replies(
         self, question: Question, facts: Reply, answer: Reply | None, trace: Reply = SKIPPED_REPLY
     ) -> Question:
         replies = {**question.replies, self.into: facts}
@@ -148,8 +150,7 @@ class KgQuery:
 
 
 def _traced(result: CallResult) -> str:
-    """A line as JSON: its call, what its names were taken for, what was asked of a server (remembered or
-    not), what came of it, and how long it took."""
+    """Formats a line's trace as JSON. Requests include those that the memo answered."""
     kept = {
         "call": result.call,
         "links": [[k.written, k.kind, k.name, k.level] for k in result.links],

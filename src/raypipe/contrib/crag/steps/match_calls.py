@@ -1,4 +1,4 @@
-"""Calls without a language model: the nearest example question's, with the question's own names and times."""
+"""Calls without a language model: the nearest example's, with this question's names and times filled in."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from raypipe.text.html import storable
 from raypipe.text.moments import moment
 from raypipe.text.template import REPLY
 
-SEARCHES = 8  # of an ordinary question in a server: six, and what two names need more
+SEARCHES = 8  # requests of an ordinary question to a server: six, and two for its names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchCalls:
-    """Writes the program of the nearest example into the reply `into`, and its rule and its domain as the
-    labels of the replies `rule` and `domain`.
+    """Writes the program of the nearest example question into the reply `into`.
 
-    Names of the graph, times and numbers in the question are found first; questions and examples are then
-    compared without them, by the cosine of their vectors. The nearest example of at least `least` whose
-    places they fill is taken; `into` is abstained where there is none, or where it says that the graph cannot
-    tell. Its confidence is the cosine.
+    The labels of the replies `rule` and `domain` are set to the example's rule and domain. Names of the
+    graph, times and numbers are masked; then questions and examples are compared by the cosine of their
+    vectors. The nearest example of at least `least` whose places the question fills is taken. `into` is
+    abstained if there is none, or if the example's calls are None: the graph lacks the answer. Its confidence
+    is the cosine.
 
-    A graph's server that is down is a fault of the moment: it stands in `degraded`, too, and the row is
-    answered without calls, is not stored, and is asked again.
+    If a graph's server is down, the transient fault is also recorded in `degraded`. The row is answered
+    without calls, is not stored, and is tried again.
     """
 
     graph: GraphRef
@@ -59,7 +59,7 @@ class MatchCalls:
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         searches = 0 if self.graph.kind == "folder" else MOST_SEARCHES
-        examples = len(self.bank.flat)  # vectors of them and of the question
+        examples = len(self.bank.flat)  # each needs a vector, and so does the question
         likely = 1 + min(searches, SEARCHES)
         return Bound(examples + 1 + searches, reach, "never", likely=likely, shared=examples)
 
@@ -78,34 +78,34 @@ class MatchCalls:
             asked = await embed([f.masked for f in found if isinstance(f, MaskedQuestion)], "passage")
             scores = iter(asked @ known.T)
             return [
-                self._broken(q, f) if isinstance(f, Fault) else self._matched(q, f, next(scores))
+                self._with_fault(q, f) if isinstance(f, Fault) else self._matched(q, f, next(scores))
                 for q, f in zip(questions, found, strict=True)
             ]
 
         return ask
 
     def _matched(self, question: Question, found: MaskedQuestion, scores: np.ndarray) -> Question:
-        """`scores` is (examples,), parallel to the bank."""
+        """Adds the filled nearest example to a question. `scores` is (examples,), parallel to the bank."""
         try:
             now = moment(question.asked_at)
         except DataError as e:
-            return self._broken(question, Fault("match_calls", "bad_time", str(e), False))
+            return self._with_fault(question, Fault("match_calls", "bad_time", str(e), False))
         filled = example_bank.nearest(found, self.bank, scores.tolist(), self.least, now)
         if filled is None:
-            return self._said(question, Reply(NO_CALLS, ABSTAINED))
+            return self._with_replies(question, Reply(NO_CALLS, ABSTAINED))
         confidence = min(1.0, max(0.0, round(filled.score, 4)))
         label = ABSTAINED if filled.calls == NO_CALLS else ANSWERED
         calls = Reply(storable(filled.calls), label, confidence=confidence)
         rule, domain = filled.group.rule, filled.group.domain
-        return self._said(question, calls, Reply(rule, rule), Reply(domain, domain))
+        return self._with_replies(question, calls, Reply(rule, rule), Reply(domain, domain))
 
-    def _broken(self, question: Question, fault: Fault) -> Question:
+    def _with_fault(self, question: Question, fault: Fault) -> Question:
         if fault.transient:
             question = replace(question, degraded=(*question.degraded, f"match_calls:{self.into}"))
-        return self._said(question, Reply("", FAULT, fault=fault))
+        return self._with_replies(question, Reply("", FAULT, fault=fault))
 
-    def _said(
+    def _with_replies(
         self, question: Question, calls: Reply, rule: Reply = SKIPPED_REPLY, domain: Reply = SKIPPED_REPLY
     ) -> Question:
-        said = {self.into: calls, self.rule: rule, self.domain: domain}
-        return replace(question, replies={**question.replies, **said})
+        replies = {self.into: calls, self.rule: rule, self.domain: domain}
+        return replace(question, replies={**question.replies, **replies})
