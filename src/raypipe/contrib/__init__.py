@@ -1,1 +1,1 @@
-"""Plugin folders that ship with raypipe. Nothing outside of this folder imports them."""
+"""Plugin folders that ship with raypipe. No module outside this folder imports them."""

@@ -1,6 +1,6 @@
-"""Commands that teach a step of a recipe: labels, finetune.
+"""Commands that train a step of a recipe: labels, finetune.
 
-What calls the API is imported when the command runs, so that its help is quick.
+Modules that call the API are imported only when a command runs, so help is quick.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelFlags(shared.WorkFlags):
-    """Which labels are made, of which questions."""
+    """Options that choose the questions, the step and the rules of labels."""
 
     step: str | None = arg("the step, by the name of its reply (default: the last that answers)", "INTO")
     where: Sequence[str] = arg("only those with this label, domain=movie,music", "LABEL=V1,V2", each=True)

@@ -1,9 +1,8 @@
-"""Check that an adapter acts where it will serve: one training prompt, asked of base and adapter in an
-engine.
+"""Check that an adapter has an effect in vLLM: an engine answers one training prompt with and without it.
 
-vLLM loads an adapter whose names or shapes fit nothing without a word, and answers as the base. So the engine
-itself is asked, and equal replies with equal log-probabilities mean an adapter that changes nothing. Ray is
-imported for the check alone.
+If the names or shapes of an adapter fit no layer, vLLM loads it without a warning and answers as the base.
+Equal replies with equal log-probabilities mean an adapter that changes nothing. Ray is imported only when the
+check runs.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from raypipe.models.engine import Engine
 from raypipe.models.folder import identity
 from raypipe.models.hosts import EngineLimits
 
-REPLY_TOKENS = 32  # enough to differ: an adapter changes the first token's log-probability
+REPLY_TOKENS = 32  # enough for a difference: an adapter changes the first token's log-probability
 
 
 class NoEffect(RaypipeError):
-    """A trained adapter changes nothing; it is not registered."""
+    """Error: a trained adapter changes nothing. It is not registered."""
 
     exit_code = 7
 
@@ -38,8 +37,8 @@ class EngineReplies:
 
     base: str
     adapter: str
-    base_logprob: float  # of its own reply
-    adapter_logprob: float
+    base_logprob: float  # of the base's own reply
+    adapter_logprob: float  # of the adapter's own reply
 
     @property
     def acts(self) -> bool:
@@ -59,17 +58,17 @@ def ask_both(
     limits: EngineLimits,
     needs: Mapping[str, float],
 ) -> EngineReplies:
-    """Starts an engine with the adapter, whose files are given, in a task of the joined Ray that has what
-    `needs` says, and asks it with and without the adapter. `room`: tokens that the model's context leaves for
-    a reply. Raises NoEffect for a fault, and what the engine refuses."""
+    """Generates replies with and without an adapter, in an engine inside a Ray task. Ray must be connected.
+    `adapter`: file name -> content. `room`: tokens that the model's context leaves for a reply. `needs`: the
+    task's CPUs and GPUs. Raises NoEffect if a reply is a fault, and the engine's own errors."""
     import ray
 
     task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=0)(_ask)
     try:
-        found: EngineReplies = ray.get(task.remote(model, name, adapter, chat, room, limits))
+        replies: EngineReplies = ray.get(task.remote(model, name, adapter, chat, room, limits))
     except ray.exceptions.RayTaskError as e:
         raise e.cause if isinstance(e.cause, RaypipeError) else e from e
-    return found
+    return replies
 
 
 def _ask(
@@ -81,20 +80,20 @@ def _ask(
             await engine.ready()
             sampling = Sampling(max_tokens=min(REPLY_TOKENS, room), logprobs=True)
             base, other = [(await engine.generate([chat], sampling, which))[0] for which in (None, name)]
-            (said, p), (other_said, other_p) = _said(base), _said(other)
-            return EngineReplies(said, other_said, p, other_p)
+            (text, p), (other_text, other_p) = _content(base), _content(other)
+            return EngineReplies(text, other_text, p, other_p)
         finally:
             engine.close()
 
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as folder:
         for file, content in adapter.items():
             (Path(folder) / file).write_bytes(content)
-        found = (name, identity(Path(folder), "adapter"))
-        return asyncio.run(both(replace(model, adapters=(found,), adapter_paths=(folder,))))
+        entry = (name, identity(Path(folder), "adapter"))
+        return asyncio.run(both(replace(model, adapters=(entry,), adapter_paths=(folder,))))
 
 
-def _said(reply: Generated | Fault) -> tuple[str, float]:
-    """A reply's text and log-probability; a model may end its reply before any text."""
+def _content(reply: Generated | Fault) -> tuple[str, float]:
+    """Returns the text, possibly empty, and log-probability of a reply. Raises NoEffect for other faults."""
     if isinstance(reply, Generated):
         return reply.text, reply.logprob or 0.0
     if reply.reason == "empty_reply":
@@ -104,8 +103,8 @@ def _said(reply: Generated | Fault) -> tuple[str, float]:
 
 
 def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -> None:
-    """Raises NoEffect for an adapter that changes nothing. `effect`: the log-probability of a label by the
-    base and with the adapter; `replies`: those of an engine, None where none was asked."""
+    """Raises NoEffect for an adapter that changes nothing. `effect`: log-probabilities of one label by the
+    base and with the adapter. `replies`: of the engine check; None: it did not run."""
     if effect[0] == effect[1]:
         raise NoEffect(
             f"the adapter changes nothing: the first label has log-probability {effect[0]:.6g} with and "

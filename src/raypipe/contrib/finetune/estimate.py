@@ -1,7 +1,8 @@
 """Estimate of a training before it starts: steps, tokens, memory of a worker, and time.
 
-Memory is arithmetic over the files' headers. Time is what earlier trainings of the same base took for a
-token, else a bound from the machine's own speed, else not known.
+Memory is computed from the headers of the base's files. Time comes from the seconds per token of earlier
+trainings of the same base. Without such a training, it is a bound from the machine's measured speed; if that
+is missing too, it is unknown.
 """
 
 from __future__ import annotations
@@ -18,55 +19,56 @@ from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.models.folder import json_object, text_config
 from raypipe.models.weight_files import BYTES, GIB, folder_headers
 
-ADAPTER_BYTES = 20  # of one number: weight, gradient, its sum, two moments of AdamW; float32
-NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)
-LAYER_BYTES = 34  # of activations, for each token and hidden number of a layer in half precision, without the
-# matrix of attention, which sdpa does not keep: Korthikanti et al. 2022, section 4.1
-COLUMNS = 32_768  # of the logits at a time, in trl: the whole of them is never in memory
-START_S = (15.0, 60.0)  # until the first step: torch and peft load; measured 15 to 20 s for a tiny model
-SLOWER = (1.0, 6.0)  # times the machine's matrix speed: measured on the stand-in, whose layers are small
-SPREAD = (0.8, 1.5)  # of the time of an earlier training of the same base
-RESERVE_GIB = 1.0  # of a GPU: CUDA's own context and the allocator's gaps
+ADAPTER_BYTES = 20  # per number: weight, gradient, accumulated gradient, two moments of AdamW; float32
+NF4_BYTES = 0.5625  # per weight: 4 bits, and a float32 scale for each 64 weights (QLoRA, section 3)
+LAYER_BYTES = 34  # activations of a layer in half precision, per token and hidden dimension. Without the
+# attention matrix, which sdpa does not store: Korthikanti et al. 2022, section 4.1
+COLUMNS = 32_768  # vocabulary columns of the logits that TRL computes at a time; it never holds all of them
+START_S = (15.0, 60.0)  # seconds until the first step: torch and peft load; measured 15 to 20 s, tiny model
+SLOWER = (1.0, 6.0)  # factor from matrix speed to training time; measured on the stand-in with small layers
+SPREAD = (0.8, 1.5)  # factor from an earlier training's time to the next one's, for the same base
+RESERVE_GIB = 1.0  # of a GPU, for CUDA's context and the allocator's gaps
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Memory of one worker at its longest rows, in GiB."""
+    """Memory that one worker needs at its longest rows, in GiB."""
 
     weights: float  # of the base
-    adapter: float  # with gradient and optimizer
+    adapter: float  # with gradients and optimizer state
     activations: float
     logits: float
     total: float
-    arithmetic: str
+    arithmetic: str  # the calculation, in words
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """Estimate of a training."""
+    """Estimate of a training: its rows, steps, tokens, memory and time."""
 
     rows: int
     held_out: int
-    left_out: int  # longer than max_seq_len
+    left_out: int  # rows longer than max_seq_len
     steps: int  # at most
     epochs: float
-    tokens: int  # that all steps read, prompts and answers
-    trained: int  # of these: answers and their end marks
+    tokens: int  # in the rows of all steps, prompts and answers
+    trained: int  # tokens of answers and their end marks in all steps
     longest: int  # tokens of the longest row
-    looks: int  # at the held-out rows
+    looks: int  # evaluations on the held-out rows
     parameters: int  # of the base
     adapter_parameters: int
     adapted_layers: int
     memory: MemoryNeed
-    seconds: tuple[float, float] | None  # from start to end; None: not known
-    rate_from: str  # what `seconds` rests on
+    seconds: tuple[float, float] | None  # fewest and most, from start to end; None: unknown
+    rate_from: str  # source of `seconds`
 
 
 def estimate(
     job: TrainingJob, left_out: int, workers: int, earlier: Sequence[float], flops: float | None
 ) -> TrainingEstimate:
-    """`earlier`: seconds a token of a worker in earlier trainings of this base; `flops`: what a core here
-    computes in a second, None: not known. Raises ConfError for a base whose config.json lacks a size."""
+    """Estimates a training. `earlier`: seconds per token of a worker in earlier trainings of this base.
+    `flops`: FLOP per second of a core here; None: unknown. Raises ConfError if the base's config.json lacks a
+    size."""
     rows, p, order = job.rows, job.preset, job.order()
     sizes = {name: math.prod(t.shape) for name, t in folder_headers(Path(job.model.path)).items()}
     parameters = sum(sizes.values())
@@ -105,7 +107,7 @@ def estimate(
 
 
 def _memory(job: TrainingJob, workers: int, sizes: Mapping[str, int], adapter: int) -> MemoryNeed:
-    """`sizes`: numbers of each tensor of the base; `adapter`: of the adapter."""
+    """Computes one worker's memory. `sizes`: base tensor -> elements. `adapter`: elements of its tensors."""
     place = Path(job.model.path) / "config.json"
     config, names = text_config(json_object(place)), ("num_hidden_layers", "hidden_size", "vocab_size")
     if lacking := [k for k in names if not isinstance(config.get(k), int)]:
@@ -114,7 +116,7 @@ def _memory(job: TrainingJob, workers: int, sizes: Mapping[str, int], adapter: i
     longest = max(job.rows, key=lambda r: len(r.ids))
     at_once = job.preset.at_once(workers)
     wide, length, parameters = BYTES[job.model.dtype], len(longest.ids), sum(sizes.values())
-    if job.in_four_bits:  # all but the embedding and the output head, which stay as they are
+    if job.in_four_bits:  # all weights except embedding and output head, which keep their precision
         embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
         weights = (parameters - embedded) * NF4_BYTES + embedded * wide
         packed = (parameters - embedded) / 1e6
@@ -137,7 +139,7 @@ def _memory(job: TrainingJob, workers: int, sizes: Mapping[str, int], adapter: i
 
 
 def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
-    """Raises ClusterTooSmall for a GPU that is too small. `gpu_gib`: 0 where there is none."""
+    """Raises ClusterTooSmall if a GPU has too little memory. Without a GPU, `gpu_gib` is 0."""
     if gpu_gib and need.total + RESERVE_GIB > gpu_gib:
         raise ClusterTooSmall(
             f"a worker needs {need.total + RESERVE_GIB:.1f} GiB ({need.arithmetic}; {RESERVE_GIB:g} GiB for "
@@ -147,6 +149,6 @@ def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
 
 
 def seconds_of(records: Sequence[str], base: str, device: str) -> list[float]:
-    """Seconds a token of a worker, of earlier trainings of a base. `records`: the texts of their files."""
+    """Returns seconds per token of one worker in earlier trainings of a base. `records`: their JSON texts."""
     trees = [t for t in map(json.loads, records) if t["base"] == base and t["device"] == device]
     return [t["token_s"] * t["workers"] for t in trees if t["token_s"]]

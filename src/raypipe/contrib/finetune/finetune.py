@@ -1,6 +1,6 @@
-"""Fine-tuning: a plan, rows to look at, and an adapter in the store with the entry that recipes need.
+"""Fine-tuning: its plan, its rows as text, and a trained adapter in the store with its models-file entry.
 
-Ray is imported to train: a plan needs none.
+Ray is imported only for a training: a plan runs without it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from raypipe.contrib.finetune.engine_check import EngineReplies
     from raypipe.contrib.finetune.training_job import StepPoint, TrainedAdapter
 
-RECORD = "training.json"  # the curves and the time of a training, next to its adapter
+RECORD = "training.json"  # loss curves and time of a training, stored with its adapter
 MODELS = "models.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FinetunePlanResult(Result):
-    """Plan of a training; one row."""
+    """Plan of a training, as one row."""
 
-    preset: str  # its name
+    preset: str  # name
     base: str  # name of the model
     labels: str  # folder
     workers: int
@@ -59,9 +59,9 @@ class FinetunePlanResult(Result):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FinetuneResult(Result, record="made"):
-    """A trained adapter; a row for each step."""
+    """Record of a trained adapter; one row per step."""
 
-    made: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
+    made: Mapping[str, Any]  # content of RECORD, and `folder`, `models` and `entry`
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return self.made["steps"]  # type: ignore[no-any-return]
@@ -78,14 +78,14 @@ def plan_finetune(
     name: str | None = None,
     out: str | Path | None = None,
 ) -> FinetunePlanResult:
-    """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
+    """Estimates steps, tokens, memory and time of a training. Trains nothing and does not start Ray.
 
-    The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
+    Takes the arguments of `finetune` and raises the same errors for wrong inputs."""
     session = session or Session()
     _called(preset, name, out)
-    found = read_inputs(session, preset, labels, base, workers, sets)
+    inputs = read_inputs(session, preset, labels, base, workers, sets)
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
-        return _plan(found, session.store_to_fill(store, Path(scratch)))
+        return _plan(inputs, session.store_to_fill(store, Path(scratch)))
 
 
 def show_rows(
@@ -96,9 +96,9 @@ def show_rows(
     sets: Sequence[str] = (),
     session: Session | None = None,
 ) -> list[str]:
-    """The first training rows as the base reads them; what is trained stands in ⟦ ⟧, token by token."""
-    found = read_inputs(session or Session(), preset, labels, base, None, sets)
-    return [found.shown(row) for row in found.rows[:count]]
+    """Returns the first training rows as the base reads them. ⟦ ⟧ encloses the trained tokens, split by |."""
+    inputs = read_inputs(session or Session(), preset, labels, base, None, sets)
+    return [inputs.shown(row) for row in inputs.rows[:count]]
 
 
 def finetune(
@@ -112,32 +112,33 @@ def finetune(
     sets: Sequence[str] = (),
     session: Session | None = None,
 ) -> FinetuneResult:
-    """Trains a LoRA adapter on labels, in workers on Ray, and keeps it in the store.
+    """Trains a LoRA adapter on labels, in workers on Ray, and puts it into the store.
 
-    `preset` is a name under conf/finetune or a path, `labels` a folder that `raypipe labels` wrote, `base` a
-    model of loader vllm in the models file, `name` what recipes call the adapter (default: the preset's
-    name). `out` gets the report and a models file with the adapter's entry; None: neither is written.
-    `workers`: None: one for each GPU of the cluster file, else one. `sets`: FIELD=VALUE in place of the
-    preset's. A run that was stopped continues at its last checkpoint; one that is done trains nothing.
+    `preset`: a name under conf/finetune, or a path. `labels`: a folder that `raypipe labels` wrote. `base`: a
+    model of loader vllm in the models file. `name`: the adapter's name in recipes; None: the preset's name.
+    `out`: folder for the report and a models file with the adapter's entry; None: neither is written.
+    `workers`: a divisor of a step's rows; None: the largest for which the GPUs suffice, or one on CPUs.
+    `sets`: FIELD=VALUE, replacing fields of the preset. A stopped run continues at its last checkpoint. A
+    finished run trains nothing.
 
-    Raises ConfError, DataError (also a loss that is no number), ModelMissing, ClusterTooSmall, and NoEffect
-    for an adapter that changes nothing.
+    Raises ConfError, DataError (also for a loss that is not finite), ModelMissing, ClusterTooSmall, and
+    NoEffect for an adapter that changes nothing.
     """
     session = session or Session()
     called = _called(preset, name, out)
-    found = read_inputs(session, preset, labels, base, workers, sets)
+    inputs = read_inputs(session, preset, labels, base, workers, sets)
     opened = session.store_to_fill(store)
-    planned = _plan(found, opened)
-    folder = adapters.adapter_folder(called, found.run)
+    planned = _plan(inputs, opened)
+    folder = adapters.adapter_folder(called, inputs.run)
     if folder not in adapters.adapter_names(opened.files):
-        with adapters.training_lease(opened.files, found.run, f"finetune {called}"):
-            _train(found, planned, opened, session, called, folder)
-    return _registered(found, opened, session, called, folder, None if out is None else Path(out))
+        with adapters.training_lease(opened.files, inputs.run, f"finetune {called}"):
+            _train(inputs, planned, opened, session, called, folder)
+    return _registered(inputs, opened, session, called, folder, None if out is None else Path(out))
 
 
 def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str:
-    """The adapter's name. Raises ConfError for one that none may have, and for a folder that cannot get its
-    entry."""
+    """Returns the adapter's name. Raises ConfError for an invalid name, and if the entry cannot be written to
+    `out`."""
     called = name or Path(preset).name.removesuffix(".yaml")
     if not _NAME.fullmatch(called):
         raise ConfError(
@@ -149,35 +150,35 @@ def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str
     return called
 
 
-def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
+def _plan(inputs: FinetuneInputs, store: Store) -> FinetunePlanResult:
     names = adapters.adapter_names(store.files)
     raw = [adapters.adapter_file(store.files, n, RECORD) for n in names]
-    estimated = found.estimate([r.decode() for r in raw if r is not None])
+    estimated = inputs.estimate([r.decode() for r in raw if r is not None])
     return FinetunePlanResult(
-        found.preset_name,
-        found.model.name,
-        str(found.labels.path),
-        found.workers,
-        found.device,
-        found.four_bit,
+        inputs.preset_name,
+        inputs.model.name,
+        str(inputs.labels.path),
+        inputs.workers,
+        inputs.device,
+        inputs.four_bit,
         estimated,
     )
 
 
 def _train(
-    found: FinetuneInputs,
+    inputs: FinetuneInputs,
     planned: FinetunePlanResult,
     store: Store,
     session: Session,
     called: str,
     folder: str,
 ) -> None:
-    """Trains, checks that the adapter acts, and puts it into the store."""
+    """Trains, checks that the adapter has an effect, and puts it into the store."""
     from raypipe.contrib.finetune.workers import train_on_ray
     from raypipe.runs.cluster import connection
 
     connection.connect(session.settings.ray)
-    began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done
+    began, told = time.monotonic(), list[tuple[int, float]]()  # step, and the time of its end
     shown = session.shown()
     with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
 
@@ -185,24 +186,24 @@ def _train(
             task.reach(point.step)
             told.append((point.step, time.monotonic()))
 
-        trained = train_on_ray(found.job, found.run, f"{store.uri}/{TRAININGS}", found.workers, advance)
+        trained = train_on_ray(inputs.job, inputs.run, f"{store.uri}/{TRAININGS}", inputs.workers, advance)
     took = (time.monotonic() - began, _token_s(told, planned))
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
         made = Path(temporary) / folder
-        about = {"name": called, "labels": found.label_facts(), "step": trained.taken}
-        about |= {"four_bit": found.four_bit.on, "seen": found.seen}
-        identity = write_adapter(made, trained.tensors, found.model, found.preset, about)
+        about = {"name": called, "labels": inputs.label_facts(), "step": trained.taken}
+        about |= {"four_bit": inputs.four_bit.on, "seen": inputs.seen}
+        identity = write_adapter(made, trained.tensors, inputs.model, inputs.preset, about)
         require_effect(trained.effect, None)
-        replies = _asked(found, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
+        replies = _asked(inputs, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
         require_effect(trained.effect, replies)
-        record = _record(found, planned, trained, called, identity, took, replies)
+        record = _record(inputs, planned, trained, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
-    adapters.remove_training(store.files, found.run)
+    adapters.remove_training(store.files, inputs.run)
 
 
 def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> float | None:
-    """Seconds a token from the first step to the last; None: too few steps to say it."""
+    """Returns the mean seconds per token after the first step. None: fewer than two steps."""
     if len(told) < 2:
         return None
     share = (told[-1][0] - told[0][0]) / planned.estimate.steps
@@ -210,20 +211,20 @@ def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> 
 
 
 def _asked(
-    found: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
+    inputs: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
 ) -> EngineReplies | None:
-    """Returns what an engine of the session's cluster says with and without the adapter; None: vLLM is not
-    here, or the cluster file has no engines."""
+    """Returns an engine's replies with and without the adapter. None: vLLM is not installed here, or the
+    cluster file has no engines."""
     file = session.cluster_file()
     if not engine_is_here() or (engines := file.engines) is None:
         return None
-    room = found.model.max_model_len - found.rows[0].cut
-    limits, needs = engines.limits(file.device), engines.needs(found.model)
-    return ask_both(found.model, called, adapter, found.examples[0].messages, room, limits, needs)
+    room = inputs.model.max_model_len - inputs.rows[0].cut
+    limits, needs = engines.limits(file.device), engines.needs(inputs.model)
+    return ask_both(inputs.model, called, adapter, inputs.examples[0].messages, room, limits, needs)
 
 
 def _record(
-    found: FinetuneInputs,
+    inputs: FinetuneInputs,
     planned: FinetunePlanResult,
     trained: TrainedAdapter,
     called: str,
@@ -231,20 +232,20 @@ def _record(
     took: tuple[float, float | None],
     replies: EngineReplies | None,
 ) -> dict[str, Any]:
-    """Returns what a training did: the file RECORD, and what the report shows. `took`: seconds, and those a
-    token."""
+    """Returns the record of a training: content of the file RECORD and of the report. `took`: seconds in
+    total, and per token."""
     look = trained.best_look
     return {
         "adapter": called,
         "identity": identity,
-        "base": found.model.weights,
-        "base_name": found.model.name,
-        "preset": to_jsonable_python(found.preset),
-        "preset_name": found.preset_name,
-        "labels": found.label_facts(),
+        "base": inputs.model.weights,
+        "base_name": inputs.model.name,
+        "preset": to_jsonable_python(inputs.preset),
+        "preset_name": inputs.preset_name,
+        "labels": inputs.label_facts(),
         "plan": planned.to_dict(),
-        "workers": found.workers,
-        "device": found.device,
+        "workers": inputs.workers,
+        "device": inputs.device,
         "seconds": round(took[0], 1),
         "token_s": took[1],
         "steps_done": len(trained.steps),
@@ -259,32 +260,32 @@ def _record(
 
 
 def _registered(
-    found: FinetuneInputs, store: Store, session: Session, called: str, folder: str, out: Path | None
+    inputs: FinetuneInputs, store: Store, session: Session, called: str, folder: str, out: Path | None
 ) -> FinetuneResult:
-    """The result of an adapter that is in the store, with its entry of models.yaml."""
+    """Returns the result for an adapter in the store, and writes its report and entry to `out`."""
     raw = adapters.adapter_file(store.files, folder, RECORD)
-    assert raw is not None  # its recipe is written last
+    assert raw is not None  # an adapter's recipe is written last, so the record exists
     place = adapter_place(store, session.settings.home, folder)
     models = None if out is None else out / MODELS
-    entry = entry_with(session.catalog(), found.model.name, called, place, models)
+    entry = entry_with(session.catalog(), inputs.model.name, called, place, models)
     if models is not None:
         copies = {models.with_name(file): file for file in (RECORD, adapters.RECIPE)}
         for copy in copies:
-            copy.unlink(missing_ok=True)  # of another training
-        write_entry(models, found.model.name, entry)
+            copy.unlink(missing_ok=True)  # may be from another training
+        write_entry(models, inputs.model.name, entry)
         for copy, file in copies.items():
             if (content := adapters.adapter_file(store.files, folder, file)) is not None:
                 copy.write_bytes(content)
-    more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
+    more = {"folder": place, "models": str(models or ""), "entry": {inputs.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})
 
 
-_MADE = "# Made by `raypipe finetune`."  # how a models file begins that may be written again
+_MADE = "# Made by `raypipe finetune`."  # beginning of a models file that `finetune` may overwrite
 
 
 def adapter_place(store: Store, home: Path, folder: str) -> str:
-    """Returns where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a
-    copy under `home`, whose name says which training it is of."""
+    """Returns an adapter's folder on this machine, for engines. If the store is a bucket, the folder is a
+    copy under `home`. Its name has the training's digest, so each training has its own copy."""
     if store.files.local:
         return f"{store.uri}/{ADAPTERS}/{folder}"
     here = home / "adapters" / folder
@@ -301,20 +302,20 @@ def adapter_place(store: Store, home: Path, folder: str) -> str:
 def entry_with(
     catalog: Catalog, base: str, called: str, place: str, models: Path | None = None
 ) -> dict[str, Any]:
-    """The base's entry with one adapter more, and those that the file `models` gives the base already; its
-    folders are absolute."""
+    """Returns the base's models-file entry with one more adapter. Keeps the adapters that the file `models`
+    already lists for the base. All paths are absolute."""
     entry, file = catalog.entries[base], catalog.files[base]
-    found = dict(config.read_yaml(file)[base])
+    values = dict(config.read_yaml(file)[base])
     if entry.path:
-        found["path"] = str((file.parent / entry.path).resolve())
+        values["path"] = str((file.parent / entry.path).resolve())
     others = {n: str((file.parent / p).resolve()) for n, p in entry.adapters.items()}
     earlier = _read(models).get(base, {}).get("adapters", {})
-    kept = {n: p for n, p in earlier.items() if Path(p).is_dir()}  # others were pruned
-    return {**found, "adapters": {**others, **kept, called: place}}
+    kept = {n: p for n, p in earlier.items() if Path(p).is_dir()}  # missing folders were pruned
+    return {**values, "adapters": {**others, **kept, called: place}}
 
 
 def require_own(models: Path) -> None:
-    """Raises ConfError for a models file that `write_entry` did not make, or that cannot be read any more."""
+    """Raises ConfError if `write_entry` did not write this models file, or if the file cannot be read."""
     if models.exists() and not (models.is_file() and models.read_bytes().startswith(_MADE.encode())):
         raise ConfError(
             f"--out: {models} was not made by `raypipe finetune`, which would write it again without its "
@@ -324,7 +325,7 @@ def require_own(models: Path) -> None:
 
 
 def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:
-    """Writes an entry into a models file that this command made; other entries in it stay."""
+    """Writes an entry into a models file of this command. Its other entries stay."""
     made = yaml.safe_dump({**_read(models), base: dict(entry)}, sort_keys=False, allow_unicode=True)
     write_text(models, f"{_MADE} Use it: raypipe eval RECIPE --models {models}\n{made}")
 

@@ -1,4 +1,4 @@
-"""Inputs of a training: preset, labels and base, read and checked before anything runs."""
+"""Inputs of a training: preset, labels and base, read and checked before the training starts."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from raypipe.core.records import digest
 from raypipe.models import generator_files
 from raypipe.models.device import gemm
 
-THREADS = 1  # of a worker on a CPU: others change the last bits of an adapter; --workers takes more cores
-TRAINER = 2  # version of the training: raised when the same inputs give another adapter
+THREADS = 1  # of a worker on a CPU: other numbers change an adapter's last bits; --workers uses more cores
+TRAINER = 2  # version of the training: increased when the same inputs give another adapter
 
 
 @dataclass(frozen=True, slots=True)
 class FinetuneInputs:
-    """Everything a training needs, checked."""
+    """Checked inputs of a training."""
 
     preset: Preset
     preset_name: str
     labels: LabelFolder
     model: Model  # the base, without adapters
     chats: training_rows.ChatTokenizer
-    examples: tuple[training_rows.TrainingExample, ...]  # of `rows`, in order
+    examples: tuple[training_rows.TrainingExample, ...]  # one per entry of `rows`, same order
     rows: tuple[training_rows.TrainingRow, ...]
     held_out: tuple[training_rows.TrainingRow, ...]
-    left_out: tuple[training_rows.TrainingRow, ...]  # longer than max_seq_len
+    left_out: tuple[training_rows.TrainingRow, ...]  # rows longer than max_seq_len
     device: Device
-    gpu_gib: float  # of one GPU of the cluster file; 0: none
+    gpu_gib: float  # memory of the smallest GPU of the cluster file; 0: no GPU
     workers: int
     four_bit: FourBit
 
     @property
     def run(self) -> str:
-        """32 hex digits that name all that decides the adapter's numbers, but for the number of workers."""
+        """Digest, 32 hex digits, of all that decides the adapter's numbers, except the number of workers."""
         return digest(
             "finetune",
             str(TRAINER),
@@ -59,21 +59,21 @@ class FinetuneInputs:
 
     @property
     def seen(self) -> str:
-        """Digests of the questions that weights are fitted to or training is stopped by, as `FittedOn` keeps
-        them; "": the labels do not say."""
+        """Digests of all train and held-out questions, separated by spaces, as in `FittedOn.seen`. "": the
+        labels do not record them."""
         known = self.labels.questions
         return " ".join(sorted({known[r.id] for r in (*self.rows, *self.held_out) if r.id in known}))
 
     @property
     def job(self) -> TrainingJob:
-        """Returns what each worker gets."""
+        """Training job that each worker receives."""
         return TrainingJob(
             self.model, self.preset, self.rows, self.held_out, self.device, THREADS, self.four_bit.on
         )
 
     def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
-        """Returns what the training takes. `records`: texts of earlier trainings' records. Raises
-        ClusterTooSmall."""
+        """Estimates memory and time of the training. `records`: JSON texts of earlier trainings' records.
+        Raises ClusterTooSmall if a GPU has too little memory."""
         earlier = estimates.seconds_of(records, self.model.weights, self.device)
         flops = gemm() if self.device == "cpu" and not earlier else None
         found = estimates.estimate(self.job, len(self.left_out), self.workers, earlier, flops)
@@ -81,11 +81,11 @@ class FinetuneInputs:
         return found
 
     def shown(self, row: training_rows.TrainingRow) -> str:
-        """A row as the base reads it, with what is trained marked."""
+        """Returns a row as the base reads it, with marks around the trained tokens."""
         return training_rows.shown(self.chats, row)
 
     def label_facts(self) -> dict[str, Any]:
-        """Returns what an adapter's recipe says of its labels."""
+        """Returns the facts about the labels for the adapter's recipe."""
         return {
             "folder": str(self.labels.path),
             "digest": self.labels.digest,
@@ -106,7 +106,7 @@ def read_inputs(
     workers: int | None,
     sets: Sequence[str],
 ) -> FinetuneInputs:
-    """Raises ConfError, DataError and ModelMissing for whatever would stop the training, before it starts."""
+    """Reads and checks all inputs, before a training starts. Raises ConfError, DataError and ModelMissing."""
     path = session.settings.conf.find("finetune", str(preset))
     chosen = read_preset(path, tuple(sets))
     given = read_labels(Path(session.settings.place(str(labels), "--labels")))
@@ -158,8 +158,8 @@ def read_inputs(
 
 
 def base_model(session: Session, name: str) -> Model:
-    """The base, checked as an engine would check it, without the adapters of its entry. Raises ConfError for
-    one that no engine here serves, ModelMissing for one that is not here."""
+    """Returns the base without the adapters of its entry, checked as an engine would check it. Raises
+    ConfError if no engine here can serve it. Raises ModelMissing if its files, peft or trl are missing."""
     model = session.catalog().model(name)
     if model.loader != "vllm":
         raise ConfError(

@@ -1,4 +1,4 @@
-"""Removal of forgotten texts from folders of training labels: by ids of questions."""
+"""Removal of forgotten texts from folders of training labels, by question ids."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class LabelFolders:
 
 
 def _shows(label: Label, gone: Gone) -> bool:
-    """Returns whether a label was made from answers that rest on it, or from answers that are not there any
-    more."""
+    """Returns whether a label may show a removed text: an answer to its question rests on that text, or no
+    stored answer is known to be safe. The second case does not apply to imported labels."""
     if label.question_id in gone.resting:
         return True
     known = any(label.question_id in ids for ids in gone.safe.values())

@@ -1,8 +1,8 @@
-"""A folder of training labels: labels.parquet, a row for each question, and labels.json, what they are. And
-the file in which people correct labels before they are written.
+"""Files of training labels: a folder of labels, and the file in which people correct labels.
 
-`raypipe labels` writes it, and training an adapter reads it. Knows the files alone; not how a label came
-about, which `training_labels` does.
+A folder has labels.parquet, one row per question, and labels.json, facts about the labels. `raypipe labels`
+writes it, and the training of an adapter reads it. People correct labels before the folder is written. The
+rules that give labels are in `training_labels`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from raypipe.core.llm import Chat, Message
 from raypipe.core.records import Gold, Question, Reply, digest
 from raypipe.core.textfile import TextLine, filled, replacing, write_json, write_json_lines
 
-FORMAT = 1  # of both files
+FORMAT = 1  # version of the format of labels.parquet and labels.json
 ROWS, ABOUT = "labels.parquet", "labels.json"
 
 LabelRule: TypeAlias = Literal["1", "2", "3.1", "3.2.1", "3.2.2", "imported"]
-"""The rule of db3's label building (section 3.3 of its paper) that gave a label; imported: a file did."""
+"""Rule of the db3 paper (section 3.3) that gave a label; imported: a person gave it, in a file."""
 
 Split: TypeAlias = Literal["train", "held-out"]
-"""Use of a row: weights are fitted to train rows, and training is stopped by the held-out ones."""
+"""Use of a row: train rows fit the weights, held-out rows decide when the training stops."""
 
 SCHEMA = pa.schema(
     [
@@ -46,13 +46,13 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A training example: a chat, and what the model should say to it."""
+    """A training example: a chat, and the reply that the model should give."""
 
     question_id: str
     messages: Chat  # as the recipe's generate step sends it: system and user
     label: str  # the assistant's turn
     rule: LabelRule
-    domain: str | None = None  # of the question, where the data names one
+    domain: str | None = None  # of the question; None: the data names none
     split: Split = "train"
     gold: str | None = None  # the first true answer; None: the data has none
 
@@ -60,45 +60,45 @@ class Label:
 Unlabelled: TypeAlias = Literal[
     "no_truth", "not_asked", "no_reply", "no_judgement", "no_context_judgement", "draft"
 ]
-"""Why a question has no label: the data has no truth, a gate kept the step from it, the step's reply or a
-judgement broke, or it is a draft of calls that a person is to look at."""
+"""Reason why a question has no label: the data has no true answer, a gate skipped the step, the step's reply
+or a judgement is unreadable, or it is a draft of calls that a person must check."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """A question with its reply and the judgements of it."""
+    """A question with the step's reply and the judgements of the reply."""
 
     question: Question
-    chat: Chat  # that the step sends; (): none, since its passages are not there
+    chat: Chat  # the step's chat; (): none, because the question's passages are missing
     gold: Gold | None
-    reply: Reply | None  # the step's; None: it was not reached
-    judgements: Mapping[str, str]  # reply of a judging stage -> its text, where it was asked
+    reply: Reply | None  # of the step; None: the step did not run
+    judgements: Mapping[str, str]  # name of a judging stage's reply -> its text, if the stage ran
     rule: LabelRule | None  # None: no label
     label: str  # "": none
-    why: Unlabelled | None  # why there is none
-    facts: str = ""  # of calls: what they gave
+    why: Unlabelled | None  # reason for no label
+    facts: str = ""  # results of calls, if the step writes calls
 
 
 @dataclass(frozen=True, slots=True)
 class LabelFolder:
-    """The labels of a folder, and what they were made of."""
+    """Labels of a folder, and digests of their origin."""
 
     path: Path
     labels: tuple[Label, ...]  # in order
-    digest: str  # of the labels' content in order
+    digest: str  # of the labels' content, in order
     recipe: str  # digest of the recipe whose step the labels are for; "": they were imported
     data: str  # digest of the questions and their golds
-    about: Mapping[str, str]  # what else labels.json says, such as the step and the model
-    questions: Mapping[str, str]  # question id -> digest of its text (`row_digest`); {}: not kept
+    about: Mapping[str, str]  # further facts of labels.json, such as the step and the model
+    questions: Mapping[str, str]  # question id -> digest of its text (`row_digest`); {}: not stored
 
 
 def labels_digest(labels: Sequence[Label]) -> str:
-    """32 hex digits that name the content of labels, in order."""
+    """Returns a digest, 32 hex digits, of the content of labels, in order."""
     return digest(*(json.dumps(asdict(x), sort_keys=True, separators=(",", ":")) for x in labels))
 
 
 def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
-    """Returns how many labels each rule gave, and how many questions each domain and each split has."""
+    """Counts the labels of each rule, each domain and each split."""
     by = {
         "rule": Counter[str](x.rule for x in labels),
         "domain": Counter[str](x.domain or "" for x in labels),
@@ -117,8 +117,9 @@ def write_labels(
 ) -> str:
     """Writes labels into a folder, labels.json last, and returns their digest.
 
-    `recipe` and `data` are digests; `about`: what else labels.json is to say; `questions`: as a LabelFolder
-    has them, of these and other labels. Raises DataError for no labels and for two of one question.
+    `recipe` and `data` are digests. `about`: further facts for labels.json. `questions`: question id ->
+    digest of its text; questions without a label are ignored. Raises DataError if there are no labels, if a
+    question has two, and if a label is empty.
     """
     _require(labels, str(folder))
     with replacing(folder / ROWS) as draft:
@@ -140,8 +141,8 @@ def write_labels(
 
 
 def read_labels(folder: Path) -> LabelFolder:
-    """The labels of a folder, whole. Raises DataError for a folder without them, and for files that are not
-    as `write_labels` wrote them: the digest of the rows tells."""
+    """Reads all labels of a folder. Raises DataError if it has no labels, a file cannot be read, or the rows
+    do not match their recorded digest."""
     if not (folder / ABOUT).exists():
         raise DataError(f"{folder}: expected a folder of labels, found no {ABOUT} there. {_AGAIN}")
     try:
@@ -186,7 +187,7 @@ def _label(row: Mapping[str, Any]) -> Label:
 
 
 def write_review(path: Path, judged: Sequence[JudgedAnswer], into: str) -> int:
-    """Writes what a person may correct, a line for each question with a reply."""
+    """Writes a file for corrections: one line per question with a chat. Returns the number of lines."""
     lines = []
     for a in (a for a in judged if a.chat):
         said = a.reply.text if a.reply is not None else ""
@@ -206,8 +207,8 @@ def write_review(path: Path, judged: Sequence[JudgedAnswer], into: str) -> int:
 
 
 def read_review(path: Path) -> dict[str, tuple[str, TextLine]]:
-    """Question id -> the label that a person gave it, of the lines marked `"use": true`, and its line. Raises
-    DataError."""
+    """Reads a person's corrections from the lines marked `"use": true`, as question id -> (label, line).
+    Raises DataError for a line without id or label, for two lines of a question, and if no line is marked."""
     found: dict[str, tuple[str, TextLine]] = {}
     for line in filled(path):
         tree = line.object()
@@ -226,6 +227,6 @@ def read_review(path: Path) -> dict[str, tuple[str, TextLine]]:
 
 
 def require_share(name: str, value: float | None) -> None:
-    """Raises ConfError for a share that is none."""
+    """Raises ConfError if a share is below 0, or 1 or more."""
     if value is not None and not 0 <= value < 1:
         raise ConfError(f"{name}: expected a share from 0 up to, not including, 1; found {value:g}")

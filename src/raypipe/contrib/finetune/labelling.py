@@ -1,10 +1,10 @@
-"""The recipe that makes training labels for one step: the step's reply, judged against golds by a model.
+"""The recipe that makes training labels for one step: a model judges the step's reply against golds.
 
-db3's rules (section 3.3 of its paper): what the step answers is held against the truth (p_check_gt); where
-it is wrong, a model says whether the truth could have been read in the step's context (p_context). These
-calls are stages like any others, so they are cached, planned, resumed and committed once. Golds are a field
-of one stage that writes them as replies; only the judging prompts read these, and no run of such a recipe can
-be promoted. What a label is follows in `training_labels`.
+Rules of the db3 paper (section 3.3): a judge compares the step's answer with the true one (p_check_gt). If
+the answer is wrong, the judge decides whether the step's context has the true answer (p_context). Both calls
+are ordinary stages, so they are cached, planned, resumed and committed once. One stage holds the golds and
+writes them as replies. Only the judging prompts read these replies, and no run of such a recipe can be
+promoted. `training_labels` derives the labels from the judgements.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from raypipe.steps.generate import Generate
 from raypipe.text.template import REPLY, ByLabel, Prompt, uses
 
 CONTEXT_TOKENS = 3
-"""Tokens of a reply that is yes or no: as many as db3's domain prompt, which is one word, may have."""
+"""Tokens of a yes/no reply: as many as db3 allows for the one-word reply to its domain prompt."""
 CHECK, CONTEXT = "db3/p_check_gt", "db3/p_context"  # names of the prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """A recipe that labels the replies of one step, and that step."""
+    """A labelling recipe, and the step whose replies it labels."""
 
     recipe: Recipe  # with the judging stages
-    base: Recipe  # whose step it is
+    base: Recipe  # the original recipe
     step: Generate  # without an adapter
-    judge: str  # name of the model that judges, or WORDS; "": of calls, which no rule labels
+    judge: str  # name of the judging model, or WORDS; "": the step writes calls, which no rule labels
 
     @property
     def judged(self) -> bool:
-        """Returns whether rules give the labels."""
+        """Returns whether the rules give the labels, rather than a person."""
         return bool(self.judge)
 
     @property
@@ -74,10 +74,11 @@ def labelling(
     context: Prompt,
     golds: Mapping[str, tuple[str, ...]],
 ) -> Labelling:
-    """The recipe that labels the reply `into` of a recipe; None: the last one that is an answer in words.
+    """Builds the recipe that labels one step of a recipe.
 
-    `judge` judges; None: the step's own model; WORDS: the words of the truth. `golds`: question id -> truths.
-    Raises ConfError for a recipe without such a step, and for one that shows no context.
+    `into`: the step's reply; None: the last reply that is an answer in words. `judge`: the judging model;
+    None: the step's own model; WORDS: no model, the words of the truth decide. `golds`: question id ->
+    truths. Raises ConfError if the recipe has no such step, and if the step's prompt shows no context.
     """
     at = _stage_of(recipe, into)
     stage = recipe.question[at]
@@ -103,7 +104,7 @@ def labelling(
     else:
         runs = (s for s in recipe.question[at + 1 :] if graph_replies(s.step) is not None)
         after = [replace(s, when={}) for s in runs if REPLY + step.into in s.step.reads()]
-        # A person's label needs the chat alone: the skipped truth lets a row pass whose reply is unreadable.
+        # A person's label needs only the chat: with the skipped truth, a row with an unreadable reply passes.
         truths = _own_stage("truths", Truths(golds={}), {})
         stages = [*before, truths, replace(stage, step=step, when=when), *after]
     stages.append(Stage("decide", Decide(prefer=(step.into, *(() if judged else (TRUTH,))))))
@@ -114,7 +115,7 @@ def labelling(
 
 
 def _stage_of(recipe: Recipe, into: str | None) -> int:
-    """The place of the step that labels are for."""
+    """Returns the index of the step to label. Raises ConfError if no step fits."""
     known = {s.step.into: n for n, s in enumerate(recipe.question) if isinstance(s.step, Generate)}
     if into is not None and into not in known:
         raise ConfError(
@@ -145,8 +146,8 @@ def _stage_of(recipe: Recipe, into: str | None) -> int:
 
 
 def _before(recipe: Recipe, at: int) -> tuple[list[Stage[Step]], set[str]]:
-    """The stages that what the step reads comes from, in order, and what they write. A gate on a reply that
-    is not made goes: every question gets to the step that is labelled."""
+    """Returns the earlier stages that the step depends on, in order, and the fields that they write. Gates on
+    replies that no remaining stage writes are removed, so every question reaches the labelled step."""
     needed = set(recipe.question[at].step.reads())
     searches = "order" in needed
     kept: list[Stage[Step]] = []
@@ -214,7 +215,7 @@ def _judging(
 
 
 def reading(prompt: Prompt, replies: Mapping[str, str]) -> Prompt:
-    """The prompt with replies in the place of some of its variables.
+    """Returns a prompt in which replies replace some of the variables.
 
     >>> reading(Prompt("{{ text }}: {{ truth }}", "", ("text", "truth")), {"truth": "gold"}).variables
     ('text', 'replies.gold')
@@ -229,6 +230,6 @@ def reading(prompt: Prompt, replies: Mapping[str, str]) -> Prompt:
 
 
 def _own_stage(name: str, step: Truths | WordJudge, when: Mapping[str, Labels]) -> Stage[Step]:
-    """A stage whose class is named by path, as a step from outside."""
+    """Returns a stage whose step class is named by its path, like a step from outside raypipe."""
     _, plugin = step_class(f"{type(step).__module__}:{type(step).__name__}")
     return Stage(name, step, when, plugin)

@@ -1,4 +1,4 @@
-"""Training labels: a step's answers to a training split, judged against golds, and what that teaches."""
+"""Training labels: a step answers a training split, a judge compares with golds, rules give the labels."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.recipes.resolve import prompt_file
 
-HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
+HELD_OUT = 0.1  # share of questions that decide when training stops; no source gives a value
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LabelsResult(Result, rows="labels", record="found"):
-    """Training labels that were made; its rows are the labels, without their chats."""
+    """Training labels, and facts about them. Its rows are the labels without their chats."""
 
     folder: Path
     labels: tuple[Label, ...]
-    found: Mapping[str, Any]  # what --json prints
-    eval: EvalResult  # the run that answered and judged
+    found: Mapping[str, Any]  # output of --json
+    eval: EvalResult  # run that answered and judged
 
 
 @outside_loop
@@ -59,19 +59,20 @@ def make_labels(
     session: Session | None = None,
     **options: Any,
 ) -> LabelsResult:
-    """Makes training labels for one step of a recipe by db3's rules.
+    """Makes training labels for one step of a recipe by the rules of the db3 paper.
 
-    The step, by the name of its reply (None: the last that answers in words), answers the questions of
-    `data`, or all stored ones; of these only those that `where` chooses, each `LABEL=V1,V2`. The option
-    `judge` names the model that judges; None: the step's own; words: no model, the truth's words decide.
-    `against` are files, or `LABEL=V1,V2`, of what will be evaluated on: a question that is in both, or nearly
-    so, raises DataError. `held_out` is the share of questions in the split held-out, `idk_share` the share of
-    train rows that say "i don't know"; None: as it comes. `review` is a file that is written for a person to
-    correct, `reviewed` one whose lines marked "use": true outrank the rules; labels of calls come from such a
-    file alone. What is cached is used, so the same call again asks nothing. `out` is the folder of
-    labels.parquet and labels.json; None: a new one under $RAYPIPE_HOME/runs.
+    `step`: name of the step's reply; None: the last step that answers in words. The step answers the
+    questions of `data`, or all stored questions. `where` selects among them by clauses `LABEL=V1,V2`. The
+    option `judge` names the judging model; None: the step's own model; "words": no model, the words of the
+    truth decide. `against`: evaluation questions, as files or `LABEL=V1,V2`. A question in both sets, or
+    nearly so, raises DataError. `held_out`: share of questions in the split held-out. `idk_share`: share of
+    train rows that say "i don't know"; None: unchanged. `review`: file to write for a person's corrections.
+    `reviewed`: such a file; its lines marked "use": true outrank the rules. Labels of calls come only from
+    such a file. Replies are cached, so an equal second call sends no chat. `out`: folder for labels.parquet
+    and labels.json; None: a new folder under $RAYPIPE_HOME/runs.
 
-    Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
+    Raises ConfError, ModelMissing, DataError (also if all labels are of one kind), and the errors of
+    `evaluate`.
     """
     session, how = session or Session(), EvalOptions(**options)
     made, asked, given, drafts = _prepare(
@@ -115,8 +116,8 @@ def plan_labels(
     session: Session | None = None,
     **options: Any,
 ) -> PlanResult:
-    """Returns what `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that
-    would refuse before it asks."""
+    """Plans the calls that `make_labels` may make, without making them. Takes the same arguments, and raises
+    the errors that `make_labels` raises before its first call."""
     session, how = session or Session(), EvalOptions(**options)
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         made, asked, _, _ = _prepare(
@@ -155,8 +156,8 @@ def _prepare(
     how: EvalOptions,
     scratch: Path | None = None,
 ) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:
-    """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
-    file of drafts. `scratch` as `training_questions` has it. All names are checked before a file is."""
+    """Checks all names, then reads files and questions. Returns the labelling recipe, the questions, a
+    person's labels (question id -> label), and the review file. `scratch`: see `training_questions`."""
     label_files.require_share("--held-out", held_out)
     label_files.require_share("--idk-share", idk_share)
     if out is not None:
@@ -210,7 +211,7 @@ def _judge(session: Session, name: str | None) -> Model | Words | None:
 def _reviewed(
     session: Session, made: Labelling, corrected: Mapping[str, tuple[str, TextLine]], asked: TrainingQuestions
 ) -> dict[str, str]:
-    """Question id -> label that a person gave."""
+    """Returns a person's labels by question id. Raises DataError for an unknown id and for invalid calls."""
     parse = calls_parser(session)[1] if corrected and not made.judged else None
     known = set(asked.ids)
     for id, (label, line) in corrected.items():

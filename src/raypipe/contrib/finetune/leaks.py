@@ -1,6 +1,6 @@
-"""Questions that stand in two splits: the same id, the same text, or nearly the same words.
+"""Leaks: questions in two splits with the same id, the same text, or nearly the same words.
 
-A model that was trained on a question is no longer measured by it. Pure; knows ids and texts alone.
+A question that a model was trained on cannot measure the model. Pure functions of ids and texts.
 """
 
 from __future__ import annotations
@@ -17,50 +17,51 @@ import Stemmer
 from raypipe.text.words import STOP_WORDS
 
 NEAR = 0.8
-"""Weighted overlap from which on two questions count as one: docs/labels.md has what was measured."""
+"""Weighted overlap from which two questions count as the same. docs/labels.md has the measurement."""
 
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A training question that is evaluated, too."""
+    """A training question that equals or nearly equals an evaluation question."""
 
     kind: Literal["id", "text", "near"]
     question: str  # id of the training question
-    other: str  # id of the evaluated one
+    other: str  # id of the evaluation question
     text: str  # of the training question
     other_text: str
-    overlap: float  # of their words, weighted by rarity: 0..1
+    overlap: float  # 0..1, of the words of both, weighted by rarity
 
 
 def leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> list[Leak]:
-    """Every training question with an evaluated one that is the same or nearly so: id -> text of both.
+    """Returns each training question that equals or nearly equals an evaluation question.
 
-    Nearly: their stems without stop words, each weighted by its rarity in both splits, overlap by NEAR
-    (Jaccard), and they have the same numbers: another year or another name is another question.
+    Both arguments map id -> text. Two questions are nearly equal if they have the same numbers, and their
+    words overlap by NEAR or more (Jaccard). Words are stems without stop words, weighted by their rarity in
+    both splits. So another year or another name makes another question.
 
     >>> leaks({"a": "Who wrote Sea of Glass?"}, {"b": "who wrote sea of glass"})[0].kind
     'text'
     >>> leaks({"a": "Who wrote Sea of Glass in 1911?"}, {"b": "Who wrote Sea of Glass in 1912?"})
     []
     """
-    found: dict[str, Leak] = {}
+    by_question: dict[str, Leak] = {}
     for id in training.keys() & evaluated.keys():
-        found[id] = Leak("id", id, id, training[id], evaluated[id], 1.0)
+        by_question[id] = Leak("id", id, id, training[id], evaluated[id], 1.0)
     spelled = {_plain(text): id for id, text in evaluated.items()}
     for id, text in training.items():
-        if id not in found and (other := spelled.get(_plain(text))) is not None:
-            found[id] = Leak("text", id, other, text, evaluated[other], 1.0)
-    rest = {id: text for id, text in training.items() if id not in found}
+        if id not in by_question and (other := spelled.get(_plain(text))) is not None:
+            by_question[id] = Leak("text", id, other, text, evaluated[other], 1.0)
+    rest = {id: text for id, text in training.items() if id not in by_question}
     for id, other, overlap in _near(rest, evaluated):
-        if id not in found or found[id].overlap < overlap:
-            found[id] = Leak("near", id, other, rest[id], evaluated[other], overlap)
-    return [found[id] for id in training if id in found]
+        if id not in by_question or by_question[id].overlap < overlap:
+            by_question[id] = Leak("near", id, other, rest[id], evaluated[other], overlap)
+    return [by_question[id] for id in training if id in by_question]
 
 
 def groups(questions: Mapping[str, str]) -> dict[str, str]:
-    """Question id -> id of the first question that it, or one that is near it, is nearly the same as."""
+    """Groups equal and nearly equal questions. Returns question id -> smallest id of its group."""
     first = {id: id for id in questions}
 
     def root(id: str) -> str:
@@ -78,8 +79,8 @@ def groups(questions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _near(training: Mapping[str, str], evaluated: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
-    """Pairs whose weighted overlap is at least NEAR. A pair shares one of the rarest words of each of the
-    two, up to a share 1 - NEAR of its weight: only such pairs are looked at."""
+    """Yields pairs of ids with their weighted overlap, if it is at least NEAR. Such a pair must share one of
+    the rarest words that make up 1 - NEAR of a question's weight, so only these pairs are compared."""
     stem = Stemmer.Stemmer("english")
     words = {
         (side, id): frozenset(stem.stemWords([w for w in _WORD.findall(text.lower()) if w not in STOP_WORDS]))

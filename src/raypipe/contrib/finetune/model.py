@@ -1,9 +1,8 @@
-"""The base model, ready for an adapter; and a trained adapter as files.
+"""The base model, loaded for a training, and the files of a trained adapter.
 
-peft's own writer names a folder of one machine as the base, so the configuration is written here, from the
-same values.
-
-Torch, transformers and peft are imported by what trains: plans need none.
+peft writes the base's folder on this machine into an adapter's configuration. This module writes the same
+configuration with the base's identity instead. Torch, transformers and peft are imported by the functions
+that train: plans run without them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from raypipe.models.folder import ADAPTER, identity
 from raypipe.models.weight_files import folder_headers
 
 Device = Literal["cpu", "cuda"]
-BF16_CAPABILITY = 8  # of a CUDA device: from there on it computes bfloat16 (NVIDIA's Ampere)
+BF16_CAPABILITY = 8  # CUDA capability from which a device computes bfloat16 (NVIDIA's Ampere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,11 @@ class FourBit:
     """Decision on loading the base in four bits."""
 
     on: bool
-    because: str
+    because: str  # reason, in words
 
 
 def four_bit(asked: str, device: Device) -> FourBit:
-    """Returns what a preset's `four_bit` means here. Raises ConfError for "true" where it cannot be."""
+    """Decides if the base is loaded in four bits. Raises ConfError for "true" on a machine that cannot."""
     package = importlib.util.find_spec("bitsandbytes") is not None
     if asked == "false":
         return FourBit(False, "the preset says so")
@@ -55,7 +54,7 @@ def four_bit(asked: str, device: Device) -> FourBit:
 
 
 def open_base(job: TrainingJob) -> tuple[Any, Any]:
-    """Loads the base. Returns it, and the torch dtype that it computes in."""
+    """Loads the base. Returns the model and the torch dtype that it computes in."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -64,7 +63,7 @@ def open_base(job: TrainingJob) -> tuple[Any, Any]:
     model, dtype = job.model, getattr(torch, job.model.dtype)
     compute = dtype
     if dtype is torch.float16 and torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY:
-        compute = torch.bfloat16  # which needs no scale of losses
+        compute = torch.bfloat16  # needs no loss scaling, unlike float16
     more: dict[str, Any] = {}
     if job.in_four_bits:
         from transformers import BitsAndBytesConfig
@@ -78,12 +77,12 @@ def open_base(job: TrainingJob) -> tuple[Any, Any]:
         base = AutoModelForCausalLM.from_pretrained(
             view, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **more
         )
-    base.name_or_path = model.path  # the view is gone, and peft looks for a configuration there
+    base.name_or_path = model.path  # the view is deleted, and peft reads a configuration from this path
     return base, compute
 
 
 def require_modules(base: Path, preset: Preset, name: str) -> None:
-    """Raises ConfError for a target module that no layer of the base has: peft would train without it."""
+    """Raises ConfError if the base lacks a target module: peft would train without it, and not warn."""
     linear = {layer for layer, _ in linear_layers(base)}
     if lacking := [t for t in preset.target_modules if t not in linear]:
         raise ConfError(
@@ -101,28 +100,28 @@ def lora_config(preset: Preset) -> Any:
 
 
 def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
-    """Returns how many numbers an adapter has, and on how many layers it is."""
+    """Returns the number of an adapter's parameters, and the number of layers that it changes."""
     shapes = [shape for layer, shape in linear_layers(folder) if layer in target_modules]
     return r * sum(map(sum, shapes)), len(shapes)
 
 
 def linear_layers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The last part of the name, and the shape, of each matrix of a base that is no embedding, from the
-    headers of its files. Layers in another form than two dimensions are left out."""
+    """Yields the last part of the name, and the shape, of each weight matrix of a base: `q_proj`, (8, 8).
+    Reads only the headers of its files. Omits embeddings and weights that are not two-dimensional."""
     for name, tensor in folder_headers(folder).items():
         if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name:
             yield name.removesuffix(".weight").rpartition(".")[2], tensor.shape
 
 
 RECIPE = "recipe.yaml"
-FORMAT = 1  # of RECIPE
-PACKAGES = ("torch", "transformers", "trl", "peft", "ray")  # that decide an adapter's numbers, or may
+FORMAT = 1  # version of the format of RECIPE
+PACKAGES = ("torch", "transformers", "trl", "peft", "ray")  # versions that may change an adapter's numbers
 
 
 def write_adapter(
     folder: Path, tensors: Mapping[str, Any], model: Model, preset: Preset, made: Mapping[str, Any]
 ) -> str:
-    """Writes an adapter's files and returns its identity. `made`: what else its recipe says."""
+    """Writes an adapter's files and returns its identity. `made`: further facts for its recipe."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,10 +143,10 @@ def write_adapter(
 
 
 def adapter_config(model: Model, preset: Preset) -> dict[str, Any]:
-    """peft's configuration of an adapter: the preset's values, lists in order, the base by its identity."""
+    """Returns peft's configuration of an adapter: preset values, sorted lists, the identity of the base."""
     plain = lora_config(preset).to_dict()
     return {
         **{k: sorted(v) if isinstance(v, set) else v for k, v in plain.items()},
-        "base_model_name_or_path": model.weights.partition("+")[0],  # how it is asked does not matter
+        "base_model_name_or_path": model.weights.partition("+")[0],  # without the suffix of chat settings
         "inference_mode": True,
     }

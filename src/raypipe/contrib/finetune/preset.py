@@ -1,6 +1,6 @@
-"""A preset of `finetune`: what is learned, from how much, and how fast. YAML files under conf/finetune.
+"""Presets of `finetune`: hyperparameters of a training, as YAML files under conf/finetune.
 
-All of it decides the adapter's numbers, so all of it is in the adapter's recipe. Where it runs is not.
+All fields decide the adapter's numbers, so the adapter's recipe has them all. None is about machines.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.models.generator_files import RANKS
 
-_SHORT = re.compile(r"\A\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
+_SHORT = re.compile(r"\A\d+e-?\d+")  # YAML reads 2e-4 as text, and 2.0e-4 as a number
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
     r: int  # rank of the two factors
-    lora_alpha: int  # what the adapter adds is scaled by lora_alpha / r
-    lora_dropout: float  # 0..1, share of an adapter's inputs that is dropped while training
+    lora_alpha: int  # the adapter's output is scaled by lora_alpha / r
+    lora_dropout: float  # 0..1, share of an adapter's inputs that training drops
     target_modules: tuple[str, ...]  # names of the linear layers that get an adapter
     lr: float  # highest learning rate of AdamW
-    warmup: float  # 0..1, share of the steps in which the rate rises; then it falls as a cosine
-    max_grad_norm: float  # longer gradients are cut to this
+    warmup: float  # 0..1, share of the steps with a rising rate; it then falls as a cosine
+    max_grad_norm: float  # longer gradients are scaled down to this norm
     effective_batch: int  # rows of one step, of all workers together
-    rows_at_once: int  # of one forward pass of a worker, at most; a step's others are accumulated
-    steps: int  # at most
+    rows_at_once: int  # rows of one forward pass of a worker, at most; gradients of a step accumulate
+    steps: int  # steps of the training, at most
     max_seq_len: int  # tokens of a row, prompt and answer
-    too_long: Literal["refuse", "leave_out"]  # what becomes of longer rows; they are never cut
-    group_by_length: bool  # whether a batch has rows of like length
-    gradient_checkpointing: bool  # whether activations are computed twice in place of being kept
+    too_long: Literal["refuse", "leave_out"]  # treatment of longer rows; no row is cut
+    group_by_length: bool  # true: a batch has rows of similar length
+    gradient_checkpointing: bool  # true: activations are computed twice instead of stored
     four_bit: Literal["auto", "true", "false"]  # base in nf4; auto: on a CUDA device with bitsandbytes
     save_every: int  # steps between two checkpoints
-    evaluate_every: int  # steps between two looks at the held-out rows; 0: none
-    patience: int  # looks without a better loss after which training ends; 0: it never ends early
+    evaluate_every: int  # steps between two evaluations on the held-out rows (looks); 0: none
+    patience: int  # looks without a lower loss after which training ends; 0: it runs to `steps`
     seed: int
 
     def __post_init__(self) -> None:
@@ -61,12 +61,12 @@ class Preset:
             raise ValueError("patience: expected with evaluate_every above 0, found 0")
 
     def at_once(self, workers: int) -> int:
-        """Rows of one forward pass of each of `workers`: a divisor of its share of a step."""
+        """Returns the rows of one forward pass of a worker. They divide the worker's share of a step."""
         return math.gcd(self.effective_batch // workers, self.rows_at_once)
 
 
 def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:
-    """A preset's file. `sets`: FIELD=VALUE in place of the file's. Raises ConfError, naming the field."""
+    """Reads a preset's file. `sets`: FIELD=VALUE, replacing its fields. Raises ConfError naming the field."""
     tree = config.read_yaml(path)
     names = [f.name for f in dataclasses.fields(Preset)]
     for one in sets:
@@ -80,5 +80,5 @@ def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:
         if isinstance(text := tree.get(name), str) and _SHORT.fullmatch(text):
             tree[name] = float(text)
     if isinstance(on := tree.get("four_bit"), bool):
-        tree["four_bit"] = str(on).lower()  # YAML reads true and false as no text
+        tree["four_bit"] = str(on).lower()  # YAML reads true and false as booleans
     return config.build(Preset, tree, Where(str(path)))

@@ -1,12 +1,12 @@
-"""Training rows: a chat and its answer as token ids, with the place where the answer begins; and their order.
+"""Training rows: chat and answer as token ids, the index where the answer begins, and the rows' order.
 
-The prompt's ids are exactly those that an engine sends: the same template, the same rule for marks. What is
-trained begins where the template would let the model speak, and ends with the first end mark after it. A
-template that makes this impossible is an error, never a warning.
+The prompt's ids equal those that an engine computes: same template, same treatment of special tokens. The
+trained tokens begin where the template lets the model reply, and end with the first end mark. A template that
+makes this impossible is an error, never a warning.
 
-Which rows make each step is decided before anything runs, from lengths, batch size, steps and seed. It does
-not depend on the number of workers. The sampler of transformers that groups by length draws from torch's
-global numbers, which differ between workers and after a restart.
+The rows of each step are chosen before the training, from lengths, batch size, steps and seed. They do not
+depend on the number of workers. The length-grouping sampler of transformers is not used: it draws from
+torch's global generator, whose numbers differ between workers and after a restart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raypipe.models.generator_files import harmless, marks_of
 class TrainingExample:
     """A chat and the reply that the model should give."""
 
-    id: str  # of its question, or another name for messages
+    id: str  # of its question, or another name for error messages
     messages: Chat
     answer: str  # the assistant's turn
     split: Literal["train", "held-out"]
@@ -40,31 +40,31 @@ class TrainingExample:
 class TrainingRow:
     id: str
     ids: tuple[int, ...]  # prompt, answer and end mark
-    cut: int  # where the answer begins: tokens of the prompt
+    cut: int  # index of the answer's first token; the prompt's length
 
     @property
     def trained(self) -> int:
-        """Tokens that the loss is of: the answer's and its end mark."""
+        """Number of tokens in the loss: the answer and its end mark."""
         return len(self.ids) - self.cut
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTokenizer:
-    name: str  # of the model, for messages
+    name: str  # of the model, for error messages
     tokenizer: Any  # of transformers
-    marks: re.Pattern[str]  # that messages must not have
+    marks: re.Pattern[str]  # special tokens, which are escaped in messages
     ends: frozenset[int]  # ids that end a reply in an engine
     template: Mapping[str, Any]  # arguments of the chat template
 
 
 def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatTokenizer:
-    """The tokenizer in a model's folder. `template`: arguments of its chat template as JSON. Raises ConfError
-    for one that cannot be read, and for one without a chat template or without an end mark."""
-    from transformers import AutoTokenizer  # five seconds, which a plan from a cached count saves
+    """Opens the tokenizer in a model's folder. `template`: arguments of its chat template, as JSON. Raises
+    ConfError if it cannot be read, has no chat template, or names no end mark."""
+    from transformers import AutoTokenizer  # takes five seconds; a plan from a cached count avoids it
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as e:  # the tokenizers library raises plain exceptions
+    except Exception as e:  # the tokenizers library raises plain Exception
         raise ConfError(
             f"model {name!r}: the tokenizer in {folder} cannot be read: {e}. Fetch the folder again"
         ) from e
@@ -84,7 +84,7 @@ def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatToke
 
 
 def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
-    """Ids that end a reply: the tokenizer's end mark, and those of the model's two configurations."""
+    """Returns the token ids that end a reply, from the tokenizer and the model's two configuration files."""
     found: list[Any] = [of_tokenizer]
     for path in (folder / "generation_config.json", folder / "config.json"):
         ids = json_object(path).get("eos_token_id") if path.is_file() else None
@@ -93,8 +93,8 @@ def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
 
 
 def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
-    """The tokens of one example. Raises DataError for a chat that the template refuses or an empty answer,
-    ConfError for a template whose prompt is no prefix of the whole chat, or that ends no turn."""
+    """Tokenizes one example. Raises DataError if the answer is empty or the template refuses the chat. Raises
+    ConfError if the prompt is not a prefix of the whole chat, and if no end mark follows the answer."""
     answer = harmless(chats.marks, example.answer).strip()
     if not answer:
         raise DataError(f"label {example.id!r}: expected an answer to train, found an empty text")
@@ -102,7 +102,7 @@ def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
     try:
         prompt = _rendered(chats, turns, begins=True)
         whole = _rendered(chats, [*turns, {"role": "assistant", "content": answer}], begins=False)
-    except Exception as e:  # jinja2's own, or whatever a template raises
+    except Exception as e:  # jinja2's errors, or any that a template raises
         raise DataError(
             f"label {example.id!r}: the chat template of model {chats.name!r} refuses this chat: {e}"
         ) from e
@@ -136,8 +136,8 @@ def _rendered(chats: ChatTokenizer, turns: Sequence[Mapping[str, str]], begins: 
 def fitting(
     rows: Iterable[TrainingRow], max_seq_len: int, too_long: Literal["refuse", "leave_out"]
 ) -> tuple[list[TrainingRow], list[TrainingRow]]:
-    """Rows that fit, and longer ones that are left out. Raises DataError for longer ones that must not be:
-    cut rows would lose their answers."""
+    """Returns the rows that fit, and the longer rows, which are left out. Raises DataError if `too_long`
+    forbids that, or if no row fits. Rows are not cut, because that would cut their answers."""
     rows = list(rows)
     longer = [row for row in rows if len(row.ids) > max_seq_len]
     if longer and (too_long == "refuse" or len(longer) == len(rows)):
@@ -152,17 +152,17 @@ def fitting(
 
 
 def shown(chats: ChatTokenizer, row: TrainingRow) -> str:
-    """A row as text, with what is trained between two signs, token by token."""
+    """Returns a row as text. ⟦ ⟧ encloses its trained tokens, split by |."""
     pieces = [chats.tokenizer.decode([i]) for i in row.ids[row.cut :]]
     return f"{chats.tokenizer.decode(list(row.ids[: row.cut]))}⟦{'|'.join(pieces)}⟧"
 
 
 MEGA = 50
-"""Batches within which rows are sorted by length: as transformers' LengthGroupedSampler does."""
+"""Number of batches whose rows are sorted by length together, as in transformers' LengthGroupedSampler."""
 
 
 def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int, grouped: bool) -> list[int]:
-    """The rows of all steps, `batch` a step: epoch after epoch, each row once an epoch.
+    """Returns row numbers for all steps, `batch` per step. Each epoch has each row once.
 
     >>> row_order([5, 9, 7], 2, 3, 0, False)
     [0, 2, 1, 0, 1, 2]
@@ -177,10 +177,10 @@ def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int, grouped
 
 
 def _grouped(lengths: Sequence[int], order: Sequence[int], size: int, draw: random.Random) -> list[int]:
-    """Rows of like length together, `size` at a time; the longest first: too little memory shows early."""
+    """Puts rows of similar length into one batch. The longest come first, so missing memory shows early."""
     cut: list[list[int]] = []
     for i in range(0, len(order), MEGA * size):
-        mega = sorted(order[i : i + MEGA * size], key=lambda row: -lengths[row])  # equal ones stay as drawn
+        mega = sorted(order[i : i + MEGA * size], key=lambda row: -lengths[row])  # ties stay as drawn
         cut += [mega[j : j + size] for j in range(0, len(mega), size)]
     head, rest = cut[0], cut[1:]
     draw.shuffle(rest)

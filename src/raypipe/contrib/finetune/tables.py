@@ -1,4 +1,4 @@
-"""Labels and trainings as tables on a console. Text from data is printed as it is."""
+"""Console tables of labels and trainings. Text from data is printed literally."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from raypipe.evaluation.report.console import say, show
 from raypipe.evaluation.report.wording import cut, share
 
 SHOWN_CHARS = 80  # of a reply
-STEPS_SHOWN = 12  # of a training: evenly spaced where there are more; all of them are in training.json
+STEPS_SHOWN = 12  # of a training, evenly spaced; training.json has all steps
 
 
-def print_labels(console: Console, found: Mapping[str, Any]) -> None:
-    """Labels that were made: their mix, where each path went, examples, and what to do next."""
-    of = f"{found['questions']} questions for {found['step']} of {found['recipe']}"
-    say(console, f"{found['labels']} labels of {of}", style="bold")
-    rules = found["rules"]
+def print_labels(console: Console, record: Mapping[str, Any]) -> None:
+    """Prints new labels: mix, questions per rule, examples, calls, files and the next command."""
+    of = f"{record['questions']} questions for {record['step']} of {record['recipe']}"
+    say(console, f"{record['labels']} labels of {of}", style="bold")
+    rules = record["rules"]
     rows = []
-    for m in found["mix"]:
+    for m in record["mix"]:
         counts = (m["rules"].get(r, 0) for r in rules)
         rows.append((m["domain"] or "(none)", m["labels"], *counts, share(m["idk"])))
     show(console, ("domain", "labels", *rules, "i don't know"), rows)
-    for path in found["paths"]:
+    for path in record["paths"]:
         rule = f"rule {path['rule']}" if path["rule"] else "no label"
         to = f" -> {path['label']}" if path["label"] else ""
         say(console, f"{path['questions']:>6}  {rule}: {path['about']}{to}")
-    for e in found["examples"]:
-        said = f"; {found['step']} said {cut(e['reply'], SHOWN_CHARS, '...')!r}" if e["reply"] else ""
+    for e in record["examples"]:
+        said = f"; {record['step']} said {cut(e['reply'], SHOWN_CHARS, '...')!r}" if e["reply"] else ""
         say(console, f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}")
-    say(console, _leaks(found))
-    calls = f"calls: {found['computed']} computed, {found['cached']} cached, at most {found['planned']}"
+    say(console, _leaks(record))
+    calls = f"calls: {record['computed']} computed, {record['cached']} cached, at most {record['planned']}"
     say(console, calls, fold=True)
-    if found["digest"]:
-        say(console, f"{found['out']}: labels.parquet, labels.json")
-    if found["review"]:
-        say(console, f'{found["review"]}: correct a label, set "use": true, then add --import', fold=True)
+    if record["digest"]:
+        say(console, f"{record['out']}: labels.parquet, labels.json")
+    if record["review"]:
+        say(console, f'{record["review"]}: correct a label, set "use": true, then add --import', fold=True)
 
 
-def _leaks(found: Mapping[str, Any]) -> str:
-    """Returns what is known of questions in both splits."""
-    if not found["evaluated"]:
+def _leaks(record: Mapping[str, Any]) -> str:
+    """Returns the line about leaks between training and evaluation questions."""
+    if not record["evaluated"]:
         return "leaks: not looked for; --against DATA names what will be evaluated on"
-    return f"leaks: none between these and {found['evaluated']} questions that are evaluated on"
+    return f"leaks: none between these and {record['evaluated']} questions that are evaluated on"
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -76,44 +76,44 @@ def _four_bit(plan: Mapping[str, Any]) -> str:
     return f"4-bit: {'on' if four['on'] else 'off'}, because {four['because']}"
 
 
-def _workers(found: Mapping[str, Any]) -> str:
-    return f"{found['workers']} worker{'s' * (found['workers'] > 1)}"
+def _workers(record: Mapping[str, Any]) -> str:
+    return f"{record['workers']} worker{'s' * (record['workers'] > 1)}"
 
 
-def print_finetune(console: Console, found: Mapping[str, Any], entry: str) -> None:
-    """Prints what became of a training, and the entry that recipes need."""
-    say(console, f"adapter {found['adapter']} on {found['base_name']}: {found['folder']}", style="bold")
-    say(console, *_trained(found))
-    show(console, ("step", "epoch", "loss", "gradient norm", "held-out loss"), list(_curve(found)))
+def print_finetune(console: Console, record: Mapping[str, Any], entry: str) -> None:
+    """Prints a training's result, its loss by step, and the models-file entry for recipes."""
+    say(console, f"adapter {record['adapter']} on {record['base_name']}: {record['folder']}", style="bold")
+    say(console, *_trained(record))
+    show(console, ("step", "epoch", "loss", "gradient norm", "held-out loss"), list(_curve(record)))
     say(console, "models.yaml:", fold=True)
     console.print(Text(entry), soft_wrap=True, end="")
 
 
-def _trained(found: Mapping[str, Any]) -> list[str]:
-    """Returns what became of a training, in sentences."""
-    first, last, held = found["steps"][0], found["steps"][-1], found["held_out_loss"]
-    early = ", ended early" if found["ended_early"] else ""
+def _trained(record: Mapping[str, Any]) -> list[str]:
+    """Returns lines about a training's losses, time, 4-bit loading and effect."""
+    first, last, held = record["steps"][0], record["steps"][-1], record["held_out_loss"]
+    early = ", ended early" if record["ended_early"] else ""
     kept = "the last one's adapter was kept"
     if held is not None:
-        kept = f"step {found['step_taken']} was kept, with held-out loss {held:.3f}"
-    e, asked = found["effect"], found["engine"]
+        kept = f"step {record['step_taken']} was kept, with held-out loss {held:.3f}"
+    e, asked = record["effect"], record["engine"]
     said = "no engine was asked: vLLM is not installed here, or the cluster file has no engines"
     if asked is not None:
         both = f"{asked['base']!r} by the base, {asked['adapter']!r} with the adapter"
         said = f"the engine says to its prompt: {both}"
     return [
-        f"loss {first['loss']:.3f} to {last['loss']:.3f} in {found['steps_done']} steps{early}, "
-        f"{clock(found['seconds'])} on {_workers(found)}; {kept}",
-        _four_bit(found["plan"]),
+        f"loss {first['loss']:.3f} to {last['loss']:.3f} in {record['steps_done']} steps{early}, "
+        f"{clock(record['seconds'])} on {_workers(record)}; {kept}",
+        _four_bit(record["plan"]),
         f"log-probability of the first label: {e['base']:.2f} by the base, {e['adapter']:.2f} with the "
         "adapter (a token)",
         said,
     ]
 
 
-def _curve(found: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
-    """Yields rows of the loss by step: some steps, evenly spaced, the last, and each with a held-out loss."""
-    steps, looks = found["steps"], {p["step"]: p["loss"] for p in found["looks"]}
+def _curve(record: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    """Yields table rows of the loss: evenly spaced steps, the last step, and steps with a held-out loss."""
+    steps, looks = record["steps"], {p["step"]: p["loss"] for p in record["looks"]}
     every = max(1, -(-len(steps) // STEPS_SHOWN))
     for i, s in enumerate(steps):
         if i % every == 0 or s["step"] in looks or i == len(steps) - 1:

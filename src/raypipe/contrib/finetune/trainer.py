@@ -1,9 +1,9 @@
-"""The training of one worker by TRL's SFTTrainer, alone or in a group that torch has joined.
+"""Training of one worker by TRL's SFTTrainer, alone or in a torch process group.
 
-Rows come as ids with their labels, in the order of the plan: TRL tokenises, masks, cuts and shuffles nothing.
-Its loss of a step is the sum over the answer tokens of the whole effective batch, over their number. A
-stopped training continues from a checkpoint of transformers' Trainer: the same rows and draws of dropout.
-The module imports torch and trl, so only what trains imports it.
+TRL receives rows as token ids with labels, in their final order. It tokenizes, masks, cuts and shuffles
+nothing. The loss of a step is the mean over all answer tokens of the effective batch. A stopped training
+continues from a checkpoint of transformers' Trainer, with the same rows and the same dropout. The module
+imports torch and TRL, so plans do not import it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from raypipe.contrib.finetune.rows import TrainingRow
 from raypipe.contrib.finetune.training_job import LookPoint, StepPoint, TrainedAdapter, TrainingJob
 from raypipe.models.folder import ADAPTER
 
-IGNORED = -100  # label of a token that is not trained, as transformers has it
-BEST = "best.safetensors"  # in a checkpoint: the adapter at the best look so far
-STATE = "trainer_state.json"  # of transformers
+IGNORED = -100  # label of an untrained token, as in transformers
+BEST = "best.safetensors"  # in a checkpoint: the adapter at the lowest held-out loss so far
+STATE = "trainer_state.json"  # file of transformers' Trainer
 
 Told = Callable[[StepPoint], None]
 Save = Callable[[Path], None]
@@ -39,10 +39,11 @@ Save = Callable[[Path], None]
 def train(
     job: TrainingJob, folder: Path, told: Told, save: Save, start: Path | None = None, workers: int = 1
 ) -> TrainedAdapter:
-    """Trains from the checkpoint `start`, or from a fresh adapter, to the end.
+    """Trains to the end, from the checkpoint `start` or from a fresh adapter.
 
-    Every worker calls this with the same job and an empty `folder` of its own. `told` is called after each
-    step, `save` with the folder of each checkpoint, both on every worker. Raises Diverged.
+    Every worker calls this function with the same job and its own empty `folder`. On every worker, `told` is
+    called after each step, and `save` with the folder of each checkpoint. Raises Diverged if a loss or
+    gradient is not finite.
     """
     if job.device == "cpu":
         torch.set_num_threads(job.threads)
@@ -54,9 +55,9 @@ def train(
 
 
 def _trainer(job: TrainingJob, folder: Path, workers: int, callbacks: list[TrainerCallback]) -> SFTTrainer:
-    """SFTTrainer of one of `workers`, with the preset's numbers."""
+    """Builds the SFTTrainer of one of `workers` from the preset."""
     base, compute = open_base(job)
-    constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports each training to its authors, else
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # otherwise TRL reports each training to its authors
     p = job.preset
     at_once = p.at_once(workers)
     looks = bool(job.held_out and p.evaluate_every)
@@ -64,12 +65,12 @@ def _trainer(job: TrainingJob, folder: Path, workers: int, callbacks: list[Train
         callbacks = [*callbacks, EarlyStoppingCallback(p.patience)]
     config = SFTConfig(
         output_dir=str(folder),
-        max_length=None,  # rows that are too long were refused, or left out
+        max_length=None,  # longer rows were refused or left out before
         max_steps=p.steps,
         per_device_train_batch_size=at_once,
         gradient_accumulation_steps=p.effective_batch // workers // at_once,
-        per_device_eval_batch_size=1,  # else the loss of short and of long batches would count the same
-        train_sampling_strategy="sequential",  # in the order of the plan
+        per_device_eval_batch_size=1,  # in larger batches, short and long ones would weigh the same
+        train_sampling_strategy="sequential",  # in the order of `rows.row_order`
         learning_rate=p.lr,
         lr_scheduler_type="cosine",
         warmup_steps=math.ceil(p.warmup * p.steps),
@@ -83,16 +84,16 @@ def _trainer(job: TrainingJob, folder: Path, workers: int, callbacks: list[Train
         use_cpu=job.device == "cpu",
         dataloader_pin_memory=job.device != "cpu",
         ddp_find_unused_parameters=False,
-        average_tokens_across_devices=True,  # a token counts the same, whichever worker has it
+        average_tokens_across_devices=True,  # every token has the same weight on every worker
         eval_strategy="steps" if looks else "no",
         eval_steps=p.evaluate_every or None,
         metric_for_best_model="eval_loss" if looks else None,
         greater_is_better=False,
         save_strategy="steps",
         save_steps=p.save_every,
-        save_total_limit=2,  # the last, and the one of the best look
+        save_total_limit=2,  # the last, and the best on the held-out rows
         logging_steps=1,
-        logging_nan_inf_filter=False,  # a loss that is no number ends the training
+        logging_nan_inf_filter=False,  # keeps a non-finite loss visible, which ends the training
         disable_tqdm=True,
         report_to="none",
     )
@@ -116,11 +117,11 @@ def _dataset(rows: Iterable[TrainingRow]) -> Dataset:
 
 
 class _Points(TrainerCallback):  # type: ignore[misc]
-    """Tells of steps, saves after each look, and keeps the adapter of the best look in each checkpoint."""
+    """Callback that reports steps, saves after each look, and puts the best adapter into each checkpoint."""
 
     def __init__(self, job: TrainingJob, told: Told, save: Save, start: Path | None) -> None:
         self._job, self._told, self._save, self._start = job, told, save, start
-        self.last = start  # checkpoint
+        self.last = start  # last checkpoint
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._start is not None and (self._start / BEST).is_file():
@@ -157,9 +158,9 @@ def _ended(job: TrainingJob, checkpoint: Path) -> bool:
 
 
 def _trained(job: TrainingJob, trainer: SFTTrainer, checkpoint: Path | None) -> TrainedAdapter:
-    """The result, from the last checkpoint. Workers but the first have no adapter in theirs: their result is
-    empty."""
-    assert checkpoint is not None  # the last step is saved
+    """Returns the result from the last checkpoint. Only the first worker's checkpoint has an adapter; the
+    other workers return an empty result."""
+    assert checkpoint is not None  # the Trainer saves the last step
     if not trainer.is_world_process_zero():
         return TrainedAdapter({}, (), (), 0, (0.0, 0.0))
     state, best = json.loads((checkpoint / STATE).read_text()), checkpoint / BEST
@@ -178,7 +179,7 @@ def _trained(job: TrainingJob, trainer: SFTTrainer, checkpoint: Path | None) -> 
 
 
 def _logprob(job: TrainingJob, net: Any) -> float:
-    """Mean log-probability of the answer tokens of the first training row."""
+    """Returns the mean log-probability of the first training row's answer tokens."""
     row = _dataset(job.rows[:1]).with_format("torch", device=str(net.device))[:1]
     net.eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A training as data: what each worker gets, and the points that it tells of. No torch is imported here."""
+"""Records of a training: the job of each worker, and the points that it reports. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from raypipe.core.protocols import Model
 if TYPE_CHECKING:
     from raypipe.contrib.finetune.model import Device
 
-NAMED = 8  # rows of a batch that an error names
+NAMED = 8  # number of a batch's rows that an error names
 
 
 class Diverged(DataError):
-    """A loss or gradient is no finite number any more; the message names the batch."""
+    """Error: a loss or gradient is not finite. The message names the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class TrainingJob:
     model: Model  # the base
     preset: Preset
     rows: tuple[TrainingRow, ...]
-    held_out: tuple[TrainingRow, ...]  # none: nothing is looked at, and the last step counts
+    held_out: tuple[TrainingRow, ...]  # (): no evaluation, and the last step's adapter is the result
     device: Device
     threads: int  # of torch, on a CPU
     in_four_bits: bool
 
     def order(self) -> list[int]:
-        """Places of the rows of all steps, `effective_batch` a step."""
+        """Returns indices into `rows` for all steps, `effective_batch` per step."""
         lengths = [len(row.ids) for row in self.rows]
         p = self.preset
         return row_order(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
 
     def require_finite(self, point: StepPoint) -> None:
-        """Raises Diverged, naming the batch, for a step whose loss or gradient is no finite number."""
+        """Raises Diverged if a step's loss or gradient is not finite."""
         if math.isfinite(point.loss) and math.isfinite(point.norm):
             return
         size = self.preset.effective_batch
@@ -54,34 +54,34 @@ class TrainingJob:
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """A step of training."""
+    """Values of one training step."""
 
     step: int  # from 1
     epoch: int  # from 0
     loss: float  # mean over the answer tokens of its batch, in nats
-    norm: float  # of the gradient, before it is cut
-    lr: float
+    norm: float  # of the gradient, before clipping
+    lr: float  # learning rate
 
 
 @dataclass(frozen=True, slots=True)
 class LookPoint:
-    """A look at the held-out rows."""
+    """Evaluation on the held-out rows (a look)."""
 
-    step: int  # after which it was
-    loss: float  # mean over the rows of the mean over a row's answer tokens, in nats
+    step: int  # last step before it
+    loss: float  # mean over rows of each row's mean over its answer tokens, in nats
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedAdapter:
-    """A finished training."""
+    """Result of a finished training."""
 
-    tensors: dict[str, Any]  # name in the adapter's file -> float32 tensor: at the best look, else the last
+    tensors: dict[str, Any]  # name in its file -> float32, at the best look; without looks, at the last step
     steps: tuple[StepPoint, ...]
     looks: tuple[LookPoint, ...]
-    taken: int  # after how many steps the tensors are as they are
-    effect: tuple[float, float]  # log-probability of one answer's tokens by the base, and with the adapter
+    taken: int  # number of the step that the tensors are from
+    effect: tuple[float, float]  # log-probabilities of one answer by the base and with the adapter, per token
 
     @property
     def best_look(self) -> LookPoint | None:
-        """The look with the lowest loss, the earliest of these; None: none was."""
+        """Look with the lowest loss, the earliest if several are equal. None: there was none."""
         return min(self.looks, key=lambda p: (p.loss, p.step), default=None)

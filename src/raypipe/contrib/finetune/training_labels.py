@@ -1,8 +1,8 @@
 """Training labels from the answers of a labelling recipe: db3's rules 1, 2, 3.1, 3.2.1 and 3.2.2.
 
-Each question takes one path through the rules, or none, with the reason; then people's corrections, splits
-and the share of abstentions. Knows `labelling`, the store and the golds; asks no model: the judgements are
-replies that the recipe has stored.
+Each question takes one path through the rules, or gets no label and the reason. A person's corrections,
+splits and the share of abstentions follow. The module reads the store and the golds. It calls no model: the
+recipe has stored the judgements as replies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from raypipe.store.index import LanceIndex
 from raypipe.store.memo.lookup import ChatRecorder
 from raypipe.text.replies import abstains
 
-AT_ONCE = 100  # answers in memory
+AT_ONCE = 100  # number of answers in memory at a time
 
 
 WHY: Mapping[Unlabelled, str] = {
@@ -59,13 +59,13 @@ PATHS: Mapping[LabelRule, tuple[str, str]] = {
     "3.2.2": ("judged wrong, and the context says the truth", "the truth"),
     "imported": ("a person gave the label", "as given"),
 }
-"""Rule -> how a question gets there, and its label. Rule 2 is the judgement that 3.1 and 3.2 begin with."""
+"""Rule -> (condition, label). Rule 2 is the judgement of the answer, with which 3.1 and 3.2 begin."""
 
 
 def label_of(
     gold: Gold | None, replies: Mapping[str, Reply], into: str
 ) -> tuple[LabelRule | None, str, Unlabelled | None]:
-    """The rule and the label of a question with these replies, or why it has none.
+    """Applies the rules to one question's replies. Returns rule, label, and the reason for no label.
 
     >>> said = {"truth": Reply("mira", "answered"), "web": Reply("by tom", "answered"),
     ...         "agrees": Reply("", "false"), "mentioned": Reply("no", "no")}
@@ -97,8 +97,8 @@ def label_of(
 def judged_answers(
     pipeline: Pipeline, questions: Sequence[Question], golds: Mapping[str, Gold], of: Labelling
 ) -> Iterator[JudgedAnswer]:
-    """The stored answers of these questions by the labelling recipe, each with its label or why it has none,
-    in order. Asks no model; the tokenizer that counts a context must be here."""
+    """Yields the labelling recipe's stored answers to these questions, in order. Each has its label, or the
+    reason for no label. Calls no model, but needs the tokenizer that counts the context's tokens."""
     kit = pipeline.worker.kit(LanceIndex(searched(pipeline.store, pipeline.recipe)))
     recorder = ChatRecorder(Unasked(kit))
     ask = of.step.open(recorder)
@@ -129,7 +129,7 @@ def _judged(question: Question, chat: Chat, gold: Gold | None, of: Labelling) ->
     else:
         written = into in replies and replies[into].label in (ANSWERED, ABSTAINED)
         rule, label, why = None, "", "draft" if written else "no_reply"
-    if rule is not None and not chat:  # its sources failed: there is nothing to train on
+    if rule is not None and not chat:  # the question's sources failed, so there is no chat to train on
         rule, label, why = None, "", "no_reply"
     texts = {n: replies[n].text for n in (AGREES, MENTIONED) if n in replies and replies[n].label != SKIPPED}
     facts = [r.text for n, r in replies.items() if not of.judged and n != into and r.label == ANSWERED]
@@ -137,55 +137,55 @@ def _judged(question: Question, chat: Chat, gold: Gold | None, of: Labelling) ->
 
 
 def data_digest(questions: Sequence[Question], golds: Mapping[str, Gold]) -> str:
-    """Names questions with their truths, in order."""
+    """Returns a digest of questions with their true answers, in order."""
     parts = [p for q in questions for p in (q.id, q.text, *(golds[q.id].answers if q.id in golds else ()))]
     return digest("labelled", *parts)
 
 
-EXAMPLES = 2  # of each path that are shown
-_PARTS = 1000  # of which a share of questions is held out
+EXAMPLES = 2  # number of examples shown per rule
+_PARTS = 1000  # number of parts of the questions; a share of the parts is held out
 
 
 @dataclass(frozen=True, slots=True)
 class MixLine:
-    """The labels of one domain."""
+    """Label counts of one domain."""
 
     domain: str  # "": the data names none
     labels: int
-    rules: Mapping[str, int]  # rule -> labels
+    rules: Mapping[str, int]  # rule -> number of labels
     idk: float  # share of labels that say "i don't know", 0..1
 
 
 @dataclass(frozen=True, slots=True)
 class LabelPath:
-    """A path through the rules, or a reason for no label."""
+    """A path through the rules, or a reason for no label, with its number of questions."""
 
     rule: str  # "": no label
-    why: str  # the reason for no label; "": there is one
+    why: str  # reason for no label; "": there is a label
     questions: int
 
 
 @dataclass(frozen=True, slots=True)
 class LabelExample:
-    """A question on its path, for people."""
+    """An example of a rule, for people."""
 
     rule: str
     id: str
     query: str
     gold: str
-    reply: str  # of the step; "": it was not asked
-    judgements: Mapping[str, str]  # what the judge said
+    reply: str  # of the step; "": the step did not run
+    judgements: Mapping[str, str]  # name of a judging stage's reply -> its text
     label: str
 
 
 def labels_from(
     judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str], held_out: float, idk_share: float | None
 ) -> tuple[Label, ...]:
-    """The labels, in the order of the questions.
+    """Returns the labels, in the order of the questions.
 
-    `reviewed`: question id -> label that a person gave, which outranks the rules. `held_out`: share of
-    questions whose split is held-out; near duplicates are on one side. `idk_share`: the share of train rows
-    that says "i don't know", reached by leaving rows out; None: as it comes.
+    `reviewed`: question id -> a person's label, which outranks the rules. `held_out`: share of questions in
+    the split held-out; near duplicates are in the same split. `idk_share`: share of train rows that say
+    "i don't know", reached by omitting rows; None: unchanged.
     """
     splits = splits_of({a.question.id: a.question.text for a in judged}, held_out)
     found = []
@@ -201,15 +201,16 @@ def labels_from(
 
 
 def splits_of(questions: Mapping[str, str], held_out: float) -> dict[str, Split]:
-    """Question id -> its split, of id -> text."""
+    """Returns question id -> split. `questions`: id -> text. Near duplicates get the same split."""
     parts = {id: part_of(first, _PARTS, "held-out") for id, first in groups(questions).items()}
     return {id: "held-out" if part < held_out * _PARTS else "train" for id, part in parts.items()}
 
 
 def mixed(labels: Sequence[Label], idk_share: float | None) -> tuple[Label, ...]:
-    """The labels with `idk_share` of the train rows saying "i don't know": rows of the larger kind are left
-    out, chosen by the digest of their ids, so a smaller share keeps part of what a larger one had. Raises
-    DataError where one kind is missing that the share wants."""
+    """Omits train rows until `idk_share` of them say "i don't know".
+
+    Digests of ids choose the omitted rows. So a smaller share keeps a part of the "i don't know" rows of a
+    larger share. Raises DataError if the share needs a kind that has no rows."""
     if idk_share is None:
         return tuple(labels)
     train = [x for x in labels if x.split == "train"]
@@ -233,8 +234,8 @@ def _first(labels: Sequence[Label], n: int) -> set[str]:
 
 
 def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[JudgedAnswer]) -> None:
-    """Raises DataError where training on these could only teach one reply: no train rows, rows of calls that
-    are all one text, or labels of one kind alone, answers, "i don't know" or "invalid question"."""
+    """Raises DataError if there are no train rows, or if they teach only one kind of reply. The kinds of
+    rules' labels are answer, "i don't know" and "invalid question"; each text of calls is its own kind."""
     train = [x.label for x in labels if x.split == "train"]
     if not train:
         whys = Counter(WHY[a.why] for a in judged if a.why is not None)
@@ -257,7 +258,7 @@ def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[Judg
 
 
 def mix_of(labels: Sequence[Label]) -> tuple[MixLine, ...]:
-    """The label mix by domain, then of all."""
+    """Counts the labels of each domain, then of all domains."""
     domains = sorted({x.domain or "" for x in labels})
     shown = [(d, [x for x in labels if (x.domain or "") == d]) for d in domains]
     out = []
@@ -269,7 +270,7 @@ def mix_of(labels: Sequence[Label]) -> tuple[MixLine, ...]:
 
 
 def paths_of(judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str]) -> tuple[LabelPath, ...]:
-    """Returns how many questions took each path, rules first; those of no questions, too."""
+    """Counts the questions of each path: all rules first, then the reasons for no label."""
     rules = Counter("imported" if a.question.id in reviewed else a.rule for a in judged)
     whys = Counter[Unlabelled](a.why for a in judged if a.why is not None and a.question.id not in reviewed)
     found = [LabelPath(r, "", rules.get(r, 0)) for r in PATHS if r != "imported" or reviewed]
@@ -277,7 +278,7 @@ def paths_of(judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str]) -> tup
 
 
 def examples_of(judged: Sequence[JudgedAnswer], labels: Sequence[Label]) -> tuple[LabelExample, ...]:
-    """The first questions of each path."""
+    """Returns the first questions of each rule."""
     by_id, seen = {x.question_id: x for x in labels}, Counter[str]()
     found = []
     for a in judged:

@@ -1,4 +1,4 @@
-"""The questions of a training split: chosen by their labels, and held against what is evaluated on."""
+"""Questions of a training split: selected by their labels, and compared with evaluation questions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SHOWN = 5  # leaks that an error names
 
 @dataclass(frozen=True, slots=True)
 class TrainingQuestions:
-    """The questions that labels are made of."""
+    """Questions to make training labels from."""
 
     store: Store
     ids: tuple[str, ...]  # of the training questions, in order
     golds: Mapping[str, Gold]
-    texts: Mapping[str, str]  # id -> question, of the training questions
-    evaluated: int  # questions that they were held against, without a leak
+    texts: Mapping[str, str]  # id -> text, of the training questions
+    evaluated: int  # number of evaluation questions that were compared
 
 
 def training_questions(
@@ -43,12 +43,12 @@ def training_questions(
     how: EvalOptions,
     scratch: Path | None = None,
 ) -> TrainingQuestions:
-    """The training questions and their golds, once they were held against what is evaluated on.
+    """Selects the training questions, and compares them with the evaluation questions.
 
-    `given`: files to ingest first; none: all that is stored. `where` chooses by labels, `against` names files
-    or labels of what is evaluated on. Of `how` count format, fields and limit. `scratch`: a folder for an
-    empty store where there is none; then the files are read and not stored. Raises DataError for no
-    questions, and for one that is in both."""
+    `given`: files to ingest first; (): all stored questions. `where` selects by labels. `against`: evaluation
+    questions, as files or `LABEL=V1,V2`. Only format, fields and limit of `how` are used. `scratch`: folder
+    for an empty store, if the store does not exist; the files are then read, but not stored. Raises DataError
+    if no question is selected, and if the two sets share one, or nearly."""
     files, wanted = inputs(given, session.settings), _clauses("--where", where)
     by_label = [str(one) for one in against if "=" in str(one) and not Path(one).exists()]
     stored = {one: _clauses("--against", [one]) for one in by_label}
@@ -82,7 +82,7 @@ def _stored(store: Store, ids: Sequence[str] | None) -> list[Question]:
 
 
 def _clauses(name: str, given: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Label -> values, of `LABEL=V1,V2`."""
+    """Parses clauses: `split=0,1` -> `{"split": ("0", "1")}`. Raises ConfError for any other form."""
     found = {}
     for clause in given:
         label, sign, values = str(clause).partition("=")
@@ -110,7 +110,7 @@ def _none_chosen(where: Mapping[str, Sequence[str]], golds: Mapping[str, Gold], 
 
 
 def _read(session: Session, given: Sequence[str | Path], how: EvalOptions) -> dict[str, str]:
-    """Id -> text of the questions in files."""
+    """Reads the questions in files, as id -> text. Raises DataError if a file has none."""
     found: dict[str, str] = {}
     for one in given:
         files = inputs([one], session.settings)
@@ -123,7 +123,7 @@ def _read(session: Session, given: Sequence[str | Path], how: EvalOptions) -> di
 
 
 def _stored_with(store: Store, said: str, labels: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Id -> text of the stored questions with these labels, which `said` names."""
+    """Returns id -> text of the stored questions with these labels. Raises DataError if there are none."""
     every = _stored(store, None)
     golds = golds_of(store, [q.id for q in every], "answers")
     found = {q.id: q.text for q in every if _matches(golds.get(q.id), labels)}
@@ -133,7 +133,7 @@ def _stored_with(store: Store, said: str, labels: Mapping[str, Sequence[str]]) -
 
 
 def _refuse_leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> None:
-    """Raises DataError where a training question is evaluated on, too."""
+    """Raises DataError if a training question equals or nearly equals an evaluation question."""
     if not (found := leaks(training, evaluated)):
         return
     how = {"id": "the same id", "text": "the same text", "near": "nearly the same words"}

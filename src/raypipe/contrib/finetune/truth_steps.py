@@ -1,6 +1,6 @@
-"""The stages of a labelling recipe that are no language model: golds as replies, and a judge of words.
+"""Steps of a labelling recipe without a language model: golds as replies, and a judge that compares words.
 
-Only `labelling` puts them into a recipe, and no run of such a recipe can be promoted.
+Only `labelling` puts these steps into a recipe, and no run of such a recipe can be promoted.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from raypipe.steps.generate import Generate
 from raypipe.text.template import REPLY
 
 TRUTHS, TRUTH, AGREES, MENTIONED = "truths", "truth", "agrees", "mentioned"
-"""Replies of a labelling recipe: all truths as a JSON list, the first one, and the two judgements."""
+"""Reply names: all truths as a JSON list, first truth, judgement of the answer, judgement of the context."""
 
 Words: TypeAlias = Literal["words"]
 WORDS: Words = "words"
-"""The judge that is no model (`WordJudge`)."""
+"""Name of the judge without a model (`WordJudge`)."""
 
 RIGHT, WRONG, YES, NO = "true", "false", "yes", "no"
-"""Labels of the judgements, as the two prompts ask for them."""
+"""Labels of the two judgements: of the answer true or false, of the context yes or no."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truths:
-    """Writes what the dataset says is right as two replies, for the judging stages alone.
+    """Step that writes the true answers of a question as two replies, which only judging stages read.
 
-    Their label is answered, invalid where the truth is that the premise is false, skipped where there is
-    none."""
+    Both replies have the label answered. The label is invalid if the truth says that the premise is false,
+    and skipped if the question has no truth."""
 
     golds: Mapping[str, tuple[str, ...]]  # question id -> truths
 
@@ -66,9 +66,11 @@ class Truths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordJudge:
-    """Judges without a model: an answer is right if it has the words of a truth, and a context says the truth
-    if it has them, as SQuAD normalizes both. It cannot see that a paraphrase is right, and what the context
-    says by chance counts: for trial runs, and for data whose truths are names and numbers."""
+    """Step that judges without a model, by words normalized as in SQuAD.
+
+    An answer is right if it contains the words of a truth. A context has the truth if it contains them. So
+    right paraphrases count as wrong, and contexts may match by chance. Use it for trial runs, or if truths
+    are names and numbers."""
 
     step: Generate  # whose reply it judges
 

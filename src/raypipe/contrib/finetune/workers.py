@@ -1,8 +1,8 @@
-"""Training on Ray: workers that hold one share of each batch, restarted from the last checkpoint.
+"""Training on Ray: each worker computes a share of each batch, and restarts from the last checkpoint.
 
-Ray Train starts the workers, joins them in one group of torch, restarts all of them when one dies, and keeps
-checkpoints; each trains by `trainer.train`. The name of a run is the digest of all that decides its numbers,
-so only an equal run continues it. Ray Train and torch are imported where training starts.
+Ray Train starts the workers, joins them in one torch process group and stores checkpoints. When a worker
+dies, it restarts all of them. Each worker runs `trainer.train`. A run's name is the digest of all that
+decides its numbers, so only an equal run continues it. Ray Train is imported when a training starts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import ray
 from raypipe.contrib.finetune.training_job import StepPoint, TrainedAdapter, TrainingJob
 from raypipe.core.errors import ClusterTooSmall, RaypipeError, Unavailable
 
-RESTARTS = 3  # of all workers, after one died; as often as a vLLM engine's row is tried
-SUM_TIMEOUT_S = 300.0  # for the slowest worker's share of a step; a worker that died is noticed at once
-POLL_S = 0.5  # between two looks at how far the workers are
-KEPT = 2  # checkpoints: one that is being read, and one that is being written
+RESTARTS = 3  # of all workers after a death; a row is tried as often on vLLM engines
+SUM_TIMEOUT_S = 300.0  # for the slowest worker's share of a step; a dead worker is noticed immediately
+POLL_S = 0.5  # between two reads of the workers' progress
+KEPT = 2  # checkpoints: one to read, and one being written
 
 
 class _Notes:
-    """An actor: what the workers tell the driver."""
+    """Ray actor that collects steps and errors from the workers for the driver."""
 
     def __init__(self) -> None:
         self._points: list[StepPoint] = []
@@ -44,7 +44,7 @@ class _Notes:
 
 
 def _work(config: dict[str, Any]) -> TrainedAdapter | None:
-    """Runs one worker, from the last checkpoint on; None: it failed, and the notes say why."""
+    """Runs one worker from the last checkpoint. Returns None on failure; the notes then have the error."""
     from ray import train as ray_train
 
     from raypipe.contrib.finetune.trainer import train
@@ -56,7 +56,7 @@ def _work(config: dict[str, Any]) -> TrainedAdapter | None:
             notes.add.remote(point)
 
     def save(folder: Path) -> None:
-        # A barrier: every worker reports, and what all folders have is one checkpoint.
+        # A barrier: every worker reports, and their folders together are one checkpoint.
         ray_train.report({}, checkpoint=ray_train.Checkpoint.from_directory(folder))
 
     begun = ray_train.get_checkpoint()
@@ -65,7 +65,7 @@ def _work(config: dict[str, Any]) -> TrainedAdapter | None:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="raypipe-training-")))
         try:
             return train(config["job"], folder, told, save, start, context.get_world_size())
-        except RaypipeError as e:  # the same on every worker, and again after a restart: none is worth one
+        except RaypipeError as e:  # every worker raises it, also after a restart: do not restart
             ray.get(notes.fail.remote(e))
         except Exception as e:
             if "out of memory" in str(e).lower():
@@ -86,12 +86,13 @@ def _out_of_memory(job: TrainingJob, error: Exception) -> ClusterTooSmall:
 def train_on_ray(
     job: TrainingJob, name: str, storage: str, workers: int, told: Callable[[StepPoint], None]
 ) -> TrainedAdapter:
-    """Trains in workers of the joined Ray, and returns the adapter. A run of the same name that was stopped
-    is continued; `storage`: a folder or URI that every node sees. `told` is called in a thread of
-    this process, once for each step, in order.
+    """Trains in Ray workers, and returns the adapter. This process is already connected to Ray.
 
-    Raises ClusterTooSmall for workers that the cluster has no room for, Diverged, and Unavailable for workers
-    that died more often than they are restarted."""
+    Continues a stopped run of the same `name`. `storage`: folder or URI that every node can read. `told` is
+    called in a thread of this process, once per step, in order.
+
+    Raises ClusterTooSmall if the cluster has no room for the workers, Diverged if a loss is not finite, and
+    Unavailable if workers died after the last restart."""
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
@@ -103,7 +104,7 @@ def train_on_ray(
                 f"{workers} workers need {workers * each:g} {kind}s, the cluster has "
                 f"{have.get(kind, 0.0):g}. Give --workers a smaller number, or a larger cluster"
             )
-    logging.getLogger("ray.train").setLevel(logging.CRITICAL)  # what it would say is raised, or ours
+    logging.getLogger("ray.train").setLevel(logging.CRITICAL)  # its messages are raised here instead
     notes = ray.remote(num_cpus=0)(_Notes).remote()
     trainer = TorchTrainer(
         _work,
@@ -138,7 +139,7 @@ def train_on_ray(
 
 @contextmanager
 def _following(notes: Any, told: Callable[[StepPoint], None]) -> Iterator[Callable[[], RaypipeError | None]]:
-    """Tells of steps while the block runs. Gives the function that returns the error of a worker."""
+    """Reports steps while the block runs. Yields a function that stops this and returns a worker's error."""
     ended, seen, last = threading.Event(), 0, 0
     failed: RaypipeError | None = None
 
@@ -147,7 +148,7 @@ def _following(notes: Any, told: Callable[[StepPoint], None]) -> Iterator[Callab
         points, failed = ray.get(notes.read.remote(seen))
         seen += len(points)
         for point in points:
-            if point.step > last:  # after a restart some steps come again
+            if point.step > last:  # a restart repeats some steps
                 last = point.step
                 told(point)
         return failed

@@ -1,1 +1,1 @@
-"""The invented world of demo, tests and load: questions, pages, graph; and stand-ins for models."""
+"""The invented world for demos, tests and load tests: questions, pages, a graph, and stand-in models."""

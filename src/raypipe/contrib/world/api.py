@@ -18,12 +18,12 @@ from raypipe.contrib.world.styles import Prose
 from raypipe.contrib.world.write import SynthSummary, write
 from raypipe.core.textfile import require_writable
 
-SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
+SENTENCES = 2000  # invented sentences that train the stand-ins' tokenizers; takes some seconds
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SynthResult(Result, record="summary"):
-    """Counts of an invented dataset or collection; a row for each."""
+    """Counts of an invented dataset or collection; one row per count."""
 
     summary: SynthSummary | CollectionSummary
 
@@ -32,15 +32,15 @@ class SynthResult(Result, record="summary"):
         counts = {row["what"]: row["count"] for row in self.rows()}
         size = f"{counts.pop('bytes') / 1e6:,.1f} MB, in {self.summary.seconds:.1f} s"
         counts.pop("empty", None)
-        said = ", ".join(f"{n} {_SAID.get(what, what)}" for what, n in counts.items())
-        return f"{self.summary.folder}: {said}, {size}"
+        parts = ", ".join(f"{n} {_LABELS.get(what, what)}" for what, n in counts.items())
+        return f"{self.summary.folder}: {parts}, {size}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         counts = asdict(self.summary).items()
         return [{"what": what, "count": count} for what, count in counts if isinstance(count, int)]
 
 
-_SAID = {"pages": "distinct pages", "golds": "judged papers"}
+_LABELS = {"pages": "distinct pages", "golds": "judged papers"}
 
 
 def synthesize(
@@ -53,9 +53,9 @@ def synthesize(
 ) -> SynthResult:
     """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
 
-    `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like
-    those of real pages, 3 KB to 1.5 MB. Another `seed` is another world. Raises ConfError for a folder that
-    cannot be written.
+    `pages`: search results per question. `page_chars`: approximate HTML characters of a page; None: sizes
+    vary like those of real pages, 3 KB to 1.5 MB. Each `seed` gives another world. Raises ConfError if the
+    folder cannot be written.
     """
     require_writable(Path(folder), "DIR")
     with (session or Session()).shown() as progress:
@@ -67,10 +67,10 @@ def synthesize(
 def synthesize_papers(
     folder: str | Path, papers: int, questions: int, seed: int = 1, session: Session | None = None
 ) -> SynthResult:
-    """Writes an invented collection of papers with questions and graded golds to a folder, as BEIR's files.
+    """Writes an invented collection of papers, questions and graded golds, in BEIR's files.
 
-    Memory does not grow with `papers`. Another `seed` is another collection. Raises ConfError for a folder
-    that cannot be written, and for more than one question for twenty papers.
+    Memory does not grow with `papers`. Each `seed` gives another collection. Raises ConfError if the folder
+    cannot be written, and if there is more than one question per twenty papers.
     """
     require_writable(Path(folder), "DIR")
     with (session or Session()).shown() as progress:
@@ -80,13 +80,13 @@ def synthesize_papers(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StandinsResult(Result):
-    """The folders of tiny stand-ins for models; a row for each."""
+    """Folders of stand-in models; one row per folder."""
 
     made: Standins
 
     @property
     def models(self) -> Path:
-        """The models file."""
+        """Path of the models file."""
         return self.made.chat.with_name("models.yaml")
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
@@ -100,9 +100,10 @@ class StandinsResult(Result):
 
 
 def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
-    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker, and a models file
-    that gives them the names that recipes use. `trainable`: the chat model can learn to end its replies, so
-    that `finetune` can teach it."""
+    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker.
+
+    Also writes a models file in which the stand-ins have the names that recipes use. `trainable`: the chat
+    model can learn to end its replies, so `finetune` can train it."""
     prose, draw = Prose(random.Random(0)), random.Random(1)
     texts = [prose.sentence(draw) for _ in range(SENTENCES)]
     made = StandinsResult(standins.build(target, texts, trainable=trainable))

@@ -1,6 +1,6 @@
 """Commands that make invented data and models: synth, standins.
 
-What calls the API is imported when the command runs, so that its help is quick.
+Modules that call the API are imported only when a command runs, so help is quick.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 corpus.jsonl     one paper a line: _id, title, text
 queries.jsonl    one question a line: _id, text
-qrels.trec       2: the paper is about what is asked; 1: it mentions it in passing
+qrels.trec       grade 2: the paper is about the question's topic; 1: it mentions the topic in passing
 
-Each paper is about one topic and mentions another. A topic is a method and what it is used on, both invented
-words that some papers write in full and some take apart, so that words alone do not find all of them. One
-paper in fifty is a near duplicate of the one before it. Papers are written one at a time, from the seed and
-their number alone: memory does not grow with them.
+Each paper is about one topic and mentions another. A topic is a method and its object of study, both with
+invented names. Three papers in five repeat these names. The others write them once, among words of the
+mentioned topic, so words alone do not find all papers. Every fiftieth paper nearly duplicates its
+predecessor. Each paper depends only on the seed and its number, so memory does not grow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raypipe.core.errors import ConfError
 
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.trec")
 PER_TOPIC = 20  # papers about one topic
-DUPLICATES = 50  # of these papers one repeats the one before it
+DUPLICATES = 50  # every fiftieth paper nearly repeats its predecessor
 FIELDS = words("sediments membranes markets grammars alloys forests circuits vaccines glaciers archives")
 GOALS = words("stability accuracy cost yield latency diversity safety retention fairness drift")
 VERBS = words("improves predicts measures explains reduces compares maps tracks models bounds")
@@ -46,14 +46,14 @@ class Paper:
     title: str
     text: str
     about: int  # number of its topic
-    mentions: int
+    mentions: int  # number of the topic that it mentions
 
 
 def write_collection(
     folder: Path, papers: int, questions: int, seed: int, advance: Callable[[int], object] = lambda done: None
 ) -> CollectionSummary:
-    """Writes a collection to a folder. `advance` gets how many papers were written. Raises ConfError for
-    more questions than topics."""
+    """Writes a collection to a folder. `advance` receives the number of papers written so far. Raises
+    ConfError if there are more questions than topics."""
     topics = _topics(papers)
     if questions > topics:
         raise ConfError(
@@ -108,7 +108,7 @@ def _paper(number: int, seed: int, topics: int) -> Paper:
     about = number % topics
     mentions = (about + 1 + int(rng.random() * (topics - 1))) % topics
     main, side = _topic(seed, about), _topic(seed, mentions)
-    whole = rng.random() < 0.6  # else the method's name stands once, and its parts later
+    whole = rng.random() < 0.6  # else one sentence names the method; most use the side topic's words
     said = wording("papers")
     lines = [_filled(rng, pick(rng, said["about"]), main)]
     for _ in range(4 + int(rng.random() * 5)):
@@ -125,7 +125,7 @@ def _filled(rng: Random, pattern: str, topic: Mapping[str, str]) -> str:
 
 
 def _topic(seed: int, number: int) -> dict[str, str]:
-    """A method, `a`, what it is used on, `b`, its field, `f`, and its goal, `g`."""
+    """Returns a topic: its method `a`, object of study `b`, field `f` and goal `g`."""
     rng = Random(f"topic {seed} {number}")
     method = f"{word(rng, 2)} {pick(rng, ('sampling', 'search', 'regression', 'encoding', 'assay'))}"
     return {"a": method, "b": word(rng, 3), "f": pick(rng, FIELDS), "g": pick(rng, GOALS)}

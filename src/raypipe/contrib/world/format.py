@@ -1,4 +1,4 @@
-"""The format of invented data: CRAG's lines, in files next to a graph that is not for reading."""
+"""Format of an invented dataset: CRAG's lines in `questions*`. Its reader ignores the graph next to them."""
 
 from raypipe.readers import crag
 from raypipe.readers.formats import LineFormat

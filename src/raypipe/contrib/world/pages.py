@@ -1,9 +1,10 @@
-"""The search results of one question: which pages, their content, their length.
+"""Search results of one question: the choice of pages, their content and their length.
 
-Of the citations about a quarter repeat an earlier one of the same question, and one page in forty is empty.
-Of the other pages about two fifths state the answer (none if the answer is withheld), a fifth are about the
-question's subjects and leave it out, the rest are about others: similar names, lists of the same kind, other
-kinds, other languages, shells that need JavaScript, near-duplicates, and pages that many questions share.
+About a quarter of the citations repeat an earlier citation of the same question. One page in forty is empty.
+`ROLES` has the shares of the other pages. About two fifths state the answer, or none if it is withheld. A
+fifth are about the question's subjects and omit the answer. The remaining pages have other content: similar
+names, lists of the same kind, other kinds, other languages, shells that need JavaScript, near-duplicates,
+and pages that many questions share.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from raypipe.contrib.world.styles import Bulk, Prose, Style, frame, linked, styl
 from raypipe.contrib.world.world.names import pick, word, words
 from raypipe.contrib.world.world.world import World
 
-REPEATED, EMPTY = 0.26, 0.025  # of the citations; of the pages
+REPEATED, EMPTY = 0.26, 0.025  # share of repeated citations; share of empty pages
 ROLES = {
     "states": 0.42,
     "leaves_out": 0.18,
@@ -33,7 +34,8 @@ ROLES = {
     "shared": 0.03,
 }
 SHARED_PAGES = 300
-# Fitted to 36 distinct pages that CRAG cites: median 250 KB, mean 320 KB, 3 KB to 1.5 MB; text 22 KB.
+# Fitted to 36 distinct pages that CRAG cites: median 250 KB, mean 320 KB, 3 KB to 1.5 MB; text 22 KB. A share
+# TINY of the pages has a median of 9 KB.
 HTML_MEDIAN, HTML_SIGMA, HTML_RANGE, TINY = 235_000, 0.8, (3_000, 1_560_000), 0.03
 TEXT_MEDIAN, TEXT_SIGMA = 12_500, 0.9
 PROSE_STYLES = words("article wiki forum blog news app faq details broken table list")
@@ -48,17 +50,17 @@ class SearchResult:
     page_snippet: str
     page_result: str  # HTML, "" in one of forty
     page_last_modified: str  # "" in half of them
-    states: bool  # says the answer; not written out
-    shared: bool = False  # other questions may cite it too; not written out
+    states: bool  # the page states the answer; not in the file
+    shared: bool = False  # other questions may cite the page too; not in the file
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The content of a page, before it has a style."""
+    """Content of a page, before a style is applied."""
 
     title: str
     subject: str
-    key: str  # a sentence that must not be lost, "" for none
+    key: str  # sentence that must stay on the page; "": none
     facts: tuple[Fact, ...]
     language: str = "en"
     listing: bool = False
@@ -69,14 +71,14 @@ class _Draft:
     content: _Content
     style: Style
     sentences: list[str]
-    key: int  # position of the sentence that must not be lost, -1 for none
-    number: str
+    key: int  # index of the sentence that must stay on the page; -1: none
+    number: str  # unique id, part of the page's URL and head
     site: str
-    chars: int  # of its HTML
+    chars: int  # HTML characters of the page
 
 
 class Pages:
-    """Makes the pages about one world. `chars`: HTML characters of a page, None for real sizes."""
+    """Generator of pages about one world. `chars`: HTML characters of a page; None: real sizes."""
 
     def __init__(self, world: World, chars: int | None) -> None:
         self._seed, self._chars = world.seed, chars
@@ -89,9 +91,9 @@ class Pages:
         self._kinds = tuple(self._profiles.refs)
 
     def results(self, posed: Posed, count: int) -> list[SearchResult]:
-        """`count` search results for a question, best rank first."""
+        """Returns `count` search results for a question, best rank first."""
         rng = Random(f"raypipe synth/{self._seed}/results/{posed.number}")
-        needed = int(rng.random() ** 1.5 * count)  # a page that states the answer, so that one surely does
+        needed = int(rng.random() ** 1.5 * count)  # the page in this slot states the answer
         rows: list[SearchResult] = []
         for slot in range(count):
             if slot != needed and rows and rng.random() < REPEATED:
@@ -114,7 +116,7 @@ class Pages:
             first = next((r for r in rows if r.page_result), None)
             if first is None:
                 return self._result(rng, posed, slot, "kin", rows)
-            # The same page fetched once more: another number, another counter.
+            # A second fetch of the first page: only its number and its view counter differ.
             extra = f'<div class="counter" data-request="{number}">{int(rng.random() * 9999)} views</div>'
             url = f"{first.page_url}?ref={number}"
             return replace(first, page_url=url, page_result=first.page_result + extra, shared=False)
@@ -123,7 +125,7 @@ class Pages:
         return self._page(rng, self._content(rng, posed, role), number, posed.now.day, role)
 
     def _shared(self, number: int) -> SearchResult:
-        """Returns one of the list pages that several questions cite; it depends on its number alone."""
+        """Returns a list page that several questions cite. It depends only on the seed and its number."""
         rng = Random(f"raypipe synth/{self._seed}/shared/{number}")
         kind = pick(rng, self._kinds)
         content = self._list_of(rng, pick(rng, self._profiles.refs[kind]), frozenset())
@@ -153,8 +155,7 @@ class Pages:
         return _withheld(content, posed) if posed.withheld else content
 
     def _subjects(self, posed: Posed) -> Sequence[Ref]:
-        """Returns what pages may be about: where the answer is withheld, nothing that is the answer
-        itself."""
+        """Returns the possible subjects of a page. If the answer is withheld, no subject is the answer."""
         about, answers = posed.asked.about, (posed.asked.answer, *posed.asked.alternatives)
         if not posed.withheld:
             return about
@@ -162,7 +163,7 @@ class Pages:
         return given or [r for r in self._profiles.refs[about[0][0]] if r not in about]
 
     def _list_of(self, rng: Random, like: Ref, without: frozenset[Ref]) -> _Content:
-        """A page with one fact on each of many entities of a kind."""
+        """Returns a list page: one fact about each of many entities of the kind of `like`."""
         refs, facts = self._profiles.refs[like[0]], []
         for _ in range(8 if self._chars else 60):
             ref = pick(rng, refs)
@@ -183,7 +184,7 @@ class Pages:
         return html, int(min(html * 0.45, rng.lognormvariate(0, TEXT_SIGMA) * TEXT_MEDIAN))
 
     def _sentences(self, rng: Random, content: _Content, chars: int) -> tuple[list[str], int]:
-        """Facts and filler of about `chars` characters, and the position of the key sentence (-1: none)."""
+        """Returns facts and filler of about `chars` characters, and the key sentence's index (-1: none)."""
         made, size = [f.sentence for f in content.facts], 0
         if not content.listing:
             made = rng.sample(made, min(len(made), 4 if self._chars else 40))
@@ -221,7 +222,7 @@ class Pages:
         return SearchResult(name, url, self._snippet(rng, draft), page, modified, stated)
 
     def _snippet(self, rng: Random, draft: _Draft) -> str:
-        """Some sentences of the page in their order; with the key sentence in three of five."""
+        """Returns successive sentences of the page. Three of five snippets begin with its key sentence."""
         if not draft.sentences or rng.random() < 0.02:
             return ""
         chars = self._chars * (0.08 + 0.12 * rng.random()) if self._chars else 400 + 1_800 * rng.random()
@@ -236,7 +237,7 @@ class Pages:
         return " ".join(taken)
 
     def _blocks(self, rng: Random, draft: _Draft) -> Iterator[tuple[str, bool]]:
-        """The content in blocks, each with whether it holds the key sentence."""
+        """Yields the blocks of the content, each with a flag: the block holds the key sentence."""
         ascii_only, position, i = rng.random() < 0.12, 0, 0
         subject = written(rng, draft.content.subject, ascii_only)
         while i < len(draft.sentences):
@@ -273,7 +274,7 @@ class Pages:
 
 
 def _withheld(content: _Content, posed: Posed) -> _Content:
-    """Without any fact that names a subject from elsewhere, or that holds the answer by chance."""
+    """Removes the key sentence, and facts that tell the answer, hold it by chance or name another subject."""
     subjects = [name for _, name in posed.asked.about if name != content.subject]
     answers = [a for a in (posed.asked.answer, *posed.asked.alternatives) if len(a) > 3]
 

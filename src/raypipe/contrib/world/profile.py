@@ -1,7 +1,7 @@
-"""Facts about one person, film, firm, team or place: key, table cell, sentences.
+"""Facts about a person, film, company, artist, song, team or place: key, table row, sentence.
 
-Every fact follows from the world's tables, so a page about anything is true. The keys are those that a
-question's `tells` names: a page that leaves them out does not give the answer away.
+Every fact follows from the world's tables, so every page is true. A question's `tells` lists the keys of the
+facts that give its answer away. A page without these facts does not reveal the answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from raypipe.contrib.world.world.world import World
 @dataclass(frozen=True, slots=True)
 class Fact:
     key: str
-    label: str  # of a table row
-    value: str
+    label: str  # header of a table row
+    value: str  # cell of a table row
     sentence: str
 
 
@@ -37,13 +37,13 @@ def _shown(value: Any) -> str:
             return long_date(value)
         case tuple():
             return ", ".join(map(str, value))
-        case int() if value > 2100:  # no year
+        case int() if value > 2100:  # cannot be a year
             return f"{value:,}"
     return str(value)
 
 
 def _facts(section: str, row: Any, /, **words: str) -> Iterator[Fact]:
-    """The facts of one section of `words/profile.yaml`: the row's fields and `words` fill it."""
+    """Yields the facts of a section of `words/profile.yaml`, filled with the row's fields and `words`."""
     if row is not None:
         words = {f.name: _shown(getattr(row, f.name)) for f in fields(row)} | words
     for parts in wording("profile")[section]:
@@ -113,7 +113,7 @@ def _team(w: World, t: Team) -> Iterator[Fact]:
 
 def _entity(w: World, e: Entity) -> Iterator[Fact]:
     yield from _facts("entity", e)
-    for key, value in e.facts[1:]:  # after its type
+    for key, value in e.facts[1:]:  # the first fact is the type
         label = key.replace("_", " ")
         shown = _shown(int(value)) if value.isdigit() else value
         words = {"key": key, "label": label, "capital": label.capitalize(), "value": shown, "name": e.name}
@@ -123,7 +123,7 @@ def _entity(w: World, e: Entity) -> Iterator[Fact]:
 
 
 class Profiles:
-    """All facts about each thing of a world, made when first asked for and kept: questions are many."""
+    """Facts about each thing of a world, computed at first use and cached for later questions."""
 
     def __init__(self, world: World) -> None:
         w = self._world = world
@@ -149,7 +149,7 @@ class Profiles:
         self._alike: Mapping[str, Sequence[Ref]] = alike
 
     def similar(self, ref: Ref) -> list[Ref]:
-        """Others whose name shares a word with this one, in a fixed order; at most thirty."""
+        """Returns at most thirty things whose names share a word of 4 or more letters, in a fixed order."""
         words = [p for p in ref[1].split() if len(p) > 3]
         found = dict.fromkeys(r for p in words for r in self._alike[p][:15] if r != ref)
         return list(found)[:30]

@@ -1,10 +1,10 @@
-"""Builds stand-ins: tiny models with random weights, so that any recipe runs on real engines, offline.
+"""Stand-ins: tiny models with random weights, on which any recipe runs on real engines, offline.
 
 `build` writes a chat model of the Llama shape with two LoRA adapters, an embedder and a cross-encoder of the
-BERT shape, and an embedder of the T5 shape. They know nothing, and what they say depends on every token they
-read: weights are drawn wide, so that 200 prompts get 200 replies. (A briefly trained model says the same
-thing to everything, and equality tests on it prove nothing.) The same texts and seed give the same files,
-byte for byte. Torch, tokenizers and transformers are imported by what writes a model.
+BERT shape, and an embedder of the T5 shape. They have learned nothing, and every token of a prompt changes
+the reply: the weights are drawn so wide that 200 prompts get 200 replies. (A briefly trained model gives the
+same reply to all prompts, and equality tests on it prove nothing.) The same texts and seed give the same
+files, byte for byte. Torch, tokenizers and transformers are imported by the functions that write a model.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from raypipe.core.errors import DataError
 
 CONTEXT = 8192  # tokens that the chat model can hold, prompt and reply
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER = 4, 192, 6, 2, 32, 512
-VOCABULARY = 4096  # at most; a byte-level tokenizer trained on little text has fewer
-STD = 0.1  # of the chat model's weights; at .02, the usual value, every prompt gets the same reply
-LOGIT_STD = 0.25  # of the rows of its output head: logits near 3.5
+VOCABULARY = 4096  # tokens, at most; a byte-level tokenizer trained on little text has fewer
+STD = 0.1  # of the chat model's weights; at the usual 0.02 all prompts get the same reply
+LOGIT_STD = 0.25  # standard deviation of its output head's weights; gives logits near 3.5
 ADAPTER_RANK = 8
 ADAPTERS = ("alpha", "beta")
 
@@ -49,15 +49,15 @@ BERT_HIDDEN, BERT_LAYERS, BERT_HEADS, BERT_CONTEXT = 64, 2, 4, 512
 class Standins:
     chat: Path  # Llama shape, float32
     adapters: tuple[tuple[str, Path], ...]  # name, folder; LoRA for `chat`
-    embedder: Path  # BERT shape, float32, BERT_HIDDEN numbers a vector
+    embedder: Path  # BERT shape, float32, vectors of BERT_HIDDEN numbers
     reranker: Path  # BERT shape, float32, one logit
-    instructor: Path  # encoder of the T5 shape, float32, BERT_HIDDEN numbers a vector
+    instructor: Path  # encoder of the T5 shape, float32, vectors of BERT_HIDDEN numbers
 
 
 def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
-    """Writes all models under `folder` and says where. `texts` train the tokenizers and should look like what
-    will be read; a few hundred sentences are enough. `trainable`: of the chat model (`build_chat`). Takes
-    some seconds."""
+    """Writes all models under `folder` in some seconds and returns their folders. `texts` train the
+    tokenizers and should resemble the models' later input; a few hundred sentences are enough. `trainable` is
+    passed to `build_chat`. Raises DataError if all texts are blank."""
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
@@ -74,8 +74,8 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = F
 
 
 def build_chat(folder: Path, texts: Iterable[str], seed: int = 0, trainable: bool = False) -> None:
-    """Writes a chat model. `trainable`: it can learn to end its replies, since its end mark is drawn like
-    every other token. LoRA without the output head cannot lift a mark that scores 0."""
+    """Writes a chat model. `trainable`: the model can learn to end its replies, because the output weights of
+    its end mark are random like those of any token. LoRA on other layers cannot raise a logit of 0."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -100,8 +100,9 @@ def build_chat(folder: Path, texts: Iterable[str], seed: int = 0, trainable: boo
     with torch.no_grad():
         head = model.lm_head.weight
         head.mul_(LOGIT_STD / STD)
-        # Marks score 0, where the best of thousands scores 12: never picked. A reply runs to max_tokens, to a
-        # stop text or to its constraint's end; a random model that could end would sometimes write nothing.
+        # Special tokens get logit 0 and the best of thousands gets 12, so none is sampled. A reply ends at
+        # max_tokens, a stop text or its constraint's end. A random model with an end mark sometimes writes
+        # nothing.
         drawn = head[END].clone()
         head[: len(SPECIAL)] = 0
         if trainable:
@@ -110,7 +111,7 @@ def build_chat(folder: Path, texts: Iterable[str], seed: int = 0, trainable: boo
 
 
 def _draw(model: Any, std: float, seed: int) -> None:
-    """Gives every weight matrix values from one seeded stream, in the order of their names."""
+    """Fills every weight matrix from one seeded random stream, in the order of the matrices' names."""
     import torch
 
     stream = torch.Generator().manual_seed(seed)
@@ -121,19 +122,20 @@ def _draw(model: Any, std: float, seed: int) -> None:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """config.json and model.safetensors, without the progress bar of `save_pretrained`."""
+    """Writes config.json and model.safetensors, without the progress bar of `save_pretrained`."""
     from safetensors.torch import save_file
 
     model.config.architectures = [type(model).__name__]
     model.config.dtype = model.dtype
     model.config.save_pretrained(folder)
-    first: dict[int, str] = {}  # place of a weight -> its first name: T5 has its embeddings twice
+    first: dict[int, str] = {}  # address of a weight -> its first name: T5 lists its embeddings twice
     own = {n: w for n, w in model.state_dict().items() if first.setdefault(w.data_ptr(), n) == n}
     save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _save_chat_tokenizer(folder: Path, texts: Iterable[str]) -> int:
-    """Byte-level BPE, so that every string has tokens and constrained decoding can spell anything."""
+    """Writes a byte-level BPE tokenizer and returns its vocabulary's size. Every string has tokens, so
+    constrained decoding can spell anything."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -163,8 +165,8 @@ def _save_chat_tokenizer(folder: Path, texts: Iterable[str]) -> int:
 
 
 def _adapter(folder: Path, seed: int) -> None:
-    """LoRA weights on the four attention matrices, in the format of PEFT. Both factors are random: a fresh
-    adapter's second factor is 0, and it would change nothing."""
+    """Writes LoRA weights for the four attention matrices, in PEFT's format. Both factors are random. PEFT
+    starts the second factor at 0, and such an adapter changes nothing."""
     import torch
     from safetensors.torch import save_file
 
@@ -218,8 +220,8 @@ def _bert(folder: Path, texts: Iterable[str], seed: int, head: bool) -> None:
 
 
 def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
-    """With relative positions, so that there is no greatest length; as a folder of sentence-transformers with
-    a dense layer on the mean."""
+    """Writes a T5 encoder as a sentence-transformers folder with a dense layer on the mean. Its positions are
+    relative, so texts may have any length."""
     import torch
     from safetensors.torch import save_file
     from transformers import T5Config, T5EncoderModel
@@ -264,8 +266,8 @@ def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
 
 
 def save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:
-    """WordPiece over every character and the most frequent words. The library's own trainer numbers the
-    pieces in another order each time it runs."""
+    """Writes a WordPiece tokenizer of all characters and the most frequent words, and returns its
+    vocabulary's size. The library's own trainer numbers the pieces in another order in each run."""
     from tokenizers import normalizers, pre_tokenizers
     from transformers import BertTokenizer
 

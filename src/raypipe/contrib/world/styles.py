@@ -1,8 +1,8 @@
 """Page styles: a dozen kinds of real web markup, clean and broken; and filler text and markup.
 
-A style turns one chunk of text (already escaped) into one block, and has something to put before and after
-all blocks. So whatever else a page loses to its size, the block that matters can be kept. People and places
-of filler are of its own making, so it neither answers nor contradicts a question.
+A style turns a few sentences (already escaped) into one block, and adds markup before and after all blocks.
+So a page that must be cut to its size can drop some blocks and keep the block with the key sentence. People
+and places of filler text are invented for it, so filler neither answers nor contradicts a question.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 from raypipe.contrib.world.world.names import frozen, number, pick, word, wording, words
 
 Rows = Sequence[tuple[str, str]]
-"""Label and value, escaped."""
+"""Table rows: label and value, escaped as HTML."""
 
 LINKS = words("Home News Lists Members Archive Contact Jobs Press Newsletter Privacy Terms Help")
 
@@ -31,12 +31,12 @@ def _filled(rng: Random, html: str, **words: object) -> str:
 @dataclass(frozen=True, slots=True)
 class Style:
     name: str
-    sentences: int  # of a block, at most
-    before: str
-    blocks: tuple[str, ...]
+    sentences: int  # in a block, at most
+    before: str  # HTML before all blocks
+    blocks: tuple[str, ...]  # HTML of a block, used in turn
     after: str
-    lead: str = ""  # the first block, "" for one like the others
-    table: str = ""
+    lead: str = ""  # HTML of the first block; "": like the others
+    table: str = ""  # CSS class of the table
 
     def opening(self, rng: Random, title: str, rows: Rows) -> str:
         body = "".join(f'<tr><th scope="row">{label}</th><td>{value}</td></tr>' for label, value in rows)
@@ -54,10 +54,9 @@ def styles() -> dict[str, Style]:
 
 
 def frame(style: Style, title: str, number: str, language: str, site: str, small: bool) -> tuple[str, str]:
-    """Returns what stands before and after a page's content: the head with its unique number, navigation,
-    footer."""
+    """Returns the HTML before a page's content (head, unique number, navigation) and after it (footer)."""
     meta = f'<meta name="request-id" content="{number}">'
-    if style.name == "broken":  # the others have html, head and body tags, and close them
+    if style.name == "broken":  # all other styles open and close html, head and body
         return (
             f"<title>{title}</title>{meta}<BODY bgcolor=white>",
             "<HR><small>best viewed at 800x600</small>",
@@ -69,13 +68,13 @@ def frame(style: Style, title: str, number: str, language: str, site: str, small
 
 
 def written(rng: Random, text: str, ascii_only: bool) -> str:
-    """Text as HTML: escaped, in some pages with numeric references for everything beyond ASCII."""
+    """Escapes a text as HTML. `ascii_only`: numeric references replace characters beyond ASCII."""
     safe = escape(text, quote=rng.random() < 0.5)
     return safe.encode("ascii", "xmlcharrefreplace").decode("ascii") if ascii_only else safe
 
 
 def linked(rng: Random, html: str, name: str) -> str:
-    """The first mention of a name as a link or set in bold."""
+    """Makes the first mention of a name a link or bold."""
     tag = pick(rng, (f'<a href="/e/{int(rng.random() * 1e6)}" title="entry">{name}</a>', f"<b>{name}</b>"))
     return html.replace(name, tag, 1)
 
@@ -87,7 +86,7 @@ POOL_CHARS = 1_600_000  # longer than any page, so that a slice is always long e
 
 
 class Prose:
-    """Sentences without meaning, drawn from the fixed pools of `words/prose.yaml`."""
+    """Source of meaningless sentences, drawn from the fixed pools of `words/prose.yaml`."""
 
     def __init__(self, rng: Random) -> None:
         said = wording("prose")
@@ -118,7 +117,7 @@ class Prose:
 
 
 class Bulk:
-    """Long strings without visible text, cut to any length: a page of 300 KB holds some 20 KB of text."""
+    """Source of markup without visible text, of any length. A page of 300 KB has about 20 KB of text."""
 
     def __init__(self, rng: Random) -> None:
         token = [word(rng, 2).lower() for _ in range(400)]
@@ -186,7 +185,7 @@ class Bulk:
         return "".join(made)
 
     def fill(self, rng: Random, chars: int) -> tuple[str, str, str]:
-        """Markup without text for the top, the middle and the end of a page: about `chars` characters."""
+        """Returns invisible markup for a page's top, middle and end, about `chars` characters together."""
         if chars < 120:
             return "", "", ""
         if chars < 2_000:

@@ -1,12 +1,12 @@
-"""Writes the invented dataset to a folder, one question at a time: memory does not grow.
+"""The invented dataset as files, written one question at a time: memory does not grow.
 
 questions.jsonl   one question a line
 kg/NAME.parquet   the world's knowledge graph, one file per relation
-synth.json        seed, sizes, counts; written last, so that its presence says "complete"
+synth.json        seed, sizes, counts; written last, so a folder that has it is complete
 
-Dates of the graph are strings `YYYY-MM-DD`, as the mock API writes them, and what is not known yet is null.
-Each table's columns are the keys that programs use (`cast`: movie_name, name, character, ...), so a call
-compiles to a query over one or two of them. Their types are those of the world's dataclasses.
+Dates in the graph are strings `YYYY-MM-DD`, as in CRAG's mock API. Values that are not known yet are null.
+A table's columns are the keys that programs use (`cast`: movie_name, name, character, ...), so a call
+compiles to a query over one or two tables. Column types follow the world's dataclasses.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from raypipe.contrib.world.world.sport import NbaGame, Side, Team
 from raypipe.contrib.world.world.world import World, build_world
 from raypipe.core.errors import ConfError
 
-VERSION = 1  # raised when the same seed gives other questions, pages or tables
-FEWEST_CHARS = 1_000  # below it, a page has no room for its frame and a fact
+VERSION = 1  # increased when the same seed gives other questions, pages or tables
+FEWEST_CHARS = 1_000  # of HTML; a shorter page has no room for its frame and a fact
 QUESTIONS, MANIFEST = "questions.jsonl", "synth.json"
 
 
@@ -46,12 +46,12 @@ class SynthSummary:
     citations: int  # search results, repeated and empty ones included
     pages: int  # distinct and not empty
     empty: int  # citations whose page is empty
-    bytes: int  # of the questions
+    bytes: int  # size of questions.jsonl
     seconds: float
 
 
 def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
-    """Returns one line: the fields of the benchmark, then those that only an invented world can know."""
+    """Returns a question's line: CRAG's fields, then fields that only an invented world can fill."""
     asked, stated = posed.asked, any(r.states for r in results)
     tree = {
         "interaction_id": posed.id,
@@ -78,7 +78,7 @@ def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
 
 
 def _prepare(folder: Path) -> None:
-    """Makes the folder, or empties it of an earlier run; anything else in it is not ours to overwrite."""
+    """Creates the folder, or deletes an earlier dataset's manifest. Raises ConfError for any other file."""
     folder.mkdir(parents=True, exist_ok=True)
     strangers = sorted(p.name for p in folder.iterdir() if p.name not in (QUESTIONS, "kg", MANIFEST))
     if strangers:
@@ -97,12 +97,12 @@ def write(
     page_chars: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SynthSummary:
-    """Writes a dataset of `questions` questions with `pages` search results each about the world of `seed`.
+    """Writes a dataset about the world of `seed`: questions with `pages` search results each.
 
-    `page_chars` is the length of a page's HTML in characters, give or take a quarter; None gives real sizes
-    (median about 250 KB). `progress` is called with (questions done, questions in all). The same arguments
-    give the same bytes, and the first n questions are the same however many follow. Raises ConfError for
-    sizes that make no sense and for a folder with other things in it.
+    `page_chars`: HTML characters of a page, give or take a quarter; None: real sizes (median about 250 KB).
+    `progress` is called with (questions done, questions in total). The same arguments give the same bytes.
+    The first n questions do not depend on the number of further questions. Raises ConfError if a size is out
+    of range, and if the folder holds other files.
     """
     if questions < 1 or pages < 1:
         raise ConfError(
@@ -160,20 +160,20 @@ TYPES: dict[Any, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A relation: the rows of a class, with some of their attributes as columns."""
+    """A relation of the graph: rows of one class, and the attributes that become columns."""
 
     row: type
     rows: Callable[[World], Iterable[Any]]
-    columns: str = ""  # NAME, or NAME=PATH through attributes; "" for all fields
+    columns: str = ""  # NAME, or NAME=PATH such as `name=person.name`; "": all fields
 
     def paths(self) -> dict[str, str]:
-        """Column -> path of its value in a row."""
+        """Returns column -> attribute path of its value in a row."""
         parts = self.columns.split() or [f.name for f in fields(self.row)]
         return {name: path or name for name, _, path in (part.partition("=") for part in parts)}
 
 
 def _type(row: Any, path: str) -> Any:
-    """The type of an attribute of an attribute, without None."""
+    """Returns the type at a path of attributes (a name, or two with a dot between them), without None."""
     name, _, rest = path.partition(".")
     found = getattr(row, name, None)
     hints = get_type_hints(found.fget if isinstance(found, property) else row)
@@ -230,13 +230,13 @@ TABLES: dict[str, Table] = {
         Entity, lambda w: w.places.entities, "name type=kind summary_text=summary summary_structured=facts"
     ),
 }
-"""`price_detail.time` is HH:MM Eastern; soccer has two rows a game, one per team."""
+"""Name -> table. `price_detail.time` is HH:MM Eastern. `soccer_game` has two rows per game, one per team."""
 
 SCHEMAS: dict[str, dict[str, pa.DataType]] = {
     name: {column: TYPES[_type(table.row, path)] for column, path in table.paths().items()}
     for name, table in TABLES.items()
 }
-"""Table -> column -> type."""
+"""Table -> column -> Arrow type."""
 
 
 def _cell(value: Any) -> Any:
@@ -246,7 +246,7 @@ def _cell(value: Any) -> Any:
 
 
 def write_tables(world: World, folder: Path) -> dict[str, int]:
-    """Writes every table under `folder` and gives the number of rows of each."""
+    """Writes every table to `folder` as Parquet. Returns table -> number of rows."""
     folder.mkdir(parents=True, exist_ok=True)
     counts = {}
     for name, table in TABLES.items():

@@ -1,16 +1,16 @@
-"""Question templates: what one is, what an attempt at a question draws with, and its shape: value, compare,
-count, list (`several`), false premise. Knows no domain.
+"""Question templates and their shapes: value, compare, count, list (`several`), false premise.
 
-A program is in the call language of the knowledge graph; its rule says how its result becomes the answer
-(`answer_rules.RULES`). Readings of that language that are fixed here: `sort` orders the rows of the line
-before it and gives the first, or all if that line said ALL, or n with `[:n]`; a key is looked up in each row,
-also of `get_open`; "time" of a daily price is its date; GF and GA are the points of the named team and of the
-other, in basketball too; `award_date` is the distinct years, ascending. Nothing after the time of the
-question is visible.
+An `Attempt` has the world, random numbers and time of one try. A drawer uses it to draw a `Scene`: rows of
+the world, and words for them. `{m}` in a program, phrasing or sentence stands for the scene's word `m`. A
+shape combines a drawer with a function that computes the answer. Called with an attempt and the template's
+rule, a shape returns scene and answer, or None if the try drew no good question. No domain is imported here.
 
-A shape takes how its scene is drawn, and what the answer is. A scene is what was drawn and the words for it:
-`{m}` of a program, a phrasing or a sentence is `m` of the scene's words. Called with an attempt and the rule
-of the template, a shape gives the scene and the answer, None where the attempt drew no good one.
+A program is written in the call language of the knowledge graph. Its rule turns its result into the answer
+(`answer_rules.RULES`). Invented questions read that language in this way: `sort` orders the rows of the line
+before it. It gives the first row, all rows if that line has ALL, or n rows with `[:n]`. A key is looked up in
+each row, also in rows of `get_open`. "time" of a daily price is its date. GF and GA are the points of the
+named team and of its opponent, also in basketball. `award_date` gives the distinct years, ascending. Nothing
+after the time of the question is visible.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from raypipe.contrib.world.world.world import World
 
 T = TypeVar("T")
 Ref: TypeAlias = tuple[str, str]
-"""(kind, name) of something that has a profile: movie, person, company, artist, song, team, entity."""
+"""(kind, name) of a thing with a profile. Kinds: movie, person, company, artist, song, team, entity."""
 
 INVALID = "invalid question"
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The time of a question. Between 6:00 and 20:59 Pacific, so that the day is the same in New York."""
+    """Time of a question, from 6:00 to 20:59 Pacific: New York has the same date."""
 
     day: date
     time: str  # HH:MM:SS, Pacific
@@ -45,7 +45,7 @@ class Now:
 
     @property
     def eastern(self) -> str:
-        """HH:MM three hours later."""
+        """Eastern time, HH:MM."""
         return f"{int(self.time[:2]) + 3:02d}{self.time[2:5]}"
 
 
@@ -62,18 +62,18 @@ class Attempt:
         return names.skewed(self.rng, items)
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count` - 1."""
+        """Draws a number from 0 to `count` - 1."""
         return int(self.rng.random() * count)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    it: Any  # rows of the world, or what was counted or looked up in them
-    about: tuple[Ref, ...]  # what the pages are about
+    it: Any  # rows of the world, or a value computed from them
+    about: tuple[Ref, ...]  # subjects of the pages
     words: Mapping[str, str]  # fill phrasings, sentences and, in lower case, the program
 
     def at(self, it: Any, *about: Ref, **words: str) -> Scene:
-        """The same scene with `it` in the middle, more subjects and more words."""
+        """Returns a copy of this scene with another `it`, more subjects and more words."""
         return Scene(it, self.about + about, {**self.words, **words})
 
 
@@ -82,37 +82,37 @@ def scene(it: Any, *about: Ref, **words: str) -> Scene:
 
 
 Drawn: TypeAlias = tuple[Scene, Written]
-"""A question before its wording, and its answer."""
+"""A drawn scene, and the answer of its question."""
 Shape: TypeAlias = Callable[[Attempt, str], Drawn | None]
-"""Result of an attempt and the template's rule. None: there is no good question (a tie, an empty list);
-another attempt is made."""
+"""Function of an attempt and the template's rule. It returns None if there is no good question (a tie, an
+empty list); then another attempt follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    slots: Mapping[str, str]  # fills a phrasing
+    slots: Mapping[str, str]  # words of a phrasing
     answer: str
     alternatives: tuple[str, ...]
-    said: tuple[str, ...]  # sentences that state the answer, or contradict the premise
-    about: tuple[Ref, ...]  # what the pages are about
+    said: tuple[str, ...]  # sentences of pages: they state the answer, or contradict the premise
+    about: tuple[Ref, ...]  # subjects of the pages
     tells: frozenset[str]  # keys of profile facts that give the answer away
-    program: str  # "" where no call reaches the fact
+    program: str  # "": no call of the graph returns the fact
     rule: str
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A question to be drawn: its wording is data of a YAML file, its shape says what the answer is."""
+    """A kind of question: its wording comes from a YAML file, its shape computes the answer."""
 
     id: str  # domain.name
     shape: Shape
     type: str  # one of `questions.TYPE_SHARES`
     dynamism: str  # static, slow-changing, fast-changing or real-time
-    tells: tuple[str, ...]  # with {words}
+    tells: tuple[str, ...]  # keys of profile facts that give the answer away; with {words}
     phrasings: tuple[str, ...]  # at least three; {words} in braces
     sentences: tuple[str, ...]  # each states the answer, or contradicts the premise
-    weight: float = 1  # within its domain and type
-    program: str = ""  # with {words}; "" where no call reaches the fact
+    weight: float = 1  # relative frequency within its domain and type
+    program: str = ""  # with {words}; "": no call of the graph returns the fact
     rule: str = "value"
 
     @property
@@ -120,7 +120,7 @@ class Template:
         return self.id.partition(".")[0]
 
     def ask(self, attempt: Attempt) -> Asked | None:
-        """Returns one question with its answer; None if there is no good one."""
+        """Draws one question with its answer. Returns None if the attempt drew no good one."""
         drawn = self.shape(attempt, self.rule)
         if drawn is None:
             return None
@@ -143,7 +143,7 @@ Rows: TypeAlias = Callable[[World], Sequence[Any]]
 
 
 def one(rows: Rows, kind: str, slot: str) -> Callable[[Attempt], Scene]:
-    """Draws a row, one of the first more often. Its name is the word {slot}."""
+    """Returns a drawer of one row that prefers early rows. The row's name becomes the word {slot}."""
 
     def drawer(d: Attempt) -> Scene:
         row = d.skewed(rows(d.world))
@@ -153,7 +153,7 @@ def one(rows: Rows, kind: str, slot: str) -> Callable[[Attempt], Scene]:
 
 
 def two(rows: Rows, kind: str) -> Callable[[Attempt], Scene]:
-    """Draws two rows so, {a} and {b}, which may be one."""
+    """Returns a drawer of two rows, {a} and {b}, that prefers early rows. Both may be the same row."""
 
     def drawer(d: Attempt) -> Scene:
         a, b = d.skewed(rows(d.world)), d.skewed(rows(d.world))
@@ -163,7 +163,7 @@ def two(rows: Rows, kind: str) -> Callable[[Attempt], Scene]:
 
 
 def then(drawer: Drawer, link: Callable[[Attempt, Scene], Scene | None]) -> Drawer:
-    """Draws what is linked to what `drawer` draws: `*` in a program stands for that."""
+    """Returns a drawer that follows a link from a drawn scene. `*` in a program is the last line's result."""
 
     def drawn(d: Attempt) -> Scene | None:
         found = drawer(d)
@@ -173,7 +173,7 @@ def then(drawer: Drawer, link: Callable[[Attempt, Scene], Scene | None]) -> Draw
 
 
 def value(drawer: Drawer, answer: Callable[[Any], Written | None]) -> Shape:
-    """Returns one value of what was drawn, or computed from it."""
+    """Returns a shape whose answer is a value of the scene, or computed from it."""
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
@@ -189,9 +189,10 @@ def compare(
     spoken: Callable[[Any], str] = str,
     others: Callable[[Any], Sequence[str]] = lambda one: (),
 ) -> Shape:
-    """Which of two, {a} or {b}, has less of a measure (`least`) or more (`most`); `yes_if_less`: has {a}?
+    """Returns a shape that asks which of {a} and {b} has less or more of a measure.
 
-    Words: {best} with {top}, the {other} with {low}. No question where they are equal or one has none.
+    Rule `least` asks for less, `most` for more. `yes_if_less` asks if {a} has less. Words: {best} with its
+    value {top}, {other} with its value {low}. There is no question if the values are equal or one is None.
     """
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
@@ -211,8 +212,8 @@ def compare(
 
 
 def count(drawer: Drawer, number: Callable[[Any], int] = len, least: int = 1) -> Shape:
-    """Returns how many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or
-    nothing."""
+    """Returns a shape that asks for a number of rows. `least`: there is no question about fewer. Word:
+    {plural}, "s" or ""."""
 
     def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
@@ -230,7 +231,7 @@ def several(
     least: int = 1,
     form: Callable[[Sequence[Any]], Written] = listed,
 ) -> Shape:
-    """A list in its order. `least`: no question about shorter ones."""
+    """Returns a shape that asks for a list in order. `least`: there is no question about a shorter list."""
 
     def answer(it: Any) -> Written | None:
         found = rows(it)
@@ -240,5 +241,5 @@ def several(
 
 
 def false(drawer: Drawer) -> Shape:
-    """A question whose premise the world contradicts. The program asks for what it presumes."""
+    """Returns a shape whose premise the world contradicts. Its program asks for the presumed fact."""
     return value(drawer, lambda it: Written(INVALID, (), ""))

@@ -40,7 +40,7 @@ QUARTERS = ("first", "second", "third", "fourth")
 
 
 def _company(d: Attempt) -> Scene:
-    """A company; the question calls it by its short name or its ticker."""
+    """Draws a company. The question uses its short name or its ticker."""
     c = d.skewed(d.world.market.companies)
     name = c.short if d.rng.random() < 0.65 else c.ticker
     return scene(c, ("company", c.name), c=name, short=c.short, ticker=c.ticker, name=c.name)
@@ -53,7 +53,7 @@ def _two(d: Attempt) -> Scene | None:
 
 
 def _past_day(d: Attempt) -> date:
-    """A trading day in the year before the question."""
+    """Draws a trading day of the year before the question."""
     return d.pick([x for x in d.world.market.days if x <= SNAPSHOT])
 
 

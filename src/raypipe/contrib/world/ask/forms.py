@@ -1,4 +1,4 @@
-"""Forms of a value: as the answer, as other right answers, and in a sentence of a page."""
+"""Spellings of a value: as the answer, as other right answers, and in a sentence of a page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import date
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A value in its forms."""
+    """Spellings of one value."""
 
     answer: str  # lower case
-    others: tuple[str, ...]  # lower case
-    spoken: str
+    others: tuple[str, ...]  # other right answers, lower case
+    spoken: str  # in a sentence of a page
 
 
 def long_date(day: date) -> str:
@@ -21,7 +21,7 @@ def long_date(day: date) -> str:
 
 
 def plain(x: float) -> str:
-    """Its shortest form, without a trailing `.0`."""
+    """Formats a number as short as possible: `2.0` -> `2`."""
     return f"{x:.10g}"
 
 
@@ -30,7 +30,7 @@ def price(x: float) -> str:
 
 
 def large(dollars: int) -> str:
-    """$3.02 billion, $640 million."""
+    """Formats a large amount: $3.02 billion, $640 million."""
     return f"${dollars / 1e9:.2f} billion" if dollars >= 1e9 else f"${dollars / 1e6:g} million"
 
 
@@ -43,12 +43,12 @@ def listed(names: Iterable[object]) -> Written:
 
 
 def also(name: str, *others: str) -> Written:
-    """A name that has other names."""
+    """Spells a name that has other names."""
     return Written(name.lower(), tuple(o.lower() for o in others), name)
 
 
 def articled(name: str) -> Written:
-    """A name that begins with an article, which an answer may leave out."""
+    """Spells a name that begins with an article. An answer may omit the article."""
     return also(name, name.split(" ", 1)[1])
 
 
@@ -80,12 +80,12 @@ def priced(x: float) -> Written:
 
 
 def per_share(x: float) -> Written:
-    """Earnings, which may be a loss."""
+    """Spells earnings per share, negative for a loss."""
     return Written(price(x), tuple(dict.fromkeys((plain(x), f"{x:.2f}"))), price(x))
 
 
 def dollars(text: str, *others: str) -> Written:
-    """An amount, with or without its sign."""
+    """Spells an amount with or without the dollar sign."""
     return Written(f"${text}", (*others, text), f"${text}")
 
 
@@ -108,5 +108,5 @@ def age(start: date, end: date) -> Written:
 
 
 def apart(a: int, b: int) -> Written | None:
-    """The years between two years; none if they are one."""
+    """Spells the number of years between two years. Returns None if they are equal."""
     return units(abs(a - b), "years") if a != b else None

@@ -50,7 +50,7 @@ def _actor(d: Attempt) -> Scene:
 
 
 def _cast_mates(d: Attempt) -> Scene:
-    """Two of one cast, and the titles of the films that both are in."""
+    """Draws two actors of one cast, with the titles of all films that both play in."""
     a, b = (role.person.name for role in d.rng.sample(d.world.film.roles_in[_movie(d).it.title], 2))
     theirs = {x.movie.title for x in d.world.film.roles_of[b]}
     shared = [x.movie.title for x in d.world.film.roles_of[a] if x.movie.title in theirs]

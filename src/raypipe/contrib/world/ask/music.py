@@ -59,7 +59,7 @@ def _latest(d: Attempt, found: Scene) -> Scene | None:
 
 
 def _charted(d: Attempt) -> Scene:
-    """Returns what stands where on the chart of this week."""
+    """Draws a rank from 1 to 10 on the latest weekly chart, with its song."""
     chart = d.world.music.chart
     rank, week = 1 + d.below(10), max(c.date for c in chart if c.date <= d.now.day)
     row = next(c for c in chart if c.date == week and c.rank == rank)
@@ -73,7 +73,7 @@ def _ranked(d: Attempt) -> Scene:
 
 
 def _wins(d: Attempt) -> Scene:
-    """Returns how many prizes two artists won: one who won some, and any."""
+    """Draws an artist with Grammys and any artist, and counts the Grammys of each."""
     a, b = d.pick(list(d.world.music.won)), d.skewed(d.world.music.artists).name
     wins = tuple(len(d.world.music.won.get(x, ())) for x in (a, b))
     return scene(wins, ("artist", a), ("artist", b), a=a, b=b)
@@ -96,7 +96,8 @@ def _singer_and_song(d: Attempt) -> Scene | None:
 
 
 def _old(d: Attempt, found: Scene) -> Scene | None:
-    """Released a year ago or longer, on no day near this one, so that all pages agree on its age."""
+    """Returns the age of a song in years. Returns None below one year, and near an anniversary of its
+    release: pages of different days would disagree."""
     day, today = found.it.release_date, d.now.day
     near = (day.month, day.day) != (2, 29) and abs(today - day.replace(year=today.year)) < timedelta(9)
     n = years(day, today)

@@ -53,7 +53,7 @@ def _of(d: Attempt, kind: str, **words: str) -> Scene:
 
 
 def _one(*kinds: str) -> Callable[[Attempt], Scene]:
-    """An entity of a kind, or of one of some kinds."""
+    """Returns a drawer of an entity of one of these kinds."""
     return lambda d: _of(d, d.pick(kinds) if len(kinds) > 1 else kinds[0])
 
 
@@ -101,7 +101,7 @@ _two_cities = then(_pair("city"), lambda d, pair: None if pair.it[0] is pair.it[
 
 
 def _linked(d: Attempt) -> Scene:
-    """A museum, a university or a river, and what is asked about its city."""
+    """Draws a museum, university or river, and a property of its city to ask for."""
     (kind, link, where), key = d.pick(LINKS), d.pick(("population", "mayor", "country", "elevation"))
     e = _of(d, kind, key=key, link=link, also="summary" if key == "country" else key)
     return e.at(e.it, where=where.format(e=e.it.name))
@@ -118,7 +118,7 @@ def _its_author(d: Attempt, book: Scene) -> Scene:
 
 
 def _not_its(kind: str, slot: str) -> Callable[[Attempt, Scene], Scene | None]:
-    """Another author, or city, than the one that it has."""
+    """Returns a link to a wrong author or city. Its name becomes the word {slot}."""
 
     def link(d: Attempt, e: Scene) -> Scene | None:
         own, other = e.it.fact(kind), d.skewed(d.world.places.kinds[kind]).name

@@ -1,9 +1,9 @@
-"""The templates, and question i of a world: its template, instance and wording. Knows no page.
+"""The templates of all domains, and the question at each position of a world. Does not depend on pages.
 
-A template is a shape, by domain, with its wording from `words/DOMAIN.yaml`.
+A template combines a shape of its domain's module with wording from `words/DOMAIN.yaml`.
 
-The mix of domains and types is close to that of the CRAG benchmark. Question i depends on the world and i
-alone, so the first twenty of two hundred questions are the twenty.
+The mix of domains and types is close to CRAG's. Question i depends only on the world and on i, so a dataset
+of two hundred questions begins with the same twenty as a dataset of twenty.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ TYPE_SHARES: Mapping[str, float] = {
 WITHHELD = 0.1  # share of questions whose answer is on no page
 FIRST_ASKED, DAYS = date(2024, 3, 5), 10
 
-# Two irrational steps fill the square of shares evenly, so that twenty questions already look like the mix.
+# Steps in domain and type. Multiples of irrational numbers spread evenly, so that twenty questions already
+# have about the right mix.
 STEPS = (0.7548776662466927, 0.5698402909980532)
 
 
 @functools.cache
 def templates() -> tuple[Template, ...]:
-    """In the order of their files; chance depends on it."""
+    """Returns all templates in the order of their files. The random draws depend on this order."""
     return tuple(
         Template(f"{domain}.{name}", shapes[name], **frozen(said))
         for domain, shapes in SHAPES.items()
@@ -69,7 +70,7 @@ class Posed:
     id: str  # a uuid
     now: Now
     template: Template
-    phrasing: int  # position in the template's phrasings
+    phrasing: int  # index in the template's phrasings
     text: str  # lower case
     asked: Asked
     withheld: bool  # the answer is on no page
@@ -82,7 +83,7 @@ class Posed:
 
     @property
     def kg_answerable(self) -> bool:
-        """Its program and rule give the answer. False for a false premise, which a graph cannot answer."""
+        """Returns whether program and rule give the answer. The graph cannot answer a false premise."""
         return bool(self.asked.program) and not self.premise_false
 
 
@@ -101,7 +102,7 @@ def _moment(rng: Random) -> Now:
 
 
 def _popularity(world: World, ref: Ref) -> str:
-    """By the subject's place among its kind: questions are drawn more often from the front."""
+    """Returns head, torso or tail: the subject's place in its kind. Early subjects get more questions."""
     kind, name = ref
     known: Mapping[str, Sequence[Any]] = {
         "movie": world.film.movies,
@@ -119,7 +120,7 @@ def _popularity(world: World, ref: Ref) -> str:
 
 
 def pose(world: World, position: int) -> Posed:
-    """The question at a position of a world, from 0."""
+    """Returns the question at a position of a world, counted from 0."""
     start = Random(f"raypipe synth/{world.seed}/mix")
     x, y = ((start.random() + step * position) % 1.0 for step in STEPS)
     domain, kind = _at(x, DOMAIN_SHARES), _at(y, TYPE_SHARES)

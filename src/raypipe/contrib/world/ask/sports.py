@@ -43,7 +43,7 @@ def _some(d: Attempt, sport: str = "") -> Team:
 
 
 def _team(sport: str = "") -> Callable[[Attempt], Scene]:
-    """A team of a sport, of any without one."""
+    """Returns a drawer of a team. `sport`: nba or soccer; "": any."""
 
     def drawer(d: Attempt) -> Scene:
         t = _some(d, sport)
@@ -58,7 +58,7 @@ _teams = two(lambda w: w.sport.nba + w.sport.soccer, "team")
 
 
 def _in_words(s: Side) -> dict[str, str]:
-    """A game that was played, for sentences about it."""
+    """Returns the words for sentences about a game that was played."""
     where = "at home" if s.home else "away"
     return {"outcome": f"{RESULTS[s.result]} {s.scored}-{s.let_in}", "where": where, "met": s.opponent}
 
@@ -70,7 +70,7 @@ def _with_game(team: Scene, s: Side) -> Scene:
 
 
 def _a_game(d: Attempt, team: Scene) -> Side:
-    """Returns one of its games before the questions are asked."""
+    """Draws one of the team's games, played before the first question's day."""
     return d.pick([s for s in d.world.sport.sides[team.it.name] if s.date <= SNAPSHOT])
 
 
@@ -84,7 +84,7 @@ def _yesterday(d: Attempt, team: Scene) -> Scene | None:
 
 
 def _neighbour(d: Attempt, team: str, after: bool) -> Side | None:
-    """A team's last game before the question's day, or its first game after; None if one is on that day."""
+    """Returns a team's last game before the question's day, or its next. None if it plays on that day."""
     sides = d.world.sport.sides[team]
     if any(s.date == d.now.day for s in sides):
         return None
@@ -107,7 +107,7 @@ def _next(d: Attempt, team: Scene) -> Scene | None:
 
 
 def _its_next(d: Attempt, last: Scene) -> Scene | None:
-    """The coming game of the team that was met last."""
+    """Follows a game to the next game of its opponent."""
     s = _neighbour(d, last.it.opponent, after=True)
     return last.at(s, day=long_date(s.date)) if s else None
 

@@ -1,4 +1,4 @@
-"""The invented film world: people, films, casts, crews, Oscars. Rows are those of the graph's tables."""
+"""The invented film world: people, films, casts, crews, Oscars. Its records become rows of the graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUPPORTING = {
 SPOKEN = {PICTURE: "best picture", DIRECTING: "best director"} | {
     c: words for c, (_, words) in (LEADING | SUPPORTING).items()
 }
-"""Category of the table -> the words of a question."""
+"""Category in the table -> its words in a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Person:
     id: int
     name: str
     birthday: date
-    gender: int  # 1 female, 2 male, as the mock API has it
+    gender: int  # 1 female, 2 male, as in CRAG's mock API
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Movie:
     rating: float  # 0..10, one decimal
     genres: tuple[str, ...]
     length: int  # minutes
-    town: str  # where it was filmed; told on pages only
+    town: str  # filming location; on pages only, not in the graph
 
     @property
     def name(self) -> str:
@@ -93,8 +93,8 @@ class Oscar:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    people: tuple[Person, ...]  # most asked about first
-    movies: tuple[Movie, ...]  # most asked about first
+    people: tuple[Person, ...]  # early ones get more questions
+    movies: tuple[Movie, ...]  # early ones get more questions
     cast: tuple[Role, ...]
     crew: tuple[Credit, ...]
     oscars: tuple[Oscar, ...]
@@ -109,7 +109,7 @@ class Film:
         return next(c.person for c in self.credits_in[movie.title] if c.job == "Director")
 
     def oscar(self, year: int, category: str) -> Oscar | None:
-        """The winner of a category; none if there was no one to be nominated."""
+        """Returns the winner of a category, or None if the category had no nominees."""
         return next((o for o in self.oscars if o.winner and (o.year, o.category) == (year, category)), None)
 
 
@@ -156,8 +156,8 @@ def _team_of(
 
 
 def _oscars(rng: Random, year: int, cast: list[Role], crew: list[Credit]) -> list[Oscar]:
-    """Returns one ceremony: up to five nominees a category, among the films of the year before, one of them
-    wins."""
+    """Returns the nominations of one ceremony, for films of the year before. A category has up to five
+    nominees and one winner."""
     runs: dict[str, list[tuple[str, str]]] = {
         PICTURE: [(c.person.name, c.movie.title) for c in crew if c.job == "Producer"],
         DIRECTING: [(c.person.name, c.movie.title) for c in crew if c.job == "Director"],

@@ -11,13 +11,13 @@ from raypipe.contrib.world.world.names import NameSource, number, pick, words
 
 COMPANIES = 120
 FIRST_DAY, LAST_DAY = date(2023, 3, 1), date(2024, 3, 14)
-FIRST_DETAIL = date(2024, 2, 29)  # half-hourly prices from here
-SNAPSHOT = date(2024, 3, 4)  # market capitalisation and ratios are of this close
+FIRST_DETAIL = date(2024, 2, 29)  # first day with half-hourly prices
+SNAPSHOT = date(2024, 3, 4)  # market capitalisation and ratios use the close of this day
 CLOSED = words(
     "2023-04-07 2023-05-29 2023-06-19 2023-07-04 2023-09-04 2023-11-23 2023-12-25 "
     "2024-01-01 2024-01-15 2024-02-19"
 )
-"""Exchange holidays on weekdays."""
+"""Weekdays on which the exchange is closed."""
 TIMES = (*tuple(f"{h:02d}:{m:02d}" for h in range(9, 16) for m in (0, 30))[1:], "15:59")
 PRODUCTS = ("pump", "ledger", "loom", "lamp", "scale", "kettle", "valve")
 ENDINGS = ("Inc.", "Corp.", "Group", "Holdings", "plc")
@@ -26,7 +26,7 @@ ENDINGS = ("Inc.", "Corp.", "Group", "Holdings", "plc")
 @dataclass(frozen=True, slots=True)
 class Company:
     name: str  # with its legal ending
-    short: str  # without
+    short: str  # without its legal ending
     ticker: str
     sector: str
     headquarters: str
@@ -34,8 +34,8 @@ class Company:
     founded: int
     market_cap: int  # dollars, at SNAPSHOT
     eps: float  # dollars a share
-    pe_ratio: float | None  # None where it loses money
-    product: str  # its first product; told on pages only
+    pe_ratio: float | None  # None: the company makes a loss
+    product: str  # its first product; on pages only, not in the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +63,19 @@ class Dividend:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    companies: tuple[Company, ...]  # most asked about first
+    companies: tuple[Company, ...]  # early ones get more questions
     days: tuple[date, ...]  # trading days, ascending
     bars: Mapping[str, Mapping[date, Bar]]  # by ticker
     minutes: Mapping[str, tuple[Minute, ...]]  # by ticker, ascending
-    dividends: Mapping[str, tuple[Dividend, ...]]  # by ticker, ascending; () for those that pay none
+    dividends: Mapping[str, tuple[Dividend, ...]]  # by ticker, ascending; (): the company pays none
 
     def between(self, ticker: str, first: date, last: date) -> list[Bar]:
-        """Its bars on trading days from `first` to `last`, both included."""
+        """Returns a company's bars from `first` to `last`, both included."""
         bars = self.bars[ticker]
         return [bars[d] for d in self.days if first <= d <= last]
 
     def latest(self, ticker: str, day: date, time: str) -> Minute:
-        """The last half-hourly price at or before a moment, Eastern time."""
+        """Returns the last half-hourly price at or before a moment, in Eastern time."""
         return max(
             (m for m in self.minutes[ticker] if (m.date, m.time) <= (day, time)),
             key=lambda m: (m.date, m.time),
@@ -107,7 +107,7 @@ def _walk(rng: Random, ticker: str, days: tuple[date, ...]) -> dict[date, Bar]:
 
 
 def _inside(rng: Random, bar: Bar) -> list[Minute]:
-    """Half-hourly prices that begin at the day's open and end at its close, within its high and low."""
+    """Returns a day's half-hourly prices: from its open to its close, within its high and low."""
     n, rows, price = len(TIMES), [], bar.open
     for i, time in enumerate(TIMES):
         aim = bar.open + (bar.close - bar.open) * (i + 1) / n

@@ -39,11 +39,11 @@ class Artist:
     name: str
     group: bool
     birth_place: str  # ISO 3166-1 alpha-2
-    birth_date: date  # of a group: when it was formed
-    end_date: date | None  # died or split up
+    birth_date: date  # of a group: the day it was formed
+    end_date: date | None  # the artist died or the group split up; None: neither
     members: tuple[str, ...]  # () for a soloist
     music: tuple[str, ...]  # its songs, in order of release
-    instrument: str  # told on pages only
+    instrument: str  # on pages only, not in the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Song:
     author: str  # artist's name
     release_country: str
     release_date: date
-    studio: str  # where it was recorded; told on pages only
+    studio: str  # for the recording; on pages only, not in the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Charted:
 
 @dataclass(frozen=True, slots=True)
 class Music:
-    artists: tuple[Artist, ...]  # most asked about first
-    songs: tuple[Song, ...]  # most asked about first
+    artists: tuple[Artist, ...]  # early ones get more questions
+    songs: tuple[Song, ...]  # early ones get more questions
     grammys: tuple[Grammy, ...]
     chart: tuple[Charted, ...]
     artist: Mapping[str, Artist]
@@ -144,7 +144,7 @@ def _grammys(
 
 
 def _chart(rng: Random, songs: list[Song]) -> list[Charted]:
-    """Weekly charts: every song rises and falls once; a week's chart orders songs by height."""
+    """Simulates weekly charts. A song's height rises and falls once; each week ranks the songs by height."""
     able = [s for s in songs if s.release_date > LAST_CHART - timedelta(weeks=CHART_WEEKS + 110)]
     life = []
     for song in able:

@@ -1,8 +1,9 @@
-"""Invented names: people, places, films, songs, firms, teams. Knows syllables; common words are those of
-`words/names.yaml`. And what all parts of the world draw and order with, and the
-sentences that questions and pages say: files of the package.
+"""Invented names of people, places, films, songs, firms and teams, made of syllables and common words.
 
-Every title carries at least one invented word, so that none can be a real film, song or firm by accident.
+The common words are those of `words/names.yaml`. The module also has the random draws that all parts of the
+world use, and the reader of `words/*.yaml`: the sentences of questions and pages.
+
+Every title has at least one invented word, so no title is a real film, song or firm by accident.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """A pool, written as one string."""
+    """Splits a pool of words that is written as one string."""
     return tuple(text.split())
 
 
@@ -31,18 +32,18 @@ ACCENTS = str.maketrans("aeiou", "áéíöü")
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
-    """Returns one of the items. `Random.choice` is three times slower, and pages make millions of choices."""
+    """Draws one of the items. `Random.choice` is three times slower, and pages make millions of choices."""
     return items[int(rng.random() * len(items))]
 
 
 def skewed(rng: Random, items: Sequence[T]) -> T:
-    """Returns one of the items, early ones more often: the famous are asked about most."""
+    """Draws one of the items, early items more often: most questions are about famous things."""
     u = rng.random()
     return items[int(u * u * len(items))]
 
 
 def number(rng: Random, low: int, count: int) -> int:
-    """Returns one of `count` numbers from `low` on."""
+    """Draws an integer from `low` to `low + count - 1`."""
     return low + int(rng.random() * count)
 
 
@@ -66,7 +67,7 @@ def plural(noun: str) -> str:
 
 
 class NameSource:
-    """Names that have not been given yet, whatever they are for."""
+    """Source of names. Each full name is given out once; only characters may share names."""
 
     def __init__(self, rng: Random) -> None:
         self._rng, self._said = rng, wording("names")
@@ -99,11 +100,11 @@ class NameSource:
         return self._fresh(lambda: f"{self.given()} {self.family()}")
 
     def character(self) -> str:
-        """Need not be unique: two films may have a character of one name."""
+        """Returns a character's name. Characters of two films may share it."""
         return self.given() if self._rng.random() < 0.3 else f"{self.given()} {self.family()}"
 
     def coined(self, *endings: str) -> str:
-        """An invented word with one of the endings."""
+        """Returns an invented word with one of the endings."""
         return self._fresh(lambda: word(self._rng, 2) + (pick(self._rng, endings) if endings else ""))
 
     def film(self) -> str:
@@ -113,7 +114,7 @@ class NameSource:
         return self._titled("songs", 3)
 
     def _titled(self, kind: str, given: int) -> str:
-        """A title with an invented word, a noun, an adjective and some given names to choose from."""
+        """Returns a title from a pattern, with an invented word and at most `given` given names."""
 
         def made() -> str:
             r = self._rng
@@ -141,7 +142,7 @@ class NameSource:
         )
 
     def firm(self) -> str:
-        """Without its legal ending."""
+        """Returns a firm's name without its legal ending."""
         return self._fresh(lambda: f"{word(self._rng, 2)} {pick(self._rng, self._trades)}")
 
     def book(self) -> str:
@@ -161,14 +162,14 @@ class NameSource:
 
 @functools.cache
 def wording(name: str) -> dict[str, Any]:
-    """The sentences of `words/NAME.yaml`."""
+    """Reads the sentences of `words/NAME.yaml`."""
     words = resources.files("raypipe.contrib.world").joinpath("words")
     text = words.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    # libyaml, where PyYAML has it, reads them ten times faster.
+    # If PyYAML has libyaml, it reads them ten times faster.
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return tree
 
 
 def frozen(said: dict[str, Any]) -> dict[str, Any]:
-    """An entry of such a file with tuples in the place of lists: the fields of a record."""
+    """Returns an entry of a wording file as fields of a record: tuples replace lists."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}

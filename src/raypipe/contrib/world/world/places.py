@@ -11,7 +11,7 @@ from raypipe.contrib.world.world.names import NameSource, grouped, number, pick,
 CITIES, COUNTRIES, RIVERS, MOUNTAINS, COLLEGES = 130, 12, 45, 45, 35
 MUSEUMS, BRIDGES, AUTHORS, BOOKS = 35, 30, 40, 80
 TOWNS = 60
-"""Cities that other parts of the world name as headquarters, studios and film sets."""
+"""Number of cities that other parts of the world use as headquarters, studios and film sets."""
 
 GUILDS = ("Ropemakers", "Printers", "Glaziers", "Salters", "Weavers", "Brewers", "Cartographers")
 
@@ -21,7 +21,7 @@ class Entity:
     name: str
     kind: str  # city, river, mountain, ...
     summary: str
-    facts: tuple[tuple[str, str], ...]  # key -> value, as `summary_structured` of the mock API
+    facts: tuple[tuple[str, str], ...]  # key -> value, as `summary_structured` of CRAG's mock API
 
     def fact(self, key: str) -> str:
         return next(v for k, v in self.facts if k == key)
@@ -31,7 +31,7 @@ class Entity:
 
     @property
     def patron(self) -> str:
-        """A guild that follows from name and city alone; told on pages only."""
+        """Guild of the entity, computed from its name and city. On pages only, not in the graph."""
         return f"the {GUILDS[len(self.name) % len(GUILDS)]} of {self.fact('city')}"
 
 
@@ -39,7 +39,7 @@ class Entity:
 class Places:
     entities: tuple[Entity, ...]
     named: Mapping[str, Entity]
-    kinds: Mapping[str, tuple[Entity, ...]]  # most asked about first
+    kinds: Mapping[str, tuple[Entity, ...]]  # early ones get more questions
 
 
 def entity(name: str, kind: str, facts: Mapping[str, object], **words: str) -> Entity:
@@ -48,7 +48,7 @@ def entity(name: str, kind: str, facts: Mapping[str, object], **words: str) -> E
 
 
 def city_names(names: NameSource) -> list[str]:
-    """Drawn first: teams, firms and studios stand in cities."""
+    """Returns the names of all cities. They are drawn first, because teams, firms and studios need cities."""
     return [
         names.coined("ville", "port", "burg", "mouth", "ford", "by", "haven", "stad", "")
         for _ in range(CITIES)
@@ -114,7 +114,7 @@ def _books(rng: Random, names: NameSource, cities: list[str]) -> Iterator[Entity
 
 
 def build_places(rng: Random, names: NameSource, cities: list[str], others: list[Entity]) -> Places:
-    """The encyclopaedia: its own entries and those of `others` (teams, executives)."""
+    """Builds the encyclopaedia: its own entries and `others` (teams, executives, companies)."""
     lands = [names.coined("ia", "land", "mark", "ora") for _ in range(COUNTRIES)]
     rows = [*_cities(rng, names, cities, lands), *_land(rng, names, cities, lands)]
     rows += _built(rng, names, cities, [e.name for e in rows if e.kind == "river"])

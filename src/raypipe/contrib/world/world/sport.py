@@ -15,7 +15,7 @@ SUFFIXES = ("United", "Rovers", "Athletic", "Town", "Wanderers", "City", "Albion
 SHORTER = {"United": "Utd", "Athletic": "Ath", "Wanderers": "Wand", "Rovers": "Rov"}
 NBA_SEASONS = ((date(2022, 10, 18), date(2023, 4, 9), 0.45), (date(2023, 10, 24), date(2024, 3, 31), 1.0))
 SOCCER_START = date(2023, 8, 12)
-LAST_RESULT = date(2024, 3, 15)  # games after it have no result yet
+LAST_RESULT = date(2024, 3, 15)  # day of the last result; later games are not played yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Team:
     alias: str  # nickname or usual short form
     stadium: str
     founded: int
-    mascot: str  # told on pages only
+    mascot: str  # on pages only, not in the graph
 
 
 @dataclass(frozen=True, slots=True)
 class NbaGame:
     game_id: str
-    season_id: str  # "2" and the year in which the season began, as the mock API has it
+    season_id: str  # "2" and the season's first year, as in CRAG's mock API
     date: date
     home: str
     away: str
@@ -53,7 +53,7 @@ class NbaGame:
         return self.side(self.away).result
 
     def side(self, team: str) -> Side:
-        """The game as one of its teams sees it."""
+        """Returns the game from the view of one of its teams."""
         at_home = team == self.home
         ours, theirs = (self.pts_home, self.pts_away) if at_home else (self.pts_away, self.pts_home)
         result = "" if ours is None or theirs is None else "W" if ours > theirs else "L"
@@ -64,15 +64,15 @@ class NbaGame:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A game as one team sees it: a row of the soccer table, and what a basketball question is about."""
+    """A game from the view of one team: a row of the soccer table, or the topic of a basketball question."""
 
     team: str
     date: date
     opponent: str
     home: bool
     scored: int | None  # None: not played yet
-    let_in: int | None
-    result: str  # W | L | D, "" not played yet
+    let_in: int | None  # points of the opponent; None: not played yet
+    result: str  # W | L | D; "": not played yet
     captain: str  # "" in basketball
     time: str  # HH:MM, local
     league: str = ""
@@ -143,7 +143,7 @@ def _nba_games(rng: Random, teams: list[Team]) -> list[NbaGame]:
 
 
 def _rounds(names: list[str]) -> list[list[tuple[str, str]]]:
-    """Everyone against everyone, at home and away: the circle method."""
+    """Pairs every team with every other, at home and away, by the circle method."""
     ring, half = list(names), []
     for n in range(len(ring) - 1):
         pairs = [(ring[i], ring[-1 - i]) for i in range(len(ring) // 2)]
@@ -177,7 +177,7 @@ def _soccer_sides(rng: Random, names: NameSource, teams: list[Team]) -> list[Sid
 
 
 def build_sport(rng: Random, names: NameSource, cities: list[str]) -> Sport:
-    """Both sports: teams and every game."""
+    """Builds the teams and games of both sports."""
     nba, soccer = _teams(rng, names, cities)
     games = _nba_games(rng, nba)
     sides = [game.side(team) for game in games for team in (game.home, game.away)]

@@ -1,6 +1,6 @@
-"""The invented world behind `raypipe synth`: one frozen value, all of it decided by a seed.
+"""The invented world of `raypipe synth`: one frozen value, computed from a seed.
 
-Its size is fixed, so a question does not depend on how many others are asked. Nothing in it is real.
+Its size is fixed, so no question depends on the number of questions. Nothing in it is real.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class World:
 
 
 def _crossing(market: Market, sport: Sport) -> Iterator[Entity]:
-    """Encyclopaedia entries for what other parts of the world have tables about: the middle of two hops."""
+    """Yields encyclopaedia entries of teams, executives and companies. Multi-hop questions use them."""
     for team in sport.teams.values():
         kind = "basketball team" if team.sport == "nba" else "soccer team"
         facts = {"city": team.city, "stadium": team.stadium, "founded": team.founded, "nickname": team.alias}
@@ -40,7 +40,7 @@ def _crossing(market: Market, sport: Sport) -> Iterator[Entity]:
 
 
 def build_world(seed: int) -> World:
-    """The world of a seed. Each part has its own stream of chance, so a change in one moves no other."""
+    """Builds the world of a seed. Each part has its own random stream, so its changes do not shift others."""
 
     def chance(part: str) -> Random:
         return Random(f"raypipe synth/{seed}/{part}")
