@@ -96,7 +96,8 @@ SWEEP = "sweep.json"  # the result in a sweep's folder
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies the folder of a run or sweep to the object store that `given` names, records last."""
+    """Copies the folder of a run or sweep to the object store that `given` names; its record goes last. Does
+    nothing for a local path or None."""
     if given and is_remote(str(given)):
         upload(folder, str(given), last=[RunFolder(folder).record.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

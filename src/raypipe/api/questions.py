@@ -239,8 +239,9 @@ def _request(
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """Opens a kit that computes in this process. Only a language model needs a cluster file, for its engine's
-    limits or its endpoint's address. Raises as `require_answering`, which skips chats accepted recently."""
+    """Opens a kit that computes in this process. The cluster file is read only for models in vLLM and behind
+    an address: limits of engines, addresses of endpoints. Raises as `require_answering`; servers that took
+    such chats recently are not asked again."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = sharing(session.cluster_file(), asked_by(recipe))

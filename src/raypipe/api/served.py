@@ -116,6 +116,8 @@ TEXTS = (
     "Ada Lovelace wrote the first program.",
     "3,14 \u20ac \u65e5\u672c\u8a9e",
 )
+"""Texts of the probe. A change of them makes the stored answers of every store differ: "another model"."""
+
 FAR = 0.005
 """Distance above which two answers come from different models. It is 1 minus the cosine of two vectors, or
 the difference of two scores. The same model in half precision, or in other batches, remains below .001."""
@@ -126,8 +128,9 @@ def require_unchanged(
 ) -> None:
     """Probes each embedder and reranker behind an address with fixed texts, and stores the first answers.
 
-    Raises ConfError for answers of another length or number, and for answers that differ from the stored
-    ones. Raises Unavailable for a server that is down. `store` None: nothing is stored or compared.
+    Raises ConfError if there are too few answers, or vectors of another length than the entry says, and if
+    the answers differ from the stored ones by more than FAR. Raises Unavailable for a server that is down.
+    `store` None: nothing is stored or compared.
     """
     for model in models:
         if model.loader not in REMOTE or model.kind == "generator":

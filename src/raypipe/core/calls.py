@@ -266,7 +266,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def limit_wait_s(headers: Mapping[str, str], flying: int) -> float:
-    """Returns the seconds until a server's rate limit admits the next request. 0: it does so immediately.
+    """Returns the seconds until a server's rate limit admits the next request; 0 if it may be sent now.
     Reads headers such as `x-ratelimit-remaining-requests` and `x-ratelimit-reset-requests`, for calls and for
     tokens. `flying`: requests in flight, which the limit has not counted yet.
 

@@ -63,7 +63,7 @@ class Model:
 
     @property
     def original(self) -> Model:
-        """The model whose identity this model has: the one that it is adopted as, else itself."""
+        """Model whose cached replies this model shares: the one that `adopt` declared equal, else itself."""
         return self if self.adopted is None else self.adopted.model
 
     @property

@@ -312,7 +312,8 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a table of results, even in an incomplete folder. Raises DataError."""
+    """Returns the metadata of a table of results, even in an incomplete folder. Raises DataError if the file
+    cannot be read."""
     with _opened(path) as found:
         return _about(found)
 

@@ -99,7 +99,7 @@ def product_on(device: str) -> Product:
 
 def torch_product(device: str) -> Product:
     """Returns the matrix product on a torch device (`store.vector_search.Product`). Blocks are copied to the
-    device and scores back: 25 and 16 MB for 16,384 vectors of 384 numbers and 256 questions. The product
+    device and scores back: 25 and 17 MB for 16,384 vectors of 384 numbers and 256 questions. The product
     raises OutOfMemory and WorkerBroken."""
     import torch
 

@@ -270,8 +270,8 @@ def in_rows(blocks: Iterable[Iterable[tuple[Sequence[int], torch.Tensor]]], *wid
     """Collects the results of blocks in input order: (rows, *width) float32. A block yields parts: positions
     in the block, and their results.
 
-    Results are fetched from a GPU only after the last batch was sent. The GPU thus computes while the next
-    block is tokenized and the next batch is filled."""
+    Results stay on a GPU until the last batch of all blocks was sent: so it computes while the next block is
+    tokenized and the next batch is filled."""
     rows, parts = list[int](), list[torch.Tensor]()
     for block in blocks:
         first = len(rows)

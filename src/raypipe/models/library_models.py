@@ -122,7 +122,7 @@ def _arguments(model: Model, device: str) -> dict[str, Any]:
 
 
 class SentenceEmbedder:
-    """Embedder over SentenceTransformer. An instruction of the entry replaces the model's own prompt."""
+    """Embedder over SentenceTransformer. `instruction` in models.yaml replaces the model's own prompt."""
 
     def __init__(self, model: Model, device: str) -> None:
         from sentence_transformers import SentenceTransformer

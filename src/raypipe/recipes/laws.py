@@ -205,7 +205,7 @@ def _expect(holds: bool, message: str) -> None:
 
 
 class Burst(Exception):
-    """Error of a used bomb: a step read an undeclared field."""
+    """Error of a step that reads a field which it did not declare: raised by `Bomb`."""
 
 
 class Bomb:

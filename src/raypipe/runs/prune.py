@@ -116,7 +116,7 @@ def _found(
     paid = {table for table, _ in release.replies_named(kept.runs, kept.releases)} - replies_given_up(
         kept, replies
     )
-    gone = [t for t in here if "-" in t and t in kept.named_once - kept.named - paid]
+    gone = [t for t in here if "-" in t and t in kept.ever_named - kept.named - paid]
     yield from (Removal("table", table, store.count(table)) for table in gone)
     digests = (
         {r.digest for r in kept.runs} - {r.digest for r in kept.last} - {r.digest for r in kept.released}

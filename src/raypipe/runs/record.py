@@ -257,7 +257,7 @@ def _stored(store: Store, name: str) -> Run | None:
 
 
 def remove(store: Store, run: str) -> None:
-    """Removes a run's record, which was written last, and then the keys of its answers."""
+    """Removes a run's record, then the keys of its answers: a writer writes them in the other order."""
     for name in store.files.names(RECORDS):
         if name.endswith(f"-{run}.json"):
             store.files.remove(f"{RECORDS}/{name}")

@@ -2,9 +2,12 @@
 
 A release is a file that never changes: the whole recipe, and the table versions that it searches, each
 protected by a tag. `live` is a small file, replaced atomically after everything else is in place, so a reader
-sees either the old or the new release. Roots are named explicitly: releases by their ids, recipes by the
-files that they were read from. Everything else may be removed. The numbers of records tell which run of a
-recipe is the last; clocks play no part. Reads records and the store; runs nothing.
+sees either the old or the new release.
+
+Roots are the last run of each recipe file, the releases of the history, and tables that a process reads now.
+A prune keeps the tables, and the memo tables of models and graphs, that they name; it may remove everything
+else. The number in a record's name tells which run of a recipe is the last; clocks play no part. Reads
+records and the store; runs nothing.
 """
 
 from __future__ import annotations
@@ -84,12 +87,12 @@ def promote(
 ) -> Release:
     """Makes a finished run the live release. Does nothing if the run is live already.
 
-    `passed`: gates of another kind that the run has passed. `against`: the live release that these gates
-    compared it with, if any.
+    `gates` are bounds on the run's own numbers. `passed` names the gates that compared it with a release and
+    that it has passed; `against` is that release.
 
-    Raises GateFailed if a gate fails, or if another release than `against` is live; ConfError for an oracle
-    run, or a recipe that this raypipe would compute differently; StoreError if a table version that the run
-    searched is missing. The live release then stays.
+    Raises GateFailed if a gate fails, or if `against` is given and is not live any more; ConfError for a run
+    whose stage was replaced by gold answers, or a recipe that this raypipe would compute differently;
+    StoreError if a table version that the run searched is missing. The live release then stays.
     """
     if record.oracle:
         why = f"is an oracle run: golds stood in the place of its {record.oracle}"
@@ -134,8 +137,8 @@ def promote(
 
 
 def rollback(store: Store) -> Release:
-    """Makes the previous release live again. Raises ConfError if there is none, and ConfError if its file is
-    missing. The live release then stays."""
+    """Makes the previous release live again. Raises ConfError if there is none or its file is missing;
+    the live release then stays."""
     with store.lease("release", "rollback"):
         ids = history(store)
         if len(ids) < 2:
@@ -261,7 +264,7 @@ class Roots:
     releases: tuple[Release, ...]  # all
     released: tuple[Release, ...]  # in the history, or rolled back since the last promotion
     named: frozenset[str]  # tables that a root names
-    named_once: frozenset[str]  # tables that any run or release ever named
+    ever_named: frozenset[str]  # tables that any run or release named, root or not
 
     def older(self) -> list[Run]:
         """Lists the runs that are no root, and that are too old for a plan or comparison to read."""
@@ -270,6 +273,7 @@ class Roots:
 
 
 def roots(store: Store) -> Roots:
+    """Finds the roots of a store."""
     runs, every = recent(store, EVERY_RUN), releases(store)
     ids = history(store)
     # Releases newer than the live one were rolled back. They are kept until the next promote.

@@ -98,12 +98,12 @@ def chains(recipe: Recipe) -> dict[str, str]:
     for c in recipe.corpus:
         add(c, [f"index.{r}" for r in c.step.reads()], [f"index.{w}" for w in c.step.writes()])
     for q in recipe.question:
-        if of_turns(q.step):  # row keys of questions with turns cover it; other questions do not depend on it
+        if of_turns(q.step):  # only questions with turns depend on it, and their row keys hold its result
             add(q, q.step.reads(), ())
             continue
         reads = q.step.reads() | q.gate_reads()
         if any(r.startswith("index.") and r != "index.text" for r in reads):
-            reads |= {"index.start"}  # a search reads passages, which the split wrote
+            reads |= {"index.start"}  # a search reads passages: `start` stands for what the split writes
         add(q, reads, q.step.writes())
     return out
 

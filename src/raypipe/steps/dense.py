@@ -106,8 +106,9 @@ class Dense:
 class Similarity:
     """Scores every hit by the cosine of the query and the passage's best chunk; adds and removes no hits.
 
-    Several models, or several queries of one model, can thus score the same candidates, and `fuse` weights
-    the scores. A hit whose vector is missing gets no score; `missing` of `fuse` decides how it counts.
+    A recipe may have several such steps, for several models or queries: each scores the same candidates, and
+    `fuse` weights the scores. A hit whose vector is missing gets no score; `missing` of `fuse` decides how it
+    counts.
     """
 
     model: Model

@@ -73,10 +73,10 @@ def _holds(passage: _Passage, span: Span) -> bool:
 def candidates(
     passages: Iterable[tuple[str, Span]], texts: Mapping[str, SourceText], most: int | None = None
 ) -> list[Sentence]:
-    """Lists the candidates of passages (source, span), best passage first, then in the order of the text.
+    """Lists the sentences and table cells of passages (source, span): best passage first, then in text order.
 
-    Each passage gives at most its first `most` candidates. A sentence that the passage's end cuts is taken
-    whole if at least half of it is inside. Equal sentences, and equal facts with equal context, are listed
+    Each passage gives at most its first `most`. A sentence that the passage's end cuts is taken whole if at
+    least half of it is inside. Equal sentences, and equal cells under equal row and column names, are listed
     once, at the first occurrence. Hidden text, headings and menus are left out.
     """
     found: dict[str, Sentence] = {}

@@ -1,4 +1,4 @@
-"""Evidence for an answer: features of candidates, the probability that each is right, and its versions.
+"""Evidence for an answer: features of candidates, the probability that each is right, its other versions.
 
 All functions are pure; callers compute the candidates, word hashes and cosines with their models and index.
 The numbers of `Fitted` come from a file that `bench/figures/extract.py --fit` writes.

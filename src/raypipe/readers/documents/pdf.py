@@ -1,4 +1,4 @@
-"""Code of the child process with limits (`core.sandbox`): reads PDFs by PDFium, images, and docx.
+"""Code of the child process with limits (`core.sandbox`): reads docx files, images, and PDFs (by PDFium).
 
 PDFium aborts if memory runs out, and is not thread-safe, so it runs alone in a child. Its character indices
 are inconsistent, so no code here relies on them. Hyphens, headers and spans need the whole document;

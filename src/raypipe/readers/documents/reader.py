@@ -59,9 +59,11 @@ class FileText:
 
 @cache
 def reader_of(kind: str, scans: bool = False) -> str:
-    """Returns the identity of the reader of a kind: version of the rules, PDFium's build, recogniser. The
-    build is part of it for PDFs and images. The program for text recognition is part of it if there are
-    `scans`. The kind UNREAD has both, since an unreadable file may be a scan."""
+    """Returns the identity of the reader of a kind: version of our rules, then of the programs it uses.
+
+    A PDF adds PDFium's build, and, if it has `scans`, the program that recognises text. An image and the kind
+    UNREAD always add both: an unreadable file may be a scan.
+    """
     if kind not in ("pdf", "image", UNREAD):
         return f"{kind}/{RAISED.get(kind, READER)}"
     from raypipe.readers.documents.pdf import PDFIUM  # imported here, since it loads PDFium's library

@@ -263,8 +263,8 @@ class Process:
         return self._opened.setdefault((graph.name, place), [])
 
     async def _kit(self, config: WorkerConfig) -> LocalKit:
-        """Returns the kit of a configuration. Keeps kits that differ only in threads: the processes of Ray's
-        tasks serve operators with different needs. Closes other kits."""
+        """Returns the kit of a configuration. Kits of configurations that differ from it only in threads stay
+        open, since a process of Ray's tasks serves several operators. All others are closed."""
         for held, kit in self._kits:
             if held == config:
                 return kit

@@ -1,15 +1,15 @@
 """Operators of the corpus half: sources to texts, passages and vectors.
 
     after        rows
-    Missing      one per source: `source`. The first operator reads its input by these ids
+    Missing      one per source: its id, `source`, by which the first operator reads the source itself
     parse        one per source: the columns of the table of texts
     split        one per chunk: `SPANS`, `chunk_text`
     tokenize     the rows of split, with a column `tokens NAME` per embedder; only if embedders have GPUs
     embed        one per row of a table of vectors: `SPANS`, and `vector NAME` of its embedder
 
-Each operator before the last stores its own rows; the sink stores the rows of the last. A part is done once
-the last table of the sink has its completion record. A row that is lost on the way is missing in its table:
-the build of that table finds it.
+`parse` and `split` store their own rows, and Ray Data's sink those of the last operator. A part, the rows of
+one task, is done once the sink's last table has its completion record. A row that is lost on the way is
+missing in its table, whose build finds it.
 """
 
 from __future__ import annotations

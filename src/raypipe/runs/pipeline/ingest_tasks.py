@@ -123,7 +123,8 @@ class ShardFiles:
 
 
 def _between(raw: bytes, low: int, high: int) -> pa.Table:
-    """Returns the rows of a sorted list whose key's first two bytes, as a number, are in [low, high)."""
+    """Returns the rows of `raw`, sorted by key, whose first two bytes of the key, as a number, are in
+    [low, high)."""
     table = arrow.rows_of(raw) if raw else _LIST.empty_table()
     heads = np.frombuffer(b"".join(map(_bytes, table["key"].chunks)), ">u2")[:: KEY // 2]
     start, stop = np.searchsorted(heads, [low, high])
