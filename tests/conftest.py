@@ -132,17 +132,17 @@ def local_ray():
 
 
 @pytest.fixture(scope="session")
-def pools():
-    """The module of actor pools, which imports Ray and so is none of collection's."""
-    from raypipe.runs.cluster import pools
+def engine_groups():
+    """The module of engines on Ray, whose import takes a second: no collection of tests does it."""
+    from raypipe.runs.cluster import engine_groups
 
-    return pools
+    return engine_groups
 
 
 @pytest.fixture
-def run_tasks(local_ray, pools):
+def run_tasks(local_ray, engine_groups):
     """(work, tasks, pool, limits) -> results, as a graph of Ray Data."""
-    return pools.run_tasks
+    return engine_groups.run_tasks
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def standins(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def team(local_ray, pools, standins):
+def team(local_ray, engine_groups, standins):
     """The session's one engine, started as a job starts it, and gone afterwards with all its processes."""
     from shared_engine import REAPER, VLLM, engines_end, living
 
@@ -194,12 +194,12 @@ def team(local_ray, pools, standins):
     from raypipe.core.conf import Conf
     from raypipe.core.config import Where
     from raypipe.runs.cluster import connection
-    from raypipe.runs.cluster.file import Cluster
+    from raypipe.runs.cluster.cluster_file import Cluster
 
     path = CONF / "clusters/laptop.yaml"
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
     recipes = (load_recipe(name, str(standins), Conf((CONF,))) for name in ("crag-baseline", "db3-task1-700"))
-    made = pools.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
+    made = engine_groups.EngineGroup.of(file, [model for recipe in recipes for model in recipe.models()])
     assert made is not None and len(made.models) == 1, "both recipes name one model"
     made.preflight(connection.nodes())
     before = set(living(VLLM, REAPER))

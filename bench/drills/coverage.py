@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.certainty import MARGIN, Interval, mean_intervals
+from raypipe.metrics.paired_tests import MARGIN, Interval, mean_intervals
 
 Floats = npt.NDArray[np.float64]
 SIZES = {6: 5, 20: 10, 60: 4}  # groups -> questions of a group, on average

@@ -232,15 +232,15 @@ def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, p
     from raypipe.core.progress import Progress
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.evaluation.options import EvalOptions
-    from raypipe.runs.cluster import pools
-    from raypipe.runs.cluster.file import Pool
+    from raypipe.runs.cluster import engine_groups
+    from raypipe.runs.cluster.cluster_file import Pool
     from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
     from raypipe.store import Store
 
     def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         here = cast(Any, work).worker
         disturbed = Disturbed(work, here, chance, f"{seed}/{verb}", str(diary), poison)
-        return pools.run_tasks(disturbed, tasks, Pool(actors=2, cpus=0.5))
+        return engine_groups.run_tasks(disturbed, tasks, Pool(actors=2, cpus=0.5))
 
     recipe = load_recipe(str(RECIPE), str(MODELS), Conf((ROOT / "conf",)))
     driver = Injector(chance * DRIVER, random.Random(f"{seed}/driver"), diary, poison, DRIVERS)

@@ -115,8 +115,8 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     os.dup2(said, 1)
     os.dup2(said, 2)
     from raypipe.core.errors import ConfError
-    from raypipe.runs.cluster import connection, pools
-    from raypipe.runs.cluster.file import Pool
+    from raypipe.runs.cluster import connection, engine_groups
+    from raypipe.runs.cluster.cluster_file import Pool
 
     file = folder / "diary"
     try:
@@ -147,7 +147,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
 
     def runner(verb: Verb, fill: TableTask, parts: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         armed = Armed(fill, life.kept, file, of_worker, cast(Any, fill).worker)
-        return pools.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
+        return engine_groups.run_tasks(armed, parts, Pool(actors=ACTORS, cpus=0.5))
 
     life = Life(folder, folder.parent / "world", runner)
     life.kept.mkdir(exist_ok=True)

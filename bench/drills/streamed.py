@@ -39,7 +39,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.protocols import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.core.textfile import json_lines
-from raypipe.runs.cluster.file import LIMITS, Pool
+from raypipe.runs.cluster.cluster_file import LIMITS, Pool
 from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.operators import Operate, Operator, PartRows

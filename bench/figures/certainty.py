@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raypipe.evaluation.judge_check import Checked, corrected_score
-from raypipe.metrics.certainty import conclude, group_sums, mean_interval, paired, sign_flip
+from raypipe.metrics.paired_tests import conclude, group_sums, mean_interval, paired, sign_flip
 
 Floats = npt.NDArray[np.float64]
 

@@ -48,7 +48,7 @@ from rich.table import Table
 
 from raypipe.core.digests import FittedOn, seen_rows
 from raypipe.core.errors import RaypipeError
-from raypipe.metrics.certainty import paired, rate_interval
+from raypipe.metrics.paired_tests import paired, rate_interval
 from raypipe.steps.extract import Extract
 from raypipe.text.candidates import SourceText, candidates
 from raypipe.text.spans import read

@@ -32,7 +32,7 @@ from bs4 import BeautifulSoup
 from trial_documents import documents
 
 from raypipe.core.textfile import json_lines
-from raypipe.metrics.certainty import conclude, paired
+from raypipe.metrics.paired_tests import conclude, paired
 from raypipe.models import catalog, load
 from raypipe.readers.documents.reader import DocumentReader
 from raypipe.text.html import to_text

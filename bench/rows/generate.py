@@ -87,7 +87,7 @@ def unequal(ours: Sequence[str], peer: Sequence[str]) -> str:
 
 @contextmanager
 def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
-    from raypipe.runs.cluster import connection, pools, running
+    from raypipe.runs.cluster import connection, engine_groups, running
 
     session = Session(llm=MODEL, sets=("generate:llm.passages=1",))  # prompts of some 240 tokens
     recipe, written = session.recipe("rag"), session.cluster_file()
@@ -95,14 +95,14 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
     cluster = capacity.sized(written, recipe.models()[-1:], connection.nodes())
     assert cluster.engines is not None
     cluster = replace(cluster, engines=replace(cluster.engines, engine=UNCACHED))
-    group = pools.EngineGroup.of(cluster, recipe.models())
+    group = engine_groups.EngineGroup.of(cluster, recipe.models())
     assert group is not None
 
     def run(verb: Any, work: Any, tasks: Any) -> Any:
         if verb != "answer":
             return running.run(verb, work, tasks, lambda: cluster.pools, cluster.limits)
         asking = with_worker(work, engines=group.names)
-        return pools.run_tasks(asking, tasks, group.engines.answer, cluster.limits, verb)
+        return engine_groups.run_tasks(asking, tasks, group.engines.answer, cluster.limits, verb)
 
     with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as made, group.running():
         folder = Path(made)

@@ -18,7 +18,7 @@ from raypipe.core.errors import ConfError, FaultBudgetExceeded, Unavailable
 from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, retry, row_faults
-from raypipe.runs.cluster.file import Budget
+from raypipe.runs.cluster.cluster_file import Budget
 from raypipe.runs.pipeline.dead_letters import Suspects
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import HandedBack, WorkerConfig, inline

@@ -8,7 +8,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Fault, Question, Reply
 from raypipe.evaluation.fault_budget import AnswerFaults, RowFaults, check
-from raypipe.runs.cluster.file import Budget
+from raypipe.runs.cluster.cluster_file import Budget
 
 SAID = Fault("generate:llm", "refused", "status 400: use max_completion_tokens", transient=False)
 UNREADABLE = Fault("generate:llm", "unreadable", "expected a label", transient=False)

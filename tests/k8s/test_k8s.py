@@ -28,7 +28,7 @@ from raypipe.core import config as conf
 from raypipe.core.config import Where
 from raypipe.readers.download import CRAG
 from raypipe.runs.cluster import capacity
-from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.serving.access import ServerConfig
 
 pytestmark = pytest.mark.slow

@@ -66,11 +66,11 @@ def stored(recipe, world, uri, runner, progress):
 
 
 @pytest.fixture
-def on_ray(run_tasks, pools):
+def on_ray(run_tasks, engine_groups):
     """Runs parts on two actors."""
 
     def run(verb, fill, parts):
-        return run_tasks(fill, parts, pools.Pool(actors=2, cpus=1))
+        return run_tasks(fill, parts, engine_groups.Pool(actors=2, cpus=1))
 
     return run
 

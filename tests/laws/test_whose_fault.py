@@ -19,7 +19,7 @@ from raypipe.evaluation.fault_budget import check, row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.device import computing, loading
-from raypipe.runs.cluster.file import Budget
+from raypipe.runs.cluster.cluster_file import Budget
 from raypipe.runs.pipeline.counters import RunCounters
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store.ids import Ids

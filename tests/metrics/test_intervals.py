@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from raypipe.metrics.certainty import mean_interval, rate_interval, score_interval
+from raypipe.metrics.paired_tests import mean_interval, rate_interval, score_interval
 
 
 @pytest.mark.parametrize("shares", [(0.3, 0.5, 0.2), (0.05, 0.9, 0.05)])

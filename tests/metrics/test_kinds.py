@@ -9,7 +9,7 @@ import pytest
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import AnnotatorAnswer
-from raypipe.metrics.crag import Prediction, mark
+from raypipe.metrics.crag_rules import Prediction, mark
 from raypipe.metrics.kinds import KINDS, Measure, kind_id, marks_of, missing_part, open_kind, score
 from raypipe.metrics.ranking import score as trec_score
 

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from raypipe.metrics.certainty import holm, max_t, sign_flip
+from raypipe.metrics.paired_tests import holm, max_t, sign_flip
 
 
 def runs(rng, n, k, alike):

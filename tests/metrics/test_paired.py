@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
-from raypipe.metrics.certainty import conclude, holm, not_worse, paired, sign_flip
+from raypipe.metrics.paired_tests import conclude, holm, not_worse, paired, sign_flip
 
 
 def by_hand(differences: list[float]) -> float:

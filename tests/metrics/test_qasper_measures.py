@@ -10,7 +10,7 @@ from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics import overlap
-from raypipe.metrics.crag import Prediction
+from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import open_kind, score
 from raypipe.metrics.overlap import read_predictions, score_files
 from raypipe.readers.qasper import annotators, papers

@@ -66,11 +66,11 @@ def store(tmp_path_factory):
 def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tuple[Pipeline, Evaluation]:
     """An eval whose answers are made on Ray, beside the job's engine, or in this process by the same engine.
     The corpus half, which is tested elsewhere, is done in this process."""
-    from raypipe.runs.cluster import pools
+    from raypipe.runs.cluster import engine_groups
 
     def runner(verb, fill, parts):
         there = team.engines.answer if on_ray and verb == "answer" else None
-        return pools.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
+        return engine_groups.run_tasks(fill, parts, there) if there else inline(verb, fill, parts)
 
     where = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:

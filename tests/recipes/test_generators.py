@@ -25,7 +25,7 @@ from raypipe.models import catalog
 from raypipe.models.hosts import EndpointAddress
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.capacity import preflight
-from raypipe.runs.cluster.file import Cluster, Engines, Pool
+from raypipe.runs.cluster.cluster_file import Cluster, Engines, Pool
 from raypipe.runs.pipeline.corpus_operators import CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline, with_worker
@@ -127,12 +127,12 @@ def test_a_scripted_generator_needs_neither_engine_nor_endpoint(tmp_path):
 
 
 @pytest.fixture
-def team(pools, tmp_path):
+def team(engine_groups, tmp_path):
     """cluster file, changes of the model -> a team of one engine"""
 
     def made(file, **change):
         model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm", **change)
-        return pools.EngineGroup(
+        return engine_groups.EngineGroup(
             file.engines, file.device, (model,), {model_identity(model): ("engine-x-0",)}
         )
 
@@ -155,16 +155,18 @@ def test_a_model_over_several_gpus_takes_them_whole(team):
         team(file, tensor_parallel=2).preflight([{"CPU": 8.0, "GPU": 2.0}])
 
 
-def test_recipes_without_a_language_model_start_no_engine_and_a_cluster_without_room_says_so(pools, tmp_path):
-    assert pools.EngineGroup.of(LAPTOP, load_recipe("local", None, CONF).models()) is None
+def test_a_recipe_without_a_language_model_starts_no_engine_and_a_small_cluster_says_so(
+    engine_groups, tmp_path
+):
+    assert engine_groups.EngineGroup.of(LAPTOP, load_recipe("local", None, CONF).models()) is None
     bare = replace(LAPTOP, engines=None)
     model = replace(entry(tmp_path, kind="generator", loader="scripted"), loader="vllm")
     with pytest.raises(ConfError, match="has no `engines`"):
-        pools.EngineGroup.of(bare, [model])
+        engine_groups.EngineGroup.of(bare, [model])
 
 
-def test_nothing_is_started_where_nothing_is_left_to_do(pools, team):
-    assert list(pools.run_with_engines(team(LAPTOP), None, [])) == []
+def test_nothing_is_started_where_nothing_is_left_to_do(engine_groups, team):
+    assert list(engine_groups.run_with_engines(team(LAPTOP), None, [])) == []
 
 
 def test_an_engine_pool_needs_actors():

@@ -25,7 +25,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.overlap import contains
 from raypipe.models.kit import LocalKit
-from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.run_parts import RunFolder
@@ -58,13 +58,13 @@ def session():
 
 
 @pytest.fixture(scope="module")
-def engine(session, local_ray, pools):
+def engine(session, local_ray, engine_groups):
     """One engine of the model, started as a job starts it."""
     from raypipe.runs.cluster import connection
 
     path = CONF.find("clusters", "laptop")
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    made = pools.EngineGroup.of(file, session.recipe("rag").models())
+    made = engine_groups.EngineGroup.of(file, session.recipe("rag").models())
     assert made is not None
     made.preflight(connection.nodes())
     with made.running():

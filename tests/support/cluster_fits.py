@@ -21,7 +21,7 @@ from raypipe.core.errors import RaypipeError
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.cluster import placement
 from raypipe.runs.cluster.capacity import declared_nodes, fitting
-from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.cluster.cluster_file import Cluster
 
 CONF = Conf((ROOT / "conf",))
 FILES = ("laptop", "autoscaling", "one-gpu", "two-gpus", "eight-gpus", "autoscaling-gpus")

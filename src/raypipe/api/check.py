@@ -28,7 +28,7 @@ from raypipe.recipes.check import StepCheck, check_step, fakes_for
 from raypipe.recipes.read_recipe import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import ENTRIES, FILES, resolvers
-from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.steps.decide import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted

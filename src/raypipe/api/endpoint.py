@@ -37,7 +37,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.captured import answer_ids
 from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable
-from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
 from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig

@@ -34,7 +34,7 @@ from raypipe.evaluation.golds import kind_of_data, require_questions, stored_que
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, PointResult, Repeats, Sweep, repeats
-from raypipe.metrics.certainty import MARGIN
+from raypipe.metrics.paired_tests import MARGIN
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe

@@ -25,7 +25,7 @@ from raypipe.models.hosts import EngineLimits
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.cluster import capacity
-from raypipe.runs.cluster.file import Cluster, Pool, PoolName
+from raypipe.runs.cluster.cluster_file import Cluster, Pool, PoolName
 from raypipe.runs.cluster.placement import asked_by, placement, pools_of_stages, refuse, sharing
 from raypipe.runs.pipeline.counters import MACHINES
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
@@ -34,7 +34,7 @@ from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Wor
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.runs.cluster.pools import EngineGroup
+    from raypipe.runs.cluster.engine_groups import EngineGroup
     from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 
 
@@ -90,7 +90,7 @@ class RayRun:
         cluster = capacity.fitting(self.written, self._wanted, nodes)
         group = None
         if any(m.loader == "vllm" for m in self.engines):  # else Ray Data need not be imported
-            from raypipe.runs.cluster.pools import EngineGroup
+            from raypipe.runs.cluster.engine_groups import EngineGroup
 
             group = EngineGroup.of(cluster, self.engines)
         streams = not cluster.pools["embed"].gpus or capacity.side_by_side(cluster, nodes) is not None
@@ -125,14 +125,14 @@ class RayRun:
         cluster, group, _ = self._sized
         writes = verb == "embed" and self.recipe is not None and self.recipe.writers()
         if group is not None and (verb == "answer" or writes):
-            from raypipe.runs.cluster import pools as engine_pools
+            from raypipe.runs.cluster import engine_groups
 
             work = with_worker(work, engines=group.names, passing_engines=group.passing)
             if self.judge is None or not self.judge.share(group):
-                run = engine_pools.run_with_engines
+                run = engine_groups.run_with_engines
                 return run(group, work, tasks, cluster.limits, self.stats.append)
             self.judge.start()
-            run_tasks, pool = engine_pools.run_tasks, group.engines.answer
+            run_tasks, pool = engine_groups.run_tasks, group.engines.answer
             return run_tasks(work, tasks, pool, cluster.limits, "answer", self.stats.append)
         from raypipe.runs.cluster import running
 

@@ -16,7 +16,7 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.compare import RunComparison, compare
 from raypipe.evaluation.forgotten import adapters_of, in_folders, trained_on
 from raypipe.evaluation.scored_run import scored_run, stored_run
-from raypipe.metrics.certainty import not_worse
+from raypipe.metrics.paired_tests import not_worse
 from raypipe.runs import forget as forgetting
 from raypipe.runs import prune as pruning
 from raypipe.runs import release

@@ -16,7 +16,7 @@ from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
-from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.crag_rules import CragScore, Rule
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.readers.beir import write_pool
 

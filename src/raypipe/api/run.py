@@ -36,13 +36,13 @@ from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.wording import headline
 from raypipe.evaluation.result_table import each, flat_row
-from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
+from raypipe.metrics.crag_rules import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.changes import Changes, changes, compared_with
 from raypipe.runs.cluster.capacity import is_here
-from raypipe.runs.cluster.file import Budget, Cluster
+from raypipe.runs.cluster.cluster_file import Budget, Cluster
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
@@ -231,7 +231,7 @@ def evaluate(
             measured(session.settings, session.cluster_file()),
         )
     if "ray" in sys.modules:  # else nothing ran there
-        from raypipe.runs.cluster.connection import write_timeline
+        from raypipe.runs.cluster.connection import write_timeline  # imports Ray
 
         write_timeline(evaluation.folder.timeline)
     for model in evaluation.record.models:

@@ -21,7 +21,7 @@ from raypipe.core.references import Reference
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes.resolve import ENTRIES, FILES, FITTED, file_record
 from raypipe.recipes.wiring import CORPUS_STEPS, QUESTION_STEPS
-from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.cluster.cluster_file import Cluster
 from raypipe.text.template import ByLabel, Prompt
 
 Tree = dict[str, Any]

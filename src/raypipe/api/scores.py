@@ -20,7 +20,7 @@ from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck, SliceAgreement
 from raypipe.metrics import ranking
-from raypipe.metrics.crag import CragScore, Prediction, Rule, RuleScore
+from raypipe.metrics.crag_rules import CragScore, Prediction, Rule, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary, open_kind
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 

@@ -26,7 +26,7 @@ from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, digest
 from raypipe.evaluation.judge import PROMPTS, Judge, ModelJudge, OwnJudge, judge_sampling
-from raypipe.metrics.crag import DEFAULT_RULE, Rule
+from raypipe.metrics.crag_rules import DEFAULT_RULE, Rule
 from raypipe.models import hosts, load
 from raypipe.models.catalog import served_name
 from raypipe.models.entry import LLM, REMOTE
@@ -39,7 +39,7 @@ from raypipe.store import Store
 from raypipe.store.files import PROBES
 
 if TYPE_CHECKING:
-    from raypipe.runs.cluster.pools import EngineGroup
+    from raypipe.runs.cluster.engine_groups import EngineGroup
 
 
 def require_same(models: Sequence[Model], session: Session) -> None:
@@ -252,11 +252,11 @@ def open_judge(
     wanted = startable(written, [model])
 
     def own() -> EngineGroup:
-        from raypipe.runs.cluster import connection, pools
+        from raypipe.runs.cluster import connection, engine_groups
 
         connection.connect(session.settings.ray)
         nodes = reachable(written, connection.nodes())
-        group = pools.EngineGroup.of(sized(written, wanted, nodes), wanted)
+        group = engine_groups.EngineGroup.of(sized(written, wanted, nodes), wanted)
         assert group is not None, "only a judge of an engine is started"
         group.preflight(nodes)
         return group

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raypipe.models.catalog import Catalog
     from raypipe.models.hosts import EndpointAddress
     from raypipe.recipes.recipe import Recipe
-    from raypipe.runs.cluster.file import Cluster
+    from raypipe.runs.cluster.cluster_file import Cluster
     from raypipe.store import Store
 
 Place: TypeAlias = "Store | str | Path | None"
@@ -220,7 +220,7 @@ class Session:
         from the environment."""
         from raypipe.models.entry import LLM  # imported when it is used
         from raypipe.models.hosts import ServedModel, is_served
-        from raypipe.runs.cluster.file import Cluster
+        from raypipe.runs.cluster.cluster_file import Cluster
 
         path = self.settings.conf.find("clusters", self.cluster)
         file = config.build(Cluster, config.read_yaml(path), Where(str(path)))

@@ -34,7 +34,7 @@ from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
 from raypipe.evaluation.result_table import ResultTable, needed_texts, row
-from raypipe.metrics.crag import Prediction, pair
+from raypipe.metrics.crag_rules import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked

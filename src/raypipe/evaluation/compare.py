@@ -16,7 +16,9 @@ import numpy as np
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.evaluation.scored_run import ScoredRun
-from raypipe.metrics.certainty import (
+from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
+from raypipe.metrics.losses import by_label
+from raypipe.metrics.paired_tests import (
     MARGIN,
     Conclusion,
     Floats,
@@ -25,8 +27,6 @@ from raypipe.metrics.certainty import (
     holm,
     paired,
 )
-from raypipe.metrics.kinds import Measure, group_of, grouped, open_kind
-from raypipe.metrics.losses import by_label
 from raypipe.runs.changes import causes
 from raypipe.runs.record import Run, answer_keys
 from raypipe.store import Store

@@ -24,7 +24,7 @@ from raypipe.evaluation.judged_run import PersonLabels, labelled
 from raypipe.evaluation.result_table import verdict_of
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
-from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.crag_rules import Marks, Prediction
 from raypipe.metrics.kinds import kind_id
 from raypipe.metrics.losses import Losses, losses
 from raypipe.recipes.executor import StageCounters

@@ -20,7 +20,7 @@ from raypipe.core.protocols import CorpusStep, Step
 from raypipe.core.records import FAULT, UNREADABLE, Question, faults_of
 from raypipe.recipes.recipe import Recipe, faults_at
 from raypipe.recipes.step_contract import asked_models, requested_by
-from raypipe.runs.cluster.file import Budget
+from raypipe.runs.cluster.cluster_file import Budget
 from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import table_names

@@ -29,7 +29,7 @@ from raypipe.evaluation.fits import (
     short,
 )
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration, fit
-from raypipe.metrics.crag import Prediction
+from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.decide import AnswerProbability, Decide, absent, features_of

@@ -20,9 +20,9 @@ from raypipe.core.records import Question
 from raypipe.evaluation.fits import FitRun, held_against, measure_of, open_run, question_of, short
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.metrics.calibration import climb
-from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference
-from raypipe.metrics.crag import Prediction
+from raypipe.metrics.crag_rules import Prediction
 from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind
+from raypipe.metrics.paired_tests import Conclusion, Interval, PairedDifference
 from raypipe.metrics.ranking import ranked
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.steps.fuse import Fuse, FusionWeights

@@ -19,8 +19,15 @@ from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
 from raypipe.evaluation import compare
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
-from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
 from raypipe.metrics.kinds import Measure
+from raypipe.metrics.paired_tests import (
+    Conclusion,
+    Interval,
+    PairedDifference,
+    conclude,
+    mean_interval,
+    paired,
+)
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.recipes.wiring import basis, fits_of, has_seen

@@ -16,7 +16,7 @@ from raypipe.core.bounded_rows import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import CAPTURED_ID, Gold, Question
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag_rules import Rule
 from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides
 from raypipe.runs.changes import earlier_run

@@ -1,8 +1,9 @@
 """Judges: a model, or a function from outside raypipe, that decides whether a prediction agrees with the
 truths.
 
-A judge decides only the predictions that the scoring rule leaves open; `metrics.crag` counts the verdicts. By
-rule `official`, as in CRAG's evaluator, a model judges one truth after the other until one agrees.
+A judge decides only the predictions that the scoring rule leaves open; `metrics.crag_rules` counts the
+verdicts. By rule `official`, as in CRAG's evaluator, a model judges one truth after the other until one
+agrees.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from raypipe.core.llm import Chat, Generated, Generator, JsonSchema, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
-from raypipe.metrics.crag import Prediction, Rule, open_truths
+from raypipe.metrics.crag_rules import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan

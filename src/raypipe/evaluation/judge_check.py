@@ -23,9 +23,9 @@ from raypipe.evaluation.judged_run import (
     decided_by_judge,
     prediction_lines,
 )
-from raypipe.metrics.certainty import Interval, rate_interval
-from raypipe.metrics.crag import RIGHT, Verdict
+from raypipe.metrics.crag_rules import RIGHT, Verdict
 from raypipe.metrics.losses import by_label
+from raypipe.metrics.paired_tests import Interval, rate_interval
 
 _DRAWS = 20_000
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.core.textfile import filled
-from raypipe.metrics import crag
+from raypipe.metrics import crag_rules
 from raypipe.metrics.files import read_predictions
 from raypipe.runs.run_parts import JudgeLine, RunFolder
 
@@ -49,7 +49,7 @@ class PersonLabels:
     by_answer: Mapping[AnswerOf, LabelledAnswer]
     open: Mapping[AnswerOf, Picked]  # answers that still need a label -> how they were picked
 
-    def of(self, row: crag.Prediction) -> LabelledAnswer | None:
+    def of(self, row: crag_rules.Prediction) -> LabelledAnswer | None:
         """Returns the label of a prediction, or None."""
         return self.by_answer.get((row.question, (row.prediction or "").strip()))
 
@@ -79,7 +79,7 @@ def read_labels(path: Path) -> PersonLabels:
     return PersonLabels(str(path), found, open_)
 
 
-def labelled(rows: Sequence[crag.Prediction], labels: PersonLabels) -> list[crag.Prediction]:
+def labelled(rows: Sequence[crag_rules.Prediction], labels: PersonLabels) -> list[crag_rules.Prediction]:
     """Adds people's labels to the predictions. A prediction labelled unclear keeps its verdict."""
     known = {"right": True, "wrong": False}
     said = (labels.of(r) for r in rows)
@@ -113,23 +113,23 @@ class JudgedRun:
     """Predictions with truths, and the way they are judged."""
 
     name: str  # as given on the command line
-    rule: crag.Rule
+    rule: crag_rules.Rule
     judge: str  # its model; "": none, or unknown
     trim: str  # cut of the predictions before judging; "": none
-    rows: tuple[crag.Prediction, ...]
+    rows: tuple[crag_rules.Prediction, ...]
     texts: Mapping[str, str]  # question id -> question
     record: Run | None = None  # None: a predictions file
     normalized: Mapping[str, int] = field(default_factory=dict)  # repairs made on reading -> their number
     called: JudgeLine | None = None  # calls of a new judgement; None: not judged again
     kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
-    def marks(self, labels: PersonLabels | None = None) -> tuple[crag.Marks, int]:
+    def marks(self, labels: PersonLabels | None = None) -> tuple[crag_rules.Marks, int]:
         """Scores the predictions. Also returns the number of verdicts that people's labels changed."""
-        marks = crag.mark(self.rows if labels is None else labelled(self.rows, labels), self.rule)
+        marks = crag_rules.mark(self.rows if labels is None else labelled(self.rows, labels), self.rule)
         return marks, marks.people
 
 
-def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
+def judged_run(path: Path, rule: crag_rules.Rule | None = None) -> JudgedRun:
     """Reads a run's folder, or a file of predictions. `rule` scores a file, or replaces the rule of a folder.
     None: `official` for a file, and the folder's own rule. Raises DataError."""
     if not path.is_dir():
@@ -141,21 +141,23 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     from raypipe.evaluation.result_table import each  # imported here: a file of predictions needs no Arrow
     from raypipe.runs.record import read
 
-    record, rows, texts, kept = read(path), list[crag.Prediction](), dict[str, str](), set[str]()
-    own = bool(record.rule) and (rule is None or crag.rule_id(rule) == record.rule)
+    record, rows, texts, kept = read(path), list[crag_rules.Prediction](), dict[str, str](), set[str]()
+    own = bool(record.rule) and (rule is None or crag_rules.rule_id(rule) == record.rule)
     for r in each(RunFolder(path).results, record.run):
         if r["golds"]:
             said = r["judge_response"] if own else None
             cut = any(x["step"] == r["origin"] and x["finish"] == "length" for x in r["replies"])
-            rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"], cut=cut))
+            rows.append(
+                crag_rules.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"], cut=cut)
+            )
             texts[r["id"]] = r["query"]
             kept |= {r["id"]} if r["kept"] else set()
-    by = record.rule.partition("@")[0] if own else rule or crag.DEFAULT_RULE
+    by = record.rule.partition("@")[0] if own else rule or crag_rules.DEFAULT_RULE
     judge = record.judged_by if own else ""
     return JudgedRun(str(path), by, judge, "", tuple(rows), texts, record, kept=frozenset(kept))
 
 
-def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
+def prediction_lines(run: JudgedRun, marks: crag_rules.Marks) -> list[dict[str, Any]]:
     """Returns the lines of a predictions file, one for each prediction, with verdict and judge."""
     lines = []
     for row, verdict in zip(run.rows, marks.verdicts, strict=True):
@@ -189,7 +191,7 @@ def require_distinct(run: JudgedRun) -> None:
 def require_readable(run: JudgedRun) -> None:
     """Raises DataError if a judge made many replies and none is readable by the rule. Such replies come from
     another rule, and each would count as a hallucination."""
-    reasons = [crag.judge(r, run.rule).reason for r in run.rows if r.judge_response is not None]
+    reasons = [crag_rules.judge(r, run.rule).reason for r in run.rows if r.judge_response is not None]
     decided = [reason for reason in reasons if reason in NEEDS_JUDGE]
     if len(decided) >= FEW and set(decided) == {"judge_unreadable"}:
         found = next(r.judge_response for r in run.rows if r.judge_response is not None)
@@ -199,7 +201,9 @@ def require_readable(run: JudgedRun) -> None:
         )
 
 
-def decided_by_judge(run: JudgedRun, verdicts: Sequence[crag.Verdict]) -> list[tuple[crag.Prediction, bool]]:
+def decided_by_judge(
+    run: JudgedRun, verdicts: Sequence[crag_rules.Verdict]
+) -> list[tuple[crag_rules.Prediction, bool]]:
     """Returns the predictions that the judge decided, each with whether it called the answer right."""
     pairs = zip(run.rows, verdicts, strict=True)
     return [(row, v.outcome == "correct") for row, v in pairs if v.reason in NEEDS_JUDGE]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.evaluation.oracle import Oracle
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag_rules import Rule
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.runs.plan.records import Plan

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, Gold, Layout, Question, answer_of, chunk_id, quotes_of, ranking, urls
 from raypipe.core.textfile import replacing, writing
-from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.crag_rules import Marks, Prediction
 from raypipe.metrics.kinds import RunScores
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.runs.record import read

@@ -20,7 +20,7 @@ from raypipe.evaluation.judged_run import (
     require_readable,
 )
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics import crag
+from raypipe.metrics import crag_rules
 from raypipe.metrics.kinds import answer_values, verdict_values
 from raypipe.metrics.losses import shared
 from raypipe.recipes.serialize import description
@@ -49,7 +49,7 @@ class ScoredRun:
     kept: frozenset[str] = frozenset()  # ids of questions whose answers come from an earlier run
 
 
-def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
+def scored_run(path: Path, rule: crag_rules.Rule) -> ScoredRun:
     """Returns the measures in a run's folder, or scores a file of predictions by `rule`. Raises DataError."""
     if not path.exists():
         raise DataError(

@@ -26,8 +26,8 @@ from raypipe.evaluation.compare import RunComparison, compare, group_label, meas
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
-from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, group_sums, max_t, paired
 from raypipe.metrics.kinds import Measure, grouped
+from raypipe.metrics.paired_tests import Conclusion, PairedDifference, conclude, group_sums, max_t, paired
 from raypipe.recipes.read_recipe import read_points
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.plan.costs import asking, estimated

@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.certainty import Interval, rate_interval
+from raypipe.metrics.paired_tests import Interval, rate_interval
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,9 +17,19 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import PAPER, UNANSWERABLE, paragraph
 from raypipe.metrics import overlap
-from raypipe.metrics.certainty import Interval, mean_interval, score_interval
-from raypipe.metrics.crag import DEFAULT_RULE, NO_MARKS, VALUES, Marks, Prediction, Rule, judge, mark, rule_id
+from raypipe.metrics.crag_rules import (
+    DEFAULT_RULE,
+    NO_MARKS,
+    VALUES,
+    Marks,
+    Prediction,
+    Rule,
+    judge,
+    mark,
+    rule_id,
+)
 from raypipe.metrics.losses import by_size
+from raypipe.metrics.paired_tests import Interval, mean_interval, score_interval
 from raypipe.text.replies import abstains
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]

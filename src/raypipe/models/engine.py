@@ -5,8 +5,8 @@ deployment. All steps, blocks and requests share its queue, so the GPU never idl
 `OwnEngine` starts an engine in this process with its first call, and starts another after its death.
 
 An error of one chat is a fault of its row. A request that can never work raises ConfError before anything is
-sent. When vLLM's own process dies, every call raises `EngineDied`. Only a process that starts an engine
-imports vLLM, since the import takes ten seconds and a device.
+sent. When vLLM's own process dies, every call raises `EngineDied`. vLLM is imported only by a
+process that starts an engine, since the import takes ten seconds and a device.
 """
 
 from __future__ import annotations

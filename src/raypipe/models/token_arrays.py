@@ -2,7 +2,7 @@
 
 A GPU embeds 2 to 18 million tokens a second, but one core tokenizes half a million. The thread that feeds a
 GPU therefore must not tokenize. Arrays are optional: the embedding process tokenizes any text that lacks one,
-to the same ids. Only the tokenizing process imports a tokenizer library; the GPU's process reads arrays.
+to the same ids. The tokenizer library is imported only by the tokenizing process; the GPU's reads arrays.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.index import AnnRecall
 from raypipe.core.textfile import write_text, writing
 from raypipe.metrics.calibration import CalibrationReport
-from raypipe.metrics.crag import CragScore, RuleScore
+from raypipe.metrics.crag_rules import CragScore, RuleScore
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Losses, PromptInjection, Routing
 from raypipe.recipes.recipe import titled
@@ -168,7 +168,7 @@ class AnswerKey:
     row: str  # recipe.row_key
     reused: bool  # True: the answer was stored before the run began
     absent: str = ""  # digest of the missing evidence (AnswerSources.absent); "": none
-    verdict: str | None = None  # by metrics.crag; None: the dataset has no answer
+    verdict: str | None = None  # by metrics.crag_rules; None: the dataset has no answer
     measures: Mapping[str, float] | None = None  # by the kind of the data; None: there is no gold
     kept: str = ""  # earlier run whose answer was kept on purpose; "": this run's recipe answered
 

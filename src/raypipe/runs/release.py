@@ -20,7 +20,7 @@ from typing import Any
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
-from raypipe.metrics.crag import CragScore
+from raypipe.metrics.crag_rules import CragScore
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.recipes.recipe import Recipe, titled
 from raypipe.recipes.serialize import description, fields_of, references_in

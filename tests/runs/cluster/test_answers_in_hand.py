@@ -14,7 +14,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Question
 from raypipe.models.hosts import EndpointAddress
-from raypipe.runs.cluster.file import Pool
+from raypipe.runs.cluster.cluster_file import Pool
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.store import Store, put

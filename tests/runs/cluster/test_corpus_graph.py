@@ -17,7 +17,7 @@ from raypipe.core.conf import Conf
 from raypipe.core.progress import Progress
 from raypipe.core.records import Source, source_id
 from raypipe.runs.cluster.capacity import side_by_side
-from raypipe.runs.cluster.file import LIMITS, Cluster, Machines, Pool
+from raypipe.runs.cluster.cluster_file import LIMITS, Cluster, Machines, Pool
 from raypipe.runs.pipeline.corpus_operators import CorpusOperator, CorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.recipe_tables import whole_corpus

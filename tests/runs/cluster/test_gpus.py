@@ -18,7 +18,7 @@ import pytest
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.models.generators import routed
-from raypipe.runs.cluster.file import Pool
+from raypipe.runs.cluster.cluster_file import Pool
 from raypipe.runs.pipeline.tasks import Task, TaskResult, WorkerConfig
 
 pytestmark = pytest.mark.ray
@@ -89,10 +89,10 @@ def notes(diary):
 
 
 @pytest.mark.drill
-def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(pools, tmp_path):
+def test_a_pool_of_four_holds_four_gpus_and_shares_the_rows(engine_groups, tmp_path):
     diary = str(tmp_path / "diary")
     parts = [Task(f"{n:06d}", tuple(f"{n}-{i}" for i in range(10))) for n in range(60)]
-    done = list(pools.run_tasks(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
+    done = list(engine_groups.run_tasks(Noting(diary), parts, Pool(actors=GPUS, cpus=0.2, gpus=1)))
     assert sorted(d.name for d in done) == [p.name for p in parts]
     opened = sorted(n["open"] for n in notes(diary))
     assert opened == ["0", "1", "2", "3"], "CUDA_VISIBLE_DEVICES of each actor is its own"

@@ -18,7 +18,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.core.protocols import Model
 from raypipe.runs.cluster.capacity import most_engines, preflight_engines, sized, workers
-from raypipe.runs.cluster.file import Cluster, Engines, Machines, Pool, Replicas
+from raypipe.runs.cluster.cluster_file import Cluster, Engines, Machines, Pool, Replicas
 
 MODEL = Model("a", "generator", "vllm", "", "", "", "sha256:a")
 
@@ -49,7 +49,7 @@ def test_a_job_starts_with_the_least_and_its_tasks_fill_the_most():
 
 @pytest.mark.ray
 def test_a_turn_that_raises_is_reported_once_and_the_next_turn_is_taken(caplog):
-    from raypipe.runs.cluster.pools import take_turns
+    from raypipe.runs.cluster.engine_groups import take_turns
 
     troubles, stop = ["no room", "no room", "no head", "", "no room"], threading.Event()
 
@@ -108,7 +108,7 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
     from raypipe.models import engine_actors as places
     from raypipe.models.engine_actors import JoiningEngines
     from raypipe.models.generators import routed
-    from raypipe.runs.cluster.pools import FIRST, Joining
+    from raypipe.runs.cluster.engine_groups import FIRST, Joining
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     diary = tmp_path / "diary"

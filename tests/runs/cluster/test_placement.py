@@ -32,7 +32,7 @@ from raypipe.runs.cluster.capacity import (
     without,
     workers,
 )
-from raypipe.runs.cluster.file import Cluster, Engines, Machines, Pool
+from raypipe.runs.cluster.cluster_file import Cluster, Engines, Machines, Pool
 from raypipe.runs.cluster.placement import asked_by, placement, refuse, sharing
 
 CONF = Conf((ROOT / "conf",))

@@ -18,7 +18,7 @@ from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.judge_check import Agreement
 from raypipe.evaluation.report.console import say, show
 from raypipe.evaluation.report.wording import cut, ends, signed
-from raypipe.metrics.certainty import PairedDifference
+from raypipe.metrics.paired_tests import PairedDifference
 from raypipe.text.made_questions import REASONS
 
 SLICES_SHOWN = 12  # slices, the largest first; --json has all

@@ -1,7 +1,7 @@
 """The commands `kg` and `facts`: run calls over a knowledge graph, build or serve one, draft and import
 examples of calls, score written calls, propose refresh periods, and convert public data.
 
-Each command imports the API inside its function, so that help stays quick.
+The API of a command is imported when the command runs, so that help stays quick.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from raypipe.evaluation.report.wording import (
     signed,
     told_apart,
 )
-from raypipe.metrics.crag import RuleScore, rate_intervals
+from raypipe.metrics.crag_rules import RuleScore, rate_intervals
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.losses import Losses, funnel, steps_of
 from raypipe.runs.run_parts import JudgeLine, RunFolder, StepLine

@@ -21,7 +21,7 @@ from raypipe.evaluation.report.wording import (
     usd,
 )
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
-from raypipe.metrics.certainty import PairedDifference
+from raypipe.metrics.paired_tests import PairedDifference
 
 DECIDE = (
     "answers are given by",

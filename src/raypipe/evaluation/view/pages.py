@@ -28,9 +28,9 @@ from raypipe.evaluation.view.rows import (
     matrix,
     paired_line,
 )
-from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.kinds import grouped
 from raypipe.metrics.losses import funnel, steps_of
+from raypipe.metrics.paired_tests import PairedDifference, paired
 from raypipe.runs.record import Run
 from raypipe.runs.run_parts import RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text

@@ -18,7 +18,7 @@ from raypipe.core.environment import cores
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load, vllm_terms
-from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool, PoolName
+from raypipe.runs.cluster.cluster_file import FIT, Cluster, Engines, Pool, PoolName
 from raypipe.runs.pipeline.tasks import Verb, Workers
 
 # Least rows of a task; a smaller task wastes time. Storing one takes 15 to 35 ms, or 60 ms for answers. That

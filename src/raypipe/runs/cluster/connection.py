@@ -1,6 +1,7 @@
 """Connection of this process to a Ray that it joins or starts, with retries.
 
-Silences prints of Ray's core that tell nothing new. Does not depend on what runs there (`pools`).
+Silences prints of Ray's core that tell nothing new. Does not depend on what runs there (`graph`,
+`engine_groups`).
 """
 
 from __future__ import annotations

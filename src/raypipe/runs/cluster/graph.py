@@ -27,7 +27,7 @@ from ray.util.annotations import RayDeprecationWarning
 
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
-from raypipe.runs.cluster.file import Pool, PoolName
+from raypipe.runs.cluster.cluster_file import Pool, PoolName
 from raypipe.runs.cluster.process import HERE, GraphRun
 from raypipe.runs.pipeline.operators import Key, Operate, Operator, Outcome, PartRows, Sink, StagedWork
 from raypipe.runs.pipeline.tasks import HandedBack, Share, TableTask, Task, TaskResult, Verb, WorkerConfig

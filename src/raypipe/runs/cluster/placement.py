@@ -16,7 +16,7 @@ from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.weight_files import GIB, ModelSize, model_size
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import named_by, table_of
-from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool
+from raypipe.runs.cluster.cluster_file import FIT, Cluster, Engines, Pool
 
 ENGINE_GIB = 2.0
 """GiB of each GPU that an engine takes on top of weights, keys and values: CUDA's context, graphs,

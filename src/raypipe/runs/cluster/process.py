@@ -27,7 +27,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _i
 from raypipe.core.progress import IN_HAND
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit, warm_up
-from raypipe.runs.cluster.file import Timeouts
+from raypipe.runs.cluster.cluster_file import Timeouts
 from raypipe.runs.pipeline.operators import SKIPPED, Key, Note, Operator, Outcome, PartRows, StagedWork
 from raypipe.runs.pipeline.tasks import OUTCOME, HandedBack, Task, WorkerConfig
 from raypipe.store import Store

@@ -23,7 +23,7 @@ from raypipe.core.errors import RaypipeError, Unavailable
 from raypipe.core.progress import IN_HAND
 from raypipe.core.records import Fault
 from raypipe.recipes.executor import StageCounters
-from raypipe.runs.cluster.file import LIMITS, Pool, Timeouts
+from raypipe.runs.cluster.cluster_file import LIMITS, Pool, Timeouts
 from raypipe.runs.cluster.graph import LEFT, TRIES, GraphLeft, Pools, Whole, graph_of, write
 from raypipe.runs.cluster.process import NOTE_S, Alarm, GraphRun, Raised, notes, notes_of, worker_name
 from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects

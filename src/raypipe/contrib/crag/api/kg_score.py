@@ -23,7 +23,7 @@ from raypipe.contrib.crag.language.program import Program
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.textfile import TextLine, filled
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics.certainty import Interval, rate_interval
+from raypipe.metrics.paired_tests import Interval, rate_interval
 from raypipe.runs.run_parts import RunFolder
 from raypipe.text.moments import moment
 

@@ -28,9 +28,9 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
-from raypipe.metrics.certainty import Interval, rate_interval, score_interval
 from raypipe.metrics.losses import by_size, shared
 from raypipe.metrics.overlap import contains, exact_match, normalized
+from raypipe.metrics.paired_tests import Interval, rate_interval, score_interval
 from raypipe.text.replies import parse_response
 from raypipe.text.words import STOP_WORDS
 

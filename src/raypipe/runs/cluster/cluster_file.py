@@ -1,7 +1,7 @@
 """Cluster file (conf/clusters/*.yaml): the machines, pools and engines that run a recipe.
 
 Its values are plain, and each is checked by itself. `capacity.py` and `placement.py` compute what fits on the
-machines; `pools.py` starts engines. Part of no digest.
+machines; `engine_groups.py` starts engines. Part of no digest.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from raypipe.models.engine import Engine
 from raypipe.models.engine_actors import LOOK_S, Make, announce, held, reserved, withdraw
 from raypipe.runs.cluster import connection
 from raypipe.runs.cluster.capacity import Node, declared_nodes, most_engines, preflight_engines, startable
-from raypipe.runs.cluster.file import LIMITS, Cluster, Engines, Pool, PoolName, Timeouts
+from raypipe.runs.cluster.cluster_file import LIMITS, Cluster, Engines, Pool, PoolName, Timeouts
 from raypipe.runs.cluster.running import run
 from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb
 
