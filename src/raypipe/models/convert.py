@@ -4,8 +4,8 @@ A GGUF holds a language model's quantized weights, tokenizer and template in one
 and the model is saved as bfloat16 safetensors. A folder appears complete or not at all. `python -m
 raypipe.models.convert FOLDER` converts pytorch_model.bin once, in the folder and its modules' folders, for
 repositories that have only pickles (bge-m3). Only this module opens pickles, with torch's unpickler that
-admits tensors and plain containers and runs no code. Model libraries are imported
-only by the functions that convert.
+admits tensors and plain containers and runs no code. Model libraries are imported only by the functions that
+convert.
 """
 
 from __future__ import annotations

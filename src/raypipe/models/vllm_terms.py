@@ -1,7 +1,8 @@
 """Conversion of raypipe's settings to vLLM's arguments, and of vLLM's outputs to replies.
 
 Arguments from users' files are checked against vLLM's own list. That list is read from vLLM's source, since
-the import takes ten seconds and a device. The module starts nothing. vLLM is imported by the functions that need it.
+the import takes ten seconds and a device. The module starts nothing. vLLM is imported by the functions that
+need it.
 """
 
 from __future__ import annotations
